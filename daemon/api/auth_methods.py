@@ -184,7 +184,7 @@ async def oidc_url(request: Request) -> HandlerReply:
 
 
 async def oidc_complete(request: Request) -> HandlerReply:
-    """Refuse to end an OIDC login."""
+    """Refuse to complete an OIDC login."""
     return _no_oidc(request, (await request.decoded(OidcCompletion)).auth_method_name)
 
 

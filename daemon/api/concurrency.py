@@ -1,4 +1,4 @@
-"""Queues: their slots, the runs and steps that hold them, and those that wait."""
+"""Queues: their slots, the runs and steps that hold slots, and the waiting runs and steps."""
 
 from collections.abc import Callable
 

@@ -27,7 +27,10 @@ class FreezeResponse(Record, frozen=True, kw_only=True):
 
 
 def index(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List the freezes of a namespace and of all; with `active`, only the active ones."""
+    """List the freezes of a namespace and the freezes of all namespaces.
+
+    With `active`, only active freezes are listed.
+    """
     query, now = request.query, request.parts.clock.now()
     expression, is_active = query.text("filter"), query.own_flag("active")
     matches = compile_filter(expression, Freeze) if expression else None

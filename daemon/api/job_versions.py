@@ -24,7 +24,7 @@ from storage.records.job import Job
 from storage.records.numbers import parse_integer
 from storage.store import Store
 
-_MOST_PAGE = 4 * STEP_BYTES  # of versions on a page; each has one at least
+_MOST_PAGE = 4 * STEP_BYTES  # bytes of the versions on a page; each page has at least one version
 
 
 class JobVersionsResponse(Record, frozen=True, kw_only=True):
@@ -103,13 +103,13 @@ class _Walk(msgspec.Struct, frozen=True, kw_only=True):
     base: int | None  # the version with which all are compared
 
     def _wanted_versions(self, db: ReadSnapshot, first: int) -> Iterator[tuple[int, bytes | None]]:
-        """Yield version numbers from `first` on, with the version as JSON if it is wanted."""
+        """Yield version numbers from `first` on, with the version as JSON if it is selected."""
         for version, document in jobs.versions_wire(db, self.namespace, self.job_id, first):
             is_wanted = self.wanted is None or self.wanted(msgspec.json.decode(document))
             yield version, document if is_wanted else None
 
     def page(self, db: ReadSnapshot, first: int, most: int) -> tuple[list[bytes], str]:
-        """Return the wanted versions of a page as JSON, and the token of the next page."""
+        """Return the selected versions of a page as JSON, and the token of the next page."""
         found, size = list[bytes](), 0
         for version, document in self._wanted_versions(db, first):
             if document is None:
@@ -121,7 +121,7 @@ class _Walk(msgspec.Struct, frozen=True, kw_only=True):
         return found, ""
 
     def versions(self, db: ReadSnapshot, first: int) -> ListPart:
-        """Return the next part of the wanted versions."""
+        """Return the next part of the selected versions."""
         lines, bytes_left = list[bytes](), STEP_BYTES
         for number, (version, document) in enumerate(self._wanted_versions(db, first)):
             if bytes_left <= 0 or number == STEP_ROWS:
@@ -132,7 +132,7 @@ class _Walk(msgspec.Struct, frozen=True, kw_only=True):
         return ListPart(lines)
 
     def diffs(self, db: ReadSnapshot, first: int, newer: Job | None = None) -> ListPart:
-        """Return the next part of the differences of wanted versions. Raises `Refused`.
+        """Return the next part of the differences of selected versions. Raises `Refused`.
 
         `newer` is the last version of the part before. Two versions are in memory at a time.
         """
@@ -152,7 +152,7 @@ class _Walk(msgspec.Struct, frozen=True, kw_only=True):
         return ListPart(lines)
 
     def all_diffs(self, db: ReadSnapshot, first: int, number: int) -> list[bytes]:
-        """Return the differences of the first `number` wanted versions. Raises `Refused`."""
+        """Return the differences of the first `number` selected versions. Raises `Refused`."""
         most, part = number if self.base is not None else number - 1, self.diffs(db, first)
         found = part.lines
         while part.rest is not None and len(found) < most:

@@ -68,7 +68,7 @@ class JobValidateResponse(Record, frozen=True, kw_only=True):
     """The errors and warnings that a registration would return."""
 
     driver_config_validated: bool = True
-    next_periodic_launches: list[str] | UnsetType = UNSET  # on request
+    next_periodic_launches: list[str] | UnsetType = UNSET  # only on request
     validation_errors: list[str] | None
     error: str
     warnings: str

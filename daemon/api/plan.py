@@ -60,10 +60,10 @@ class JobPlanResponse(Record, frozen=True, kw_only=True):
     created_evals: list[Evaluation] | None
     diff: JobDiff | None
     next_periodic_launch: str | None
-    next_periodic_launches: list[str] | UnsetType = UNSET  # on request
+    next_periodic_launches: list[str] | UnsetType = UNSET  # only on request
     warnings: str
-    limits: Mapping[str, list[DriverLimit]] | UnsetType = UNSET  # on request
-    flow: FlowGraph | UnsetType = UNSET  # of a workflow
+    limits: Mapping[str, list[DriverLimit]] | UnsetType = UNSET  # only on request
+    flow: FlowGraph | UnsetType = UNSET  # only for a workflow
     index: int
 
 
@@ -158,7 +158,7 @@ def _encoded(response: JobPlanResponse) -> tuple[int, bytes]:
 
 
 def _limits(db: ReadSnapshot, job: Job) -> dict[str, list[DriverLimit]]:
-    """Return the limits that the drivers of a job enforce, and those that they do not."""
+    """Return the enforced and the unenforced limits of a job, by driver."""
     drivers = {task.driver for group in job.task_groups or () for task in group.tasks or ()}
     known = sorted(nodes.list_all(db), key=lambda node: bool(node.engine))  # this host comes first
     node = next((node for node in known if job.node_pool in ("all", node.node_pool)), None)

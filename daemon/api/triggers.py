@@ -14,7 +14,7 @@ from storage.records.trigger import JobLinks, JobTrigger
 
 
 def list_triggers(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List the ended runs that a job has received, with their effects, newest first."""
+    """List the ended runs of the followed jobs, with their effects on this job, newest first."""
     job = _job(request, db)
     listing = Listing[JobTrigger](
         rows=lambda db, start, reverse: triggers.of_job(
@@ -28,7 +28,7 @@ def list_triggers(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def show_links(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Show which jobs a job follows, and which jobs follow it, as far as the caller sees them."""
+    """Show the jobs that a job follows, and its followers, as far as the caller may see them."""
     job = _job(request, db)
     links = JobLinks(
         job_id=job.id,

@@ -106,7 +106,7 @@ def agent_self(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def members(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List the agents of the cluster: only this one."""
+    """List the agents of the cluster, which are only this agent."""
     config = request.parts.config
     body = Members(
         server_name=config.node_name,
@@ -118,7 +118,7 @@ def members(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def servers(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List the servers that the node knows: only this one."""
+    """List the servers that the node knows, which are only this server."""
     return HandlerReply(body=[_address(request)])
 
 
@@ -133,7 +133,9 @@ async def set_servers(request: Request) -> HandlerReply:
 def _only_own(addresses: list[str], own: str) -> HandlerReply:
     other_servers = [item for item in addresses if item != own]
     if other_servers:
-        raise Refused(f"{other_servers[0]!r} is another server: this one works alone")
+        raise Refused(
+            f"{other_servers[0]!r} is another server: this daemon is the only server of its cluster"
+        )
     return HandlerReply()
 
 
@@ -141,7 +143,9 @@ async def join(request: Request) -> HandlerReply:
     """Report that no other server was joined."""
     if not request.query.text("address"):
         raise Malformed("missing address to join")
-    return HandlerReply(body={"num_joined": 0, "error": "this server works alone"})
+    return HandlerReply(
+        body={"num_joined": 0, "error": "this daemon is the only server of its cluster"}
+    )
 
 
 async def force_leave(request: Request) -> HandlerReply:
@@ -308,10 +312,10 @@ def leader(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def peers(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Show the addresses of all servers: only this one."""
+    """Show the addresses of all servers, which are only this server's."""
     return HandlerReply(body=[_address(request)])
 
 
 def regions(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List the regions: only this one."""
+    """List the regions, which are only the region of this server."""
     return HandlerReply(body=[request.parts.config.region])

@@ -11,7 +11,7 @@ from storage.records.base import Record
 from storage.records.node import Node
 
 _DONE = {"Index": 0}
-_MOST_ASKED = 200  # allocations in one request for usage
+_MOST_ASKED = 200  # allocations that one request for usage may name
 _TABLES = ("jobs", "allocations", "deployments", "evaluations")
 
 

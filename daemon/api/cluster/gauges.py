@@ -65,7 +65,7 @@ class GaugeValue(msgspec.Struct, frozen=True):
 
 
 async def gauges(parts: AppContext) -> list[GaugeValue]:
-    """Return all metrics, except those that need a corrupt page or an unreadable row."""
+    """Return all metrics, without values that need a corrupt page or an unreadable row."""
     found, now = list[GaugeValue](), parts.clock.now()
     for read in (_of_store, _job_states, _of_tasks):
         try:

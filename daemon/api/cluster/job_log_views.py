@@ -258,7 +258,7 @@ async def _select(request: Request) -> _Selection:
     store, kind = request.parts.store, request.query.text("type")
     kinds, task_name = (kind,) if kind else KINDS, request.query.text("task")
     newest = await store.read_any(partial(_newest, request=request))
-    chosen: list[list[_Stream]] = []  # of each allocation, newest first
+    chosen: list[list[_Stream]] = []  # streams of each allocation, newest allocation first
     ended, read_count, omitted_tasks = True, 0, 0
     capacity = _MOST_STREAMS // len(kinds)  # tasks
     for alloc, tasks in newest.found:
@@ -301,7 +301,7 @@ def _newest(db: ReadSnapshot, request: Request) -> _Newest:
     page = allocations.job_page(db, *key, PageRequest(namespace="*", reverse=True))
     versions: dict[int, dict[str, dict[str, LogConfig]]] = {}
     found: list[tuple[Allocation, dict[str, LogConfig]]] = []
-    known: dict[str, None] = {}  # in order
+    known: dict[str, None] = {}  # task names, in order, without duplicates
     for alloc in islice(page, _MOST_ALLOCATIONS):
         if alloc.job_version not in versions:
             job = jobs.version(db, *key, alloc.job_version)

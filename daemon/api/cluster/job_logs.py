@@ -104,7 +104,7 @@ async def stream_job_logs(request: Request) -> HandlerReply:
         labels="labels" not in query or parse_flag(query, "labels"),
     )
     if log_selection.previous and log_selection.follow:
-        raise Malformed("the previous attempt has ended: use follow or previous, not both")
+        raise Malformed("follow = true and previous = true contradict each other: set only one")
     merged = MergedLogs(request, log_selection)
     if not merged.is_known:
         raise NotFound("job not found")

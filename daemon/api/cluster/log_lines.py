@@ -138,7 +138,7 @@ class Tail:
         return True
 
     def _split(self, most: int) -> None:
-        """Move up to `most` whole lines of the rest into the queue."""
+        """Move up to `most` whole lines of the buffered bytes into the queue."""
         *lines, self._rest = self._rest.split(b"\n", most)
         for line in lines:
             self._add(line)

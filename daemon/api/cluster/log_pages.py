@@ -71,7 +71,7 @@ def after(
     stop = min(end, begin + most_bytes)
     lines = list(_split(_read(stream, begin, stop), begin, end))
     if stop < end and len(lines) > 1:
-        lines.pop()  # its end was not read
+        lines.pop()  # the end of the last line was not read
     return lines[:number]
 
 
@@ -163,13 +163,13 @@ def _gaps(lines: dict[int, LogLine]) -> Iterator[LogLine]:
 
 
 def _lines(stream: Stream, begin: int, stop: int, *, first: int, end: int) -> list[LogLine]:
-    """Return the lines of a section that begins anywhere and ends after a line."""
+    """Return the lines of a section, which may begin inside a line and ends after a line."""
     begin, data = _whole_lines(_read(stream, begin, stop), begin, first)
     return list(_split(data, begin, end))
 
 
 def _whole_lines(data: bytes, begin: int, first: int) -> tuple[int, bytes]:
-    """Return bytes without the rest of a line at their start, and where they begin."""
+    """Return the bytes from the first line start on, and the position of that start."""
     if begin > first:  # this is the middle of a line, unless it is the start of the log
         cut = data.find(b"\n") + 1
         if 0 < cut < len(data):
@@ -178,7 +178,7 @@ def _whole_lines(data: bytes, begin: int, first: int) -> tuple[int, bytes]:
 
 
 def _last_lines(data: bytes, number: int) -> int:
-    """Return where the last lines of bytes begin."""
+    """Return the position in `data` at which the last `number` lines begin."""
     begun = len(data)
     while number > 0 and begun > 0:
         begun, number = data.rfind(b"\n", 0, begun - 1) + 1, number - 1

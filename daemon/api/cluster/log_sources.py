@@ -84,7 +84,7 @@ def log_configs(group: TaskGroup | None) -> dict[str, LogConfig]:
 async def source_of_tasks(
     request: Request, allocation: Allocation, tasks: dict[str, LogConfig]
 ) -> LogSource:
-    """Return the logs of these tasks of an allocation. Raises `NotFound` if they were deleted."""
+    """Return the logs of an allocation's `tasks`. Raises `NotFound` if they were deleted."""
     parts = request.parts
     if allocation.client_terminal and not await is_there(parts.logs.launcher, allocation.id):
         raise NotFound(

@@ -54,7 +54,7 @@ class MaskedStream(Stream):
         return None if window is None else window.masked(self._matcher)
 
     async def fetch(self, position: int, most: int = _CHUNK) -> LogChunk | None:
-        """Return the masked data at an offset, with all secrets masked that the task can know."""
+        """Return the data at an offset; every secret that the task may have received is masked."""
         if self._matcher is None:
             plain = super().read(position, most)
             self._matcher = await self._masked.matcher()

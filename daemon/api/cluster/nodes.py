@@ -41,7 +41,7 @@ _SYSTEM = "os.name"  # the attribute that lists show
 
 
 class NodeHeld(Record, frozen=True, kw_only=True):
-    """The resources of a node, and those that its allocations reserve: MHz and MiB."""
+    """The total resources of a node, and the resources reserved by allocations: MHz and MiB."""
 
     cpu: int
     memory_mb: int

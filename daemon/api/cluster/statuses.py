@@ -59,7 +59,7 @@ class JobStatusesRequest(Record, frozen=True, kw_only=True):
 
 
 def index(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Show jobs in short: all of a namespace, or, with a body, certain ones.
+    """Show short records of jobs: all jobs of a namespace, or the jobs that a body names.
 
     Raises `Malformed`.
     """
@@ -67,7 +67,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     highest = max(db.table_index(table) for table in _TABLES)
     with_state, with_strip = query.own_flag("states"), query.own_flag("strip")
     if with_strip and not with_state:
-        raise Malformed("strip = true needs states = true, because it is a part of the state")
+        raise Malformed("strip = true needs states = true, because a strip is a part of a state")
     line = partial(
         _kept_line,
         lines=request.parts.status_lines,

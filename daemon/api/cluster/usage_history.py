@@ -191,7 +191,7 @@ def _why_no_network(groups: Sequence[TaskGroup]) -> str:
 def _networks(group: TaskGroup) -> set[str]:
     """Return the networks of a group's tasks; `host` and `none` are not measured."""
     mode = _mode(group)
-    usual = "none" if mode == "none" else "bridge"  # of a container
+    usual = "none" if mode == "none" else "bridge"  # default of a container
     return {
         str((task.config or {}).get("network_mode") or usual)
         if is_listed(task.driver, [_CONTAINERS])
