@@ -44,7 +44,7 @@ Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """All settings of the agent. The daemon determines those that are empty or 0.
+    """All settings of the agent. The daemon determines the value of an empty or zero setting.
 
     A development daemon without a data directory uses a temporary one.
     """

@@ -39,7 +39,7 @@ def ports() -> frozenset[int]:
 
 
 def listeners_on(ports_asked: Set[int]) -> list[PortListener]:
-    """Return the listeners on any of these ports."""
+    """Return the listeners on the given ports."""
     if not ports_asked:
         return []
     return sorted(
@@ -55,7 +55,7 @@ def listeners_on(ports_asked: Set[int]) -> list[PortListener]:
 def describe_conflicts(
     labels: Iterable[tuple[str, int]], listeners: Iterable[PortListener]
 ) -> list[str]:
-    """Return a sentence for each of these labelled ports that is in use."""
+    """Return a sentence for each port in use; `labels` are pairs of label and port."""
     known = list(listeners)
     return [
         f'port "{label}" is in use: {listener}'

@@ -73,7 +73,7 @@ async def send_webhook(url: str, headers: Mapping[str, str], body: bytes, permit
 
 
 async def _begin_of(body: AsyncIterator[bytes]) -> str:
-    """Return the first part of a response as one line; the rest is not read."""
+    """Return the beginning of a response as one line, without reading the whole body."""
     from daemon.notify.words import line  # imported late, with the first message
 
     text = bytearray()
@@ -132,7 +132,7 @@ def outcome(name: str, written: bytes | bytearray, status: int) -> str:
 
 
 async def _exchange(process: trio.Process, body: bytes, written: bytearray) -> None:
-    """Write the message, and read the beginning of the output; the rest is discarded."""
+    """Write the message, and read the beginning of the output. Further output is discarded."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_feed, process, body)
         assert process.stdout is not None  # noqa: S101  # created with a pipe

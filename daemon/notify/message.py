@@ -62,7 +62,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NotificationPayload(Context, frozen=True, kw_only=True, omit_defaults=True):
-    """The content of a message; the names are those of its JSON."""
+    """The content of a message; the fields are named as in its JSON."""
 
     namespace: str
     job_id: str

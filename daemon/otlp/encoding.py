@@ -18,7 +18,7 @@ _ERROR = 2  # status code
 _CUMULATIVE = 2
 _QUANTILES = (0.5, 0.9, 0.99)
 _SCOPE = {"name": "steward", "version": VERSION}
-_SAMPLED = 1  # in the flags of W3C Trace Context
+_SAMPLED = 1  # the flag `sampled` of W3C Trace Context
 
 
 def resource_of(node: str, region: str) -> dict[str, object]:

@@ -151,7 +151,7 @@ class _Evaluator:
     def _iterations(self, line: int, value: object) -> Iterator[tuple[object, object]]:
         match value:
             case Mapping():
-                self._budget.spend(len(value))  # for the order, also if the loop ends early
+                self._budget.spend(len(value))  # charge for sorting, even if the loop ends early
                 return ((key, value[key]) for key in sorted(value))
             case list() | range():
                 return iter(enumerate(value))

@@ -29,7 +29,7 @@ class LookupType(StrEnum):
     VARIABLE = "nomad.var.block"
     VARIABLES = "nomad.var.list"
     FILE = "file"
-    OUTPUT = "output"  # of an earlier step: STEP.NAME, or STEP[3].NAME
+    OUTPUT = "output"  # output of an earlier step: STEP.NAME, or STEP[3].NAME
 
 
 class LookupKey(msgspec.Struct, frozen=True, order=True):

@@ -216,9 +216,9 @@ def number_of(value: object) -> int | float:
 
 
 def list_of(value: object) -> list[object] | range:
-    """Return a list or a range unchanged, because a `loop` can be infinite.
+    """Return a list or a range unchanged. Raises `TemplateError` for another value.
 
-    Raises `TemplateError` for another value.
+    The value is not copied, because the range of a `loop` can be very long.
     """
     if isinstance(value, list | range):
         return value

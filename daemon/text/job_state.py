@@ -110,8 +110,8 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     is_stopped: bool = False
     is_held: bool = False
-    is_paused: bool = False  # its schedule
-    is_off: bool = False  # its schedule is disabled
+    is_paused: bool = False  # the schedule is paused
+    is_off: bool = False  # the schedule is disabled
     runs: Runs | None = None  # None: it is not a parent
     wanted: int | None = 0
     current: Tally = Tally()
@@ -286,7 +286,7 @@ def _of_service(facts: JobFacts) -> JobState:
 
 
 def _stable_count(facts: JobFacts) -> int:
-    """Return how many allocations run and have not failed recently."""
+    """Return the number of running allocations that have not failed recently."""
     now, before = facts.current, facts.older
     return now.running - now.unsettled + before.running - before.unsettled
 
@@ -302,7 +302,7 @@ def _of_lacking(facts: JobFacts, running: int, desired: int) -> JobState:
 
 
 def _worst_problem(facts: JobFacts) -> str:
-    """Return the worst problem of a service, as the rest of a sentence, or an empty text."""
+    """Return the worst problem of a service as the end of a sentence, or an empty text."""
     if facts.current.failing or facts.older.failing or facts.current.failed:
         return facts.error or "an allocation failed"
     if facts.blocked:

@@ -18,7 +18,9 @@ JobKey = tuple[str, str]  # namespace and ID
 _TOKEN = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"(\s*+:)?|[{}\[\]]', re.DOTALL)
 _ID = b'ID"'  # the end of a key
 _NAME = re.compile(rb'ID"\s*+:\s*+"([^"\\]*+(?:\\.[^"\\]*+)*+)"', re.DOTALL)
-_CHILD = re.compile(r"/(?:dispatch|periodic)-")  # in the ID of a child, after the parent's
+_CHILD = re.compile(
+    r"/(?:dispatch|periodic)-"
+)  # separates the parent's ID from the end of a child's ID
 _NAMING = frozenset({b"Namespace", b"JobID", b"ID"})
 _OF_JOBS = frozenset({b"TaskGroups", b"JobSummary"})  # only jobs have both these and an ID
 # Clients need these texts of a named object to find other objects.

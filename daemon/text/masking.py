@@ -215,7 +215,7 @@ class Matcher:
                 yield at - offset, at - offset + len(form)
 
     def _heads(self, data: bytes) -> list[Span]:
-        """Return where each form would begin of which `data` begins with the last bytes."""
+        """Return the spans of forms whose last bytes are at the start of `data`."""
         spans = []
         for form in self._forms if len(data) >= LEAST else ():
             sizes = (len(form) - at for at in _positions(form, data[:LEAST]))
@@ -225,7 +225,7 @@ class Matcher:
         return spans
 
     def _tails(self, data: bytes) -> list[Span]:
-        """Return where each form would end of which `data` ends with the first bytes."""
+        """Return the spans of forms whose first bytes are at the end of `data`."""
         spans = []
         for form in self._forms if len(data) >= LEAST else ():
             sizes = (at + LEAST for at in _positions(form, data[-LEAST:]))
@@ -304,10 +304,10 @@ def _samples(forms: Iterable[bytes], step: int) -> set[bytes]:
 
 
 def _best_key(form: bytes) -> int:
-    """Return the position of the eight bytes with the most different values among the first ones.
+    """Return the position of the key: the eight bytes with the most different values.
 
-    Many secrets begin alike, such as addresses and signed tokens. Their first bytes would be found
-    in texts without secrets.
+    Only the first bytes of a form are candidates. Many secrets begin alike, such as addresses and
+    signed tokens. Their first bytes would be found in texts without secrets.
     """
     last = min(len(form) - _KEY, _SEARCHED)
     return max(range(0, last + 1, 4), key=lambda at: (len({*form[at : at + _KEY]}), at))

@@ -50,7 +50,7 @@ async def _tokens(ui_request: UiRequest) -> tuple[list[dict[str, Any]] | None, s
 
 @action
 async def end_session(ui_request: UiRequest) -> str:
-    """End a session of the own token; with a management token, any session."""
+    """End a session of the user's own token; with a management token, end any session."""
     await ui_request.end_session(ui_request["session_id"])
     return "/ui/access"
 

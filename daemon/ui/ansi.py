@@ -141,7 +141,10 @@ def _indexed(number: int) -> str:
 
 
 def _nearest(red: int, green: int, blue: int) -> str:
-    """Return the named color with those components that exceed half of the strongest one."""
+    """Return the named color nearest to an RGB color.
+
+    A component is set if it exceeds half of the strongest component.
+    """
     most = max(red, green, blue)
     if most < 64:
         return "black"

@@ -24,7 +24,7 @@ Format = Callable[[float], str]
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of a chart: its name, the path of the line and that of the area below."""
+    """A line of a chart: its name, its path, and the path of the area below it."""
 
     name: str
     path: str

@@ -139,7 +139,9 @@ def _actions(ui_request: UiRequest, name: str, jobs: list[dict[str, Any]], is_cu
     for item in jobs:
         namespace = item["Namespace"]
         target = formatting.address("/ui/job/", item["ID"], f"/{act}" if act else "")
-        url = _job_url(item, ending, act="" if name == "revert" else act)  # one per version
+        url = _job_url(
+            item, ending, act="" if name == "revert" else act
+        )  # there is one revert button per version
         if name == "change":
             within = namespace if namespace != "default" else ""
             url = formatting.address("/ui/run", job=item["ID"], namespace=within)

@@ -43,7 +43,7 @@ async def index(ui_request: UiRequest) -> Found:
 
 @page("queues.html", is_shared=True)
 async def queues(visit: UiRequest) -> Found:
-    """List the queues of runs, and show the runs of one."""
+    """List the queues of runs, and show the runs of the selected queue."""
     query = visit.query
     namespace, name = query.text("namespace") or "*", query.text("name")
     token = query.text("next_token")

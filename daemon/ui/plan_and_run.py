@@ -105,7 +105,10 @@ async def check(ui_request: UiRequest) -> HandlerReply:
 
 
 async def _problems(ui_request: UiRequest, source: str) -> list[dict[str, object]]:
-    """Return the problems of the parser, or else those of the validation. Raises `Denied`."""
+    """Return the problems found by the parser; if there are none, those found by validation.
+
+    Raises `Denied`.
+    """
     try:
         job = await _parsed(ui_request, source, await _given(source))
         namespace = job.get("Namespace") or "default"

@@ -40,7 +40,7 @@ class TaskSecretStore:
 
     def __init__(self, store: Store, seal: EnvelopeCipher) -> None:
         self._store, self._seal = store, seal
-        self._in_use: dict[str, dict[str, Collection[str]]] = {}  # by allocation and task
+        self._in_use: dict[str, dict[str, Collection[str]]] = {}  # values by allocation and task
 
     def record_in_use(self, alloc_id: str, task: str, values: Collection[str]) -> None:
         """Set the secrets that a task uses now. They are dropped last."""
@@ -201,7 +201,10 @@ class JobMasks:
             return made.matcher
 
     def _drop_largest(self) -> None:
-        """Drop the largest matchers while they have too many forms, the oldest of equal ones first."""
+        """Drop the largest matchers until the number of forms is below the limit.
+
+        Among equally large matchers, the oldest is dropped first.
+        """
         excess = sum(made.weight for made in self._made.values()) - _MOST_OF_JOBS
         while excess > 0:
             key = max(self._made, key=lambda mask_key: self._made[mask_key].weight)
