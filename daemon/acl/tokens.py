@@ -95,7 +95,7 @@ class TokenStore:
         while True:
             try:
                 return self.resolve(secret, address, may_take_long=False)
-            except LongGrant:  # the next round finds it in the cache, unless a policy has changed
+            except LongGrant:  # then cached, unless a policy changes
                 await self._store.read_long(lambda db: self._resolve(db, secret, address))
 
     def resolve(self, secret: str, address: str = "", *, may_take_long: bool = True) -> Caller:

@@ -43,7 +43,7 @@ async def dispatch_bulk(request: Request) -> HandlerReply:
     await store.read_any(
         lambda db: check_parent(jobs.current(db, request.namespace, job_id), job_id)
     )
-    # The stream is read after this request's context has ended, so it gets the origin and person.
+    # The stream is read after this request's context has ended. So pass the origin and the person.
     stream = _answers(request, lines, request_context.origin(), request_context.person())
     return HandlerReply(stream=stream, content_type=NDJSON)
 

@@ -20,8 +20,8 @@ from storage.records.base import SECOND, Record
 from storage.records.calendar import Calendar, CalendarListing, CalendarVersion
 from storage.records.codec import encode
 
-_DAYS = 14  # shown by default
-_YEARS = 5  # imported by default, including the current one
+_DAYS = 14  # days shown by default
+_YEARS = 5  # years imported by default, including the current one
 
 
 class CalendarResponse(Record, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ from storage.records.concurrency import (
 from storage.records.flow import SLOTS_TABLE
 from storage.writer import Transaction
 
-_MOST = 200  # runs or steps that hold slots, and those that wait, shown
+_MOST = 200  # entries shown: runs or steps with slots, and waiting ones, each
 
 
 class QueueRequest(Record, frozen=True, kw_only=True):

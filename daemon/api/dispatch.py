@@ -66,7 +66,7 @@ async def dispatch(request: Request) -> HandlerReply:
     read = partial(read_request, body, request["job_id"], _token(request))
     if len(body.payload) <= _LONG_PAYLOAD:
         return await _dispatch(request, read())
-    # One that is too long is decoded, too: its error has the size of the decoded payload.
+    # A payload above the limit is decoded too, because the error states its decoded size.
     return await _dispatch(request, await request.parts.admission.run(request.client, read))
 
 

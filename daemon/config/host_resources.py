@@ -41,7 +41,7 @@ def _why_not_ours(program: str) -> str:
             return f"{path} belongs to another user; make root or the daemon's user its owner"
         if known.st_mode & 0o022 and not known.st_mode & stat.S_ISVTX:
             return f"other users may write to {path}; run chmod go-w on it"
-    # Check the parents too: a compromised daemon may rename entries of its own directories.
+    # Check the parents too: a compromised daemon may rename entries of its directories.
     return next(weak_places(Path(real).parent), "")
 
 

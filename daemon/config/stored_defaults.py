@@ -59,7 +59,7 @@ def _of_store(store: Path) -> dict[str, str]:
     file = store / FILE_NAME
     if not file.exists() or store.stat().st_uid != os.geteuid():
         return {}
-    schema.prepare(file, cluster_id="", now=0)  # the migration decides about it
+    schema.prepare(file, cluster_id="", now=0)  # a migration stores the kept settings
     found = dict(read_once(file, kept_defaults.list_all))
     if os.geteuid() == 0 and os.path.exists(
         ROOTS_PODMAN

@@ -284,7 +284,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         until = parsedate_to_datetime(text)
         since = parsedate_to_datetime(headers["date"]) if "date" in headers else datetime.now(UTC)
         return max((until - since).total_seconds(), 0.0)
-    except (ValueError, TypeError, OverflowError):  # no date, or one without a zone
+    except (ValueError, TypeError, OverflowError):  # not a date, or a date without a zone
         return None
 
 

@@ -46,7 +46,7 @@ class Issuer:
         self, store: Store, seal: EnvelopeCipher, clock: Clock, ids: Iterator[str]
     ) -> None:
         self._store, self._seal, self._clock, self._ids = store, seal, clock, ids
-        self._keys = store.read(signing.list_all)  # no other part changes them
+        self._keys = store.read(signing.list_all)  # only this object changes the keys
         self._private: dict[str, KeyPair] = {}
         self._has_key = trio.Event()
         if self._keys:

@@ -77,7 +77,7 @@ class _ToJournal(logging.Handler):
         try:
             journal.send(self._path, [self._record(record)])
         except OSError:
-            print(_Text().format(record), file=sys.stderr)  # noqa: T201  # no other place to report it
+            print(_Text().format(record), file=sys.stderr)  # noqa: T201  # the journal failed
 
     def _record(self, record: logging.LogRecord) -> bytes:
         message = record.getMessage()

@@ -110,7 +110,7 @@ async def run_command(name: str, words: Sequence[str], body: bytes) -> str:
             # Left-over children may keep the output open indefinitely.
             nursery.cancel_scope.deadline = trio.current_time() + _ENDS_WITHIN
     finally:
-        with suppress(ProcessLookupError, PermissionError):  # it has ended, or has another user
+        with suppress(ProcessLookupError, PermissionError):  # ended, or of another user
             os.killpg(process.pid, signal.SIGKILL)
         with trio.move_on_after(
             _ENDS_WITHIN, shield=True

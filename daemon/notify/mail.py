@@ -95,7 +95,7 @@ async def _shut_down_when_cancelled(stream: trio.SocketStream) -> AsyncIterator[
         try:
             await trio.sleep_forever()
         finally:
-            with suppress(OSError):  # the server has closed it
+            with suppress(OSError):  # the server has closed the connection
                 stream.socket.shutdown(socket.SHUT_RDWR)
 
     async with trio.open_nursery() as nursery:

@@ -45,7 +45,7 @@ async def open_metrics(
             try:
                 await receiver.send("/v1/metrics", body)
             except ReceiverFailed:
-                continue  # the receiver has logged it, and the next message has all totals
+                continue  # the receiver has logged the error, and the next message has all totals
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fences.keep_running, "metrics", run)

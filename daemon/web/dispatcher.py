@@ -78,7 +78,7 @@ from storage.records.numbers import parse_integer
 log = logging.getLogger("steward.web")
 
 _ASSISTANT = "mcp"  # the query parameter `via` of `steward mcp`
-# The others share one name in spans, because a client can send any text as method.
+# Other methods share one name in spans, because a client can send any text as method.
 _METHODS = frozenset(
     {"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "LIST", "TRACE", "CONNECT"}
 )
@@ -303,7 +303,7 @@ class Dispatcher:
                 reply = self._refusal(head, match, query, address)
                 if reply is None:
                     # A short body is read first, so that the connection stays open after an error.
-                    # For a long one, the caller is checked first.
+                    # For a long body, the caller is checked first.
                     long_body = body if heads.has_long_body(head) else None
                     short_body = b"" if long_body else await body()
                     asked = self._request(head, match, query, address, short_body)

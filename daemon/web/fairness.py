@@ -90,7 +90,7 @@ def identify(accessor: str) -> None:
     if isinstance(account, RequestAccount):
         if account.client and accessor not in _NAMELESS:
             account.client = f"token {accessor}"
-        account._fairness.check(account.client)  # noqa: SLF001  # one module
+        account._fairness.check(account.client)  # noqa: SLF001  # the class is in this module
 
 
 def charge() -> None:

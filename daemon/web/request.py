@@ -148,7 +148,7 @@ class ReadRoute(msgspec.Struct, frozen=True):
     methods: frozenset[str] = frozenset({"GET"})
     tables: tuple[str, ...] = ()
     shows_secrets: bool = False
-    is_definition: bool = False  # shows jobs unmasked to callers that may submit them
+    is_definition: bool = False  # callers that may submit jobs see them unmasked
 
 
 class WriteRoute(msgspec.Struct, frozen=True):

@@ -56,7 +56,7 @@ _NO_TARGET = b"the target of the request has no path"
 GATE = "steward.body"  # the key of the body's gate in a request's scope
 CLOSING = 2  # seconds for running requests at the shutdown
 _SHARE = 16  # long bodies may use this part of the host's memory
-_LEAST, _MOST = 64 * 1024 * 1024, 512 * 1024 * 1024  # bytes of it
+_LEAST, _MOST = 64 * 1024 * 1024, 512 * 1024 * 1024  # lower and upper limit of this part, in bytes
 _LINGER = 1.0  # seconds in which the rest of a rejected body is read and discarded
 
 
@@ -252,7 +252,7 @@ def _head(scope: HTTPScope | WebsocketScope, method: str) -> RequestHead:
 def _response(answer: WireResponse) -> Response:
     response = Response(answer.stream or answer.body, answer.status, answer.headers)
     if answer.stream is not None:
-        response.timeout = None  # it ends at the disconnect of its client
+        response.timeout = None  # the task ends when its client disconnects
     elif "Content-Type" not in answer.headers:
         del response.headers["Content-Type"]  # the framework sets a default
     return response
@@ -283,7 +283,7 @@ class _Shielded:
             return
 
         async def shielded(message: ASGISendEvent) -> None:
-            if message.get("more_body", True):  # the head does not contain it
+            if message.get("more_body", True):  # a response head has no `more_body`
                 await send(message)
                 return
             with trio.CancelScope(shield=True):

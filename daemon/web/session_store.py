@@ -79,7 +79,7 @@ class SessionStore:
         """Return a session, unless its idle time has expired."""
         found = self._sessions.get(name)
         if found is None or not self.has(found, now):
-            return None  # the next `begin` evicts an idle one, and so has its token revoked
+            return None  # `begin` evicts idle sessions, and its caller revokes their tokens
         found.seen_at = now
         self._sessions.move_to_end(name)
         return found

@@ -400,7 +400,7 @@ class UiRequest:
         session_views: list[SessionView] = []
         for item in own_sessions[:most]:
             await trio.lowlevel.checkpoint()  # each token is read from the store
-            with suppress(UnknownToken):  # it ended in the meantime
+            with suppress(UnknownToken):  # the session ended in the meantime
                 token = (await tokens.identify(item.token, item.address)).token
                 session_views.append(SessionView(item, token.name, item is self.session))
         return session_views, len(own_sessions)

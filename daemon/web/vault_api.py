@@ -131,7 +131,7 @@ class VaultApi:
                 raise TooLarge(f"the body is larger than {SHORT_BODY} bytes")
             permission = caller.grant.permission(request.path.removeprefix("/v1/"))
             if permission is None or permission.capabilities.isdisjoint(("create", "update")):
-                return request  # `_require` rejects it
+                return request  # `_require` rejects the call
         return msgspec.structs.replace(request, body=await long_body())
 
     async def _caller(self, request: Request, *, is_open: bool) -> Caller:

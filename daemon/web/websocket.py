@@ -139,7 +139,7 @@ async def reject_handshake(send: ASGISendCallable, reply: HandlerReply) -> None:
         (b"content-length", str(len(body)).encode()),
         (b"connection", b"close"),
     ]
-    # it was rejected already, because it sent data too early
+    # the server rejected the client already, because it sent data too early
     with suppress(h11.LocalProtocolError):
         await send(
             {"type": "websocket.http.response.start", "status": reply.status, "headers": headers}

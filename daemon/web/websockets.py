@@ -115,7 +115,7 @@ class WebSockets:
     def _refusal(self, path: str, headers: Mapping[str, str]) -> HandlerReply | None:
         if refusal := self._guard.refusal("GET", headers):
             return refusal
-        # The guard has compared it with the daemon's names.
+        # The guard has compared `Origin` with the daemon's names.
         return _NO_ORIGIN if _is_of_page(path) and not headers.get("origin") else None
 
     async def _serve(

@@ -147,7 +147,7 @@ async def _usage(parts: AppContext, alloc: Allocation) -> AllocationUsage | None
     try:
         with bounded_wait():
             return await parts.tasks.usage(alloc.id)
-    except (NotFound, Refused, Unavailable):  # it ended in the meantime, or the launcher is silent
+    except (NotFound, Refused, Unavailable):  # the task ended, or the launcher is silent
         return None
 
 

@@ -367,7 +367,7 @@ async def _follow(
     unfinished_known = ""  # the unfinished lines that the reader knows
     with register_follower() as pace:
         while True:
-            # Asked before the last reading, so that nothing is missed.
+            # Check this before the last read, so that no line is missed.
             over = not _may_grow(request)
             index = await store.read_any(lambda db: allocations.highest_index(db, *key))
             if index != selection.index:
@@ -379,7 +379,7 @@ async def _follow(
             )
             if update.answer:
                 pace.reset()
-                # An allocation may leave the newest ones and return: it continues then.
+                # An allocation may leave the newest ones and return. Its positions stay known.
                 known, unfinished_known = known | update.known, update.rest
                 yield update.answer
                 continue

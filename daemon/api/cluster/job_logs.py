@@ -108,7 +108,7 @@ async def stream_job_logs(request: Request) -> HandlerReply:
     merged = MergedLogs(request, log_selection)
     if not merged.is_known:
         raise NotFound("job not found")
-    await merged.find_more()  # before the response begins, so that an error can replace it
+    await merged.find_more()  # now, so that an error can replace the response
     pieces = merged.pieces()
     return HandlerReply(
         stream=while_authorized(request, pieces) if log_selection.follow else pieces,

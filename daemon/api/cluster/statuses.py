@@ -205,7 +205,7 @@ def _line(
     A task that restarted is healthy after a time. Steps of a workflow also wait for other jobs.
     """
     job = jobs.current(db, row.namespace, row.id)
-    if job is None:  # it was purged between two steps
+    if job is None:  # the job was purged between two steps
         return b"", False
     found = job_status.load_summary(db, row.namespace, row.id)
     placed = list[Allocation]()

@@ -157,7 +157,7 @@ async def _renew(request: Request, name: VariableKey, body: SubmittedVariable) -
     now = parts.clock.now()
     done = await change.renew_lock(parts.store, name, body.lock.id, now)
     if not done.conflict:
-        assert done.entry is not None  # noqa: S101  # a change that succeeds has one
+        assert done.entry is not None  # noqa: S101  # a successful change has an entry
         return HandlerReply(body=_metadata(request, done.entry, as_holder=True), index=done.index)
     if done.entry is None:
         raise NotFound(_ABSENT, index=done.index)
@@ -173,7 +173,7 @@ async def _release(request: Request, name: VariableKey, body: SubmittedVariable)
     now = parts.clock.now()
     done = await change.release_lock(parts.store, name, body.lock.id, now)
     if not done.conflict:
-        assert done.entry is not None  # noqa: S101  # a change that succeeds has one
+        assert done.entry is not None  # noqa: S101  # a successful change has an entry
         return HandlerReply(body=_metadata(request, done.entry), index=done.index)
     if done.entry is not None and is_locked(done.entry, now):
         return _locked(name)
@@ -275,7 +275,7 @@ def _locked(name: VariableKey) -> HandlerReply:
 def _answer(request: Request, done: ChangeResult, *, as_holder: bool = False) -> HandlerReply:
     """Return the current variable; after a conflict, status 409 in Nomad's form, which is text."""
     if not done.conflict:
-        assert done.entry is not None  # noqa: S101  # a change that succeeds has one
+        assert done.entry is not None  # noqa: S101  # a successful change has an entry
         return HandlerReply(body=_shown(request, done.entry, as_holder=as_holder), index=done.index)
     found = _found(request, done.entry) if done.entry else None
     return HandlerReply(body=encode(found), status=409, content_type=TEXT, index=done.index)

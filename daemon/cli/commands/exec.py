@@ -241,7 +241,7 @@ class _Talk:
                 self.fault = DaemonUnreachable(reason or "the daemon closed the connection")
 
     async def _send(self, frame: object) -> None:
-        with suppress(ConnectionClosed):  # the task that prints the output handles it
+        with suppress(ConnectionClosed):  # the task that prints the output handles the error
             await self._socket.send_message(msgspec.json.encode(frame).decode())
 
     async def _send_size(self, *, task_status: trio.TaskStatus[None]) -> None:

@@ -368,8 +368,8 @@ def last_lines(text: bytes, count: int) -> bytes:
 
 # --- end of a log and new output --------------------------------------------------------------
 #
-# Only positions separate the existing output from new output, and only frames carry positions. So
-# this reads frames twice: first to find the end, then to follow from before it.
+# Only positions separate existing output from new output, and only frames carry positions. So
+# frames are read twice: first to find the end, then from before the end to follow.
 
 
 def _tail_and_follow(client: ApiClient, log: LogPosition, lines: int) -> Iterator[bytes]:

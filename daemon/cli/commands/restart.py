@@ -43,7 +43,7 @@ def start(client: ApiClient, screen: Screen, job_id: str, *, detach: bool) -> in
             source, dict[str, object], namespace=line.namespace, version=str(job["Version"])
         )
     except RequestRejected as error:
-        if error.status != _NOT_FOUND:  # it was not registered from a file
+        if error.status != _NOT_FOUND:  # the job was not registered from a file
             raise
     answer = client.send("POST", "/v1/jobs", body, namespace=line.namespace)
     return followed(client, screen, answer, line.id, detach=detach)

@@ -387,7 +387,7 @@ def _call(words: list[str], connection: HttpConnection) -> int:
     before = dict(os.environ)
     os.environ.update(settings)
     try:
-        root.main(words, prog_name="steward")  # it always ends with an exception
+        root.main(words, prog_name="steward")  # `main` always ends with an exception
     except ScreenEnded:
         raise
     except SystemExit as end:

@@ -142,7 +142,7 @@ def _run(lock_held: _Held, command: tuple[str, ...]) -> int:
                 except StewardError:
                     _end(child)
                     raise
-            except KeyboardInterrupt:  # the terminal has also sent it to the command
+            except KeyboardInterrupt:  # the terminal has also sent the signal to the command
                 child.wait()
                 raise
             else:

@@ -210,7 +210,7 @@ _RUNS: Tree = {
     "status": "daemon.cli.commands.runs:status",
     "wait": "daemon.cli.commands.runs:wait",
 }
-# Groups that can be called without a command, with the one that is then meant.
+# Groups that can be called without a command, and the command that then runs.
 _MEANT = {"queues": "list", "runs": "list"}
 _SYSTEM: Tree = {
     "gc": "daemon.cli.commands.system:collect_garbage",

@@ -74,7 +74,7 @@ class _Fish(_OneDash, FishComplete):
 
 _SHELLS: Mapping[str, type[ShellComplete]] = {"bash": _Bash, "zsh": _Zsh, "fish": _Fish}
 _VARIABLE = "_STEWARD_COMPLETE"
-# A shell inserts a name without quotes, so one with other characters would be more than a word.
+# A shell inserts a name without quotes. A name with other characters would become several words.
 _COMPLETED = re.compile(r"[\w./:@+=,][\w./:@+=,-]*")
 
 

@@ -33,7 +33,7 @@ def check(job: object, file: str, text: str = "") -> None:
     """
     try:
         value = msgspec.convert(job, _Job)
-    except msgspec.ValidationError:  # the daemon reports more about this
+    except msgspec.ValidationError:  # the daemon's error has more details
         return
     _check_schedules(value.periodic, file)
     empty = [

@@ -18,7 +18,7 @@ from storage.errors import Malformed, StewardError
 
 MOST_TEXT = 64 * 1024  # characters of an answer
 MOST_OUTCOME = 200  # characters of an outcome in the record of a call
-_SHOWN = 80  # characters of an argument there
+_SHOWN = 80  # characters of an argument in the record of a call
 _UNTOLD = ("payload", "meta", "source")  # arguments that can contain secrets
 _VIA = "mcp"  # the query parameter `via`, which the audit log shows
 

@@ -13,7 +13,7 @@ import click
 from storage.errors import Invalid
 
 FILE_VARIABLE = "STEWARD_TOKEN_FILE"
-ASK = "-"  # instead of a secret: prompt for it
+ASK = "-"  # stands for a secret: prompt for the secret
 
 
 def find_token(option: str, environment: Mapping[str, str]) -> str:
