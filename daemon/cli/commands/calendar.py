@@ -56,7 +56,9 @@ def apply(
 @click.command(name="import")
 @click.argument("name")
 @click.argument("file", metavar="FILE")
-@click.option("--first-year", type=int, metavar="YEAR", help="First year [default: this one].")
+@click.option(
+    "--first-year", type=int, metavar="YEAR", help="First year [default: the current year]."
+)
 @click.option(
     "--last-year", type=int, metavar="YEAR", help="Last year [default: four after the first]."
 )

@@ -79,7 +79,7 @@ _TTY = click.option(
     "-t/--no-tty",
     "tty",
     default=None,
-    help="Use a terminal (default: if input and output are one).",
+    help="Use a terminal (default: if input and output are terminals).",
 )
 _TASK = click.option("--task", metavar="TASK", help="Name of the task, if there are several.")
 
@@ -104,7 +104,7 @@ def execute(
     task: str | None,
     of_job: bool,
 ) -> int:
-    """Run COMMAND inside a task of ALLOCATION; exit with its status.
+    """Run COMMAND inside a task of ALLOCATION; exit with the command's status.
 
     Example: steward exec 5d3c9a12 /bin/sh
     """
@@ -138,7 +138,7 @@ def action(
     job_id: str | None,
     alloc_id: str | None,
 ) -> int:
-    """Run ACTION of a job inside a task; exit with its status.
+    """Run ACTION of a job inside a task; exit with the status of its command.
 
     Example: steward job action -job web clear-cache
     """

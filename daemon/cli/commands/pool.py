@@ -52,7 +52,7 @@ def _list(screen: Screen, lines: list[NodeListItem]) -> None:
     for line in lines:
         if line.status_description:
             screen.warn(f"{line.node_pool}: {line.status_description}")
-    screen.hint("See the hosts of one with: steward pool status POOL")
+    screen.hint("See the hosts of a pool with: steward pool status POOL")
 
 
 def _row(line: NodeListItem) -> list[str]:

@@ -44,7 +44,7 @@ class LockLost(StewardError):
 def lock(
     client: ApiClient, path: str, command: tuple[str, ...], *, ttl: str, delay: str, at_once: bool
 ) -> int:
-    """Run COMMAND while holding the lock of the variable at PATH; exit with its status.
+    """Run COMMAND while holding the lock of the variable at PATH; exit with COMMAND's status.
 
     The variable is created if it does not exist. The lock is renewed while the command runs, and
     released at its end. If the lock is lost, the command is stopped.

@@ -32,7 +32,7 @@ _TOKEN = click.argument("identifier", default="", metavar="[TOKEN]")
 @click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Repeatable.")
 @click.option("--role", default="", help="Role that defines the token.")
 @click.option("--type", "kind", default="", help="service or batch.")
-@click.option("--orphan", is_flag=True, help="Do not revoke it together with its parent.")
+@click.option("--orphan", is_flag=True, help="Do not revoke the token together with its parent.")
 @click.option("--no-default-policy", is_flag=True, help="Leave out the policy default.")
 @click.option("--renewable/--not-renewable", default=True, help="Whether the token can be renewed.")
 @with_output

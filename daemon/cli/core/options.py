@@ -52,11 +52,13 @@ def _connection(of: tuple[str, ...]) -> tuple[Callable[[Command], Command], ...]
         _setting("--token", "TOKEN", "Secret ID of the token; -: prompt for it.", of),
         _setting("--namespace", "NAMESPACE", "Namespace; * means all in lists.", jobs),
         _setting("--region", "REGION", "Region.", jobs),
-        _setting("--http-auth", "HTTP_AUTH", "USER:PASSWORD for a proxy before the daemon.", jobs),
+        _setting(
+            "--http-auth", "HTTP_AUTH", "USER:PASSWORD for a proxy in front of the daemon.", jobs
+        ),
         _setting("--ca-cert", "CACERT", "File with CA certificates to trust.", of),
         _setting("--ca-path", "CAPATH", "Directory with CA certificates to trust.", of),
         _setting("--client-cert", "CLIENT_CERT", "File with a client certificate.", of),
-        _setting("--client-key", "CLIENT_KEY", "File with its private key.", of),
+        _setting("--client-key", "CLIENT_KEY", "File with the certificate's private key.", of),
         _setting(
             "--tls-server-name", "TLS_SERVER_NAME", "Host name in the daemon's certificate.", of
         ),
@@ -70,7 +72,7 @@ _CONNECTION = _connection(_OF_JOBS)
 _CONNECTION_TO_SECRETS = _connection(_OF_SECRETS)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _LOOKS = (
-    click.option("--verbose", is_flag=True, help="Print full IDs and more."),
+    click.option("--verbose", is_flag=True, help="Print full IDs and more details."),
     click.option("--color/--no-color", "colour", default=None, help="Force or disable color."),
     click.option("--force-color", "colour", flag_value=True, hidden=True),
 )
@@ -78,7 +80,11 @@ _LOOKS = (
 
 def _selector(*names: str) -> Callable[[Command], Command]:
     return click.option(
-        *names, "selector", default="", metavar="SELECTOR", help="Print one part: .A.B[0]"
+        *names,
+        "selector",
+        default="",
+        metavar="SELECTOR",
+        help="Print a part of the JSON, such as .A.B[0].",
     )
 
 
