@@ -67,7 +67,7 @@ def save_command(file: Path, data_dir: Path | None, *, as_json: bool) -> None:
     Example: steward operator snapshot save monday.snap
     """
     if file == Path("-"):
-        raise Invalid("FILE is -, but a snapshot is read back for a check: pass the name of a file")
+        raise Invalid("FILE -: a snapshot is read back for a check; pass the name of a file")
     _report(lambda: _save(_directory(data_dir), file), f"saved {file}", as_json=as_json)
 
 

@@ -90,7 +90,9 @@ def debug(
     stamp = time.strftime("%Y-%m-%dT%H%M%SZ", time.gmtime())
     target = output or Path(f"steward-debug-{stamp}.tar.gz")
     if output == Path("-"):
-        raise Invalid("-output - is standard output: diagnostics need the name of a new file")
+        raise Invalid(
+            "-output -: diagnostics do not go to standard output; pass the name of a new file"
+        )
     contents = list(_contents(client, duration, log_level))
     try:
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE)
