@@ -1,6 +1,6 @@
-"""Cluster pools: each is one node in the store that mirrors a partition of the cluster.
+"""Cluster pools. Each pool is one node in the store and mirrors one partition of the cluster.
 
-The cluster chooses hosts and queues jobs. The node only states which resources can be requested.
+The cluster chooses hosts and queues jobs. The node lists only the resources that jobs can request.
 While the cluster does not answer, nothing new is placed there and running tasks continue.
 """
 
@@ -61,7 +61,7 @@ _NO_RESOURCES = NodeResources(
 )
 # Attributes that Steward sets, not the cluster.
 _OURS = (ENGINE, "engine.partition", MHZ_PER_CORE, *of_daemon())
-_SHOWN_EVENTS = 10  # of a node, as in Nomad
+_SHOWN_EVENTS = 10  # stored events of a node, as in Nomad
 _TOLD_HOSTS = 3  # changed hosts named in one event
 
 _log = logging.getLogger("steward.runner")
@@ -74,11 +74,11 @@ Look = Callable[[SlurmCommands, str], Awaitable[Partition]]
 async def register_pools(
     store: Store, config: Settings, drivers: Mapping[str, Drivers], ids: Iterator[str], now: int
 ) -> dict[str, Node]:
-    """Store a node for each pool, with its existing ID and history; return them by pool.
+    """Store a node for each pool, with its existing ID and history; return the nodes by pool.
 
     If a pool was removed from the configuration, its node is down and its tasks are lost. Its
-    attempts are cancelled, so that none runs next to its replacement. `drivers` are those of each
-    pool.
+    attempts are cancelled, so that none runs next to its replacement. `drivers` has the drivers of
+    each pool.
     """
     known = {node.node_pool: node for node in store.read(nodes.list_all) if node.engine}
     found = {}
@@ -120,7 +120,7 @@ def _new(config: Settings, name: str, node_id: str) -> Node:
 
 
 def _configured(before: Node, config: Settings, pool: Pool, drivers: Drivers, now: int) -> Node:
-    """Return a node with the configured values; values from the cluster stay."""
+    """Return a node with the values of the configuration, and keep the values from the cluster."""
     attributes = {
         **before.attributes,
         **of_daemon(),
@@ -143,7 +143,7 @@ def _configured(before: Node, config: Settings, pool: Pool, drivers: Drivers, no
 def cluster_runtime(
     machine: RuntimeContext, node: Node, drivers: Drivers, config: Settings
 ) -> RuntimeContext:
-    """Return the runtime of a pool; it shares most parts with the local host."""
+    """Return the runtime context of a pool, which shares most parts with that of the local host."""
     return msgspec.structs.replace(
         machine,
         node_id=node.id,
@@ -169,7 +169,7 @@ async def _keep(store: Store, before: Node, node: Node, kind: str) -> Node:
 
 
 def build_node(before: Node, pool: Pool, seen: Partition, drivers: Drivers, now: int) -> Node:
-    """Return the node of a pool with the state of its cluster."""
+    """Return the node of a pool, updated with the state of its cluster."""
     working, largest = seen.working, seen.largest
     cores = sum(host.cores for host in working)
     infos = _drivers(before, drivers, "", now)
@@ -231,7 +231,7 @@ def _describe_error(error: SlurmCommandFailed) -> str:
 
 
 def _of_hosts(seen: Partition) -> str:
-    """Return a warning about a partition that accepts jobs, or an empty string."""
+    """Return a warning if a partition accepts jobs but cannot start them, or an empty string."""
     if seen.state != "UP":
         return f"the partition is {seen.state}: submitted jobs wait"
     if not seen.working:
@@ -240,7 +240,7 @@ def _of_hosts(seen: Partition) -> str:
 
 
 def _drivers(before: Node, drivers: Drivers, problem: str, now: int) -> dict[str, DriverInfo]:
-    """Return the driver states of a pool; an unchanged state keeps its time."""
+    """Return the driver states of a pool. An unchanged state keeps its update time."""
     found = {}
     for name, driver in drivers.items():
         fingerprint = driver.fingerprint()
@@ -260,7 +260,7 @@ def _drivers(before: Node, drivers: Drivers, problem: str, now: int) -> dict[str
 
 
 def _driver_attributes(drivers: Mapping[str, DriverInfo]) -> dict[str, str]:
-    """Return the driver attributes for constraints."""
+    """Return the node attributes of the drivers, which constraints can use."""
     found: dict[str, str] = {}
     for name, info in drivers.items():
         if info.detected:
@@ -307,7 +307,7 @@ def describe_change(before: Node, node: Node) -> str:
 
 
 class ClusterNodes(msgspec.Struct, frozen=True):
-    """The runtimes of the pools, and the mirror that updates their nodes."""
+    """The runtime contexts of the pools, and the loop that updates their nodes."""
 
     hosts: list[RuntimeContext]
     mirror: "PoolSync"
@@ -320,7 +320,7 @@ async def find_clusters(
     ids: Iterator[str],
     path: str,
 ) -> ClusterNodes:
-    """Store a node for each pool, and return the runtimes and the mirror.
+    """Store a node for each pool; return the runtime contexts and the update loop.
 
     `machine` is the runtime of the local host; `path` is the search path for the cluster's
     programs.
@@ -347,8 +347,8 @@ async def find_clusters(
 class PoolSync(msgspec.Struct, frozen=True, kw_only=True):
     """Updates the nodes of pools from their clusters.
 
-    `nodes` and `drivers` are those of each pool; `path` is the search path for programs, which the
-    launcher runs.
+    `nodes` and `drivers` have an entry for each pool; `path` is the search path for programs, which
+    the launcher runs.
     """
 
     store: Store
@@ -389,7 +389,7 @@ class PoolSync(msgspec.Struct, frozen=True, kw_only=True):
             await trio.sleep(AGAIN if 0 < failed < FAILURES else EVERY)
 
     async def _store_changed(self, name: str, change: Callable[..., Node]) -> None:
-        """Store a changed node."""
+        """Apply a change to the node of a pool and store the node."""
         now = self.clock.now()
 
         def changed(db: ReadSnapshot) -> Node | None:

@@ -26,7 +26,7 @@ _GRACE = 0.1  # seconds without output, after which output of left-over children
 
 
 class ExecChunk(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Data of a stream, or its end."""
+    """A chunk of a stream, or the end of the stream."""
 
     data: bytes | None = None
     close: bool = False
@@ -56,7 +56,7 @@ _said = msgspec.json.Decoder(ExecMessage)
 
 
 async def run_exec_session(session: ExecStream, line: MessageChannel) -> None:
-    """Connect a client to a command until the command ends or the client disconnects.
+    """Connect a client to a command, until the command ends or the client disconnects.
 
     Raises `Malformed` when a frame of the client is invalid.
     """

@@ -34,10 +34,10 @@ from storage.records.times import rfc3339
 PEER_VERSION = "2.0.6"
 _SECRETS_VERSION = "1.16.0"  # the Vault version of the token API for tasks
 
-_HAS_BRIDGE = "plugins.cni.version.bridge"  # an attribute
+_HAS_BRIDGE = "plugins.cni.version.bridge"  # prefix of attributes of this host alone
 _MEGABYTE = 1024 * 1024
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
-_FALLBACK_MHZ = 1000.0  # if the clock rate is unknown; Nomad assumes the same
+_FALLBACK_MHZ = 1000.0  # MHz assumed if the clock rate is unknown, as in Nomad
 
 
 class CpuInfo(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class CpuInfo(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        """Return the total of all cores in MHz."""
+        """Return the sum of the clock rates of all cores in MHz."""
         return int(len(self.cores) * self.mhz)
 
 
@@ -133,7 +133,7 @@ def fingerprint(
 
 
 def of_daemon() -> dict[str, str]:
-    """Return the attributes that every node of this daemon has."""
+    """Return the attributes that all nodes of this daemon share."""
     return {
         "nomad.version": PEER_VERSION,
         "nomad.service_discovery": "true",
@@ -155,7 +155,7 @@ def _system() -> dict[str, str]:
 
 
 def _signals() -> list[str]:
-    """Return the names of the signals for tasks, except those without a meaning."""
+    """Return the names of the signals for tasks, without real-time signals."""
     return sorted(name for name in signal.Signals.__members__ if not name.startswith("SIGRT"))
 
 
@@ -179,7 +179,7 @@ def _cpu(cpu: CpuInfo, shares: int) -> dict[str, str]:
 
 
 def find_cpu(cpuinfo: str, cores: list[int]) -> CpuInfo:
-    """Return the usable cores, from the text of `/proc/cpuinfo`."""
+    """Return the CPU with its usable cores, from the text of `/proc/cpuinfo`."""
     values: dict[str, str] = {}
     for line in cpuinfo.splitlines():
         key, _, value = line.partition(":")

@@ -34,7 +34,7 @@ _log = logging.getLogger("steward.runner")
 
 
 class HostAddress(msgspec.Struct, frozen=True):
-    """An address and its interface."""
+    """An address of this host and its interface."""
 
     interface: str
     ip: str
@@ -73,7 +73,7 @@ def _network(device: str) -> NodeNetwork | None:
 def host_networks(
     configured: Iterable[HostNetwork], host_addresses: Sequence[HostAddress]
 ) -> dict[str, dict[str, object]]:
-    """Return the configured networks by name, in the form of node attributes.
+    """Return the configured host networks by name, each as a map of node attributes.
 
     Each network uses the first matching address. A network without one is omitted, with a warning
     in the log.
@@ -84,7 +84,7 @@ def host_networks(
         if ip is None:
             there = ", ".join(f"{address.ip} ({address.interface})" for address in host_addresses)
             _log.warning(
-                "host network %s is left out: this machine has no address for cidr %r and "
+                "host network %s is left out: this host has no address for cidr %r and "
                 "interface %r; it has %s",
                 *(host_network.name, host_network.cidr, host_network.interface, there),
             )
@@ -114,7 +114,7 @@ def addresses() -> list[HostAddress]:
     try:
         return list(_request_addresses())
     except OSError as error:
-        _log.warning("the addresses of this machine cannot be read (AF_NETLINK): %s", error)
+        _log.warning("cannot read the addresses of this host (AF_NETLINK): %s", error)
         return []
 
 
@@ -142,7 +142,7 @@ def netlink_messages(answer: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def address_of(body: bytes) -> str | None:
-    """Return the address in a message; None if it is link-local."""
+    """Return the address in the body of a message; None if the address is link-local."""
     family, values = body[0], {}
     rest = body[_MESSAGE.size :]
     while len(rest) >= _ATTRIBUTE.size:

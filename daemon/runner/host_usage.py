@@ -21,13 +21,13 @@ _OF_BRIDGE = re.compile(r"sw[0-9a-f]{13}")  # the interface of an allocation
 _KIBIBYTE = 1024
 _RECEIVED, _SENT = 0, 8  # fields after the name
 
-_DIGITS = 9  # of an allocation in the name of its interface
+_DIGITS = 9  # digits of the allocation ID in the interface name
 # Name, received bytes and sent bytes of an interface on the host, as the launcher names it.
 _ROW = re.compile(
     rf"^ *+sw([0-9a-f]{{{_DIGITS}}})[0-9a-f]{{4}}: *+([0-9]++)(?: ++[0-9]++){{7}} ++([0-9]++)",
     re.MULTILINE,
 )
-_FRESH = SECOND // 2  # a read within it answers from the one before
+_FRESH = SECOND // 2  # a read within this time reuses the previous result
 
 
 class _Counters(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ def traffic(net_dev: str, bridge: str = "") -> tuple[int, int]:
 
 
 class HostMeter:
-    """The usage of the host between two calls, separately for each reader."""
+    """Measures the usage of the host between two calls of the same reader."""
 
     def __init__(self, clock: Clock, alloc_dir: Path, bridge: str) -> None:
         self._clock, self._alloc_dir, self._bridge = clock, alloc_dir, bridge
@@ -99,7 +99,7 @@ def _rates(before: _Counters, now: _Counters) -> UsageSamples:
 
 
 def counters(net_dev: str, now: int) -> dict[str, TrafficSample]:
-    r"""Return the counters by the first digits of an allocation, from the text of `/proc/net/dev`.
+    r"""Return counters by the first digits of the allocation ID, from the text of `/proc/net/dev`.
 
     The host sends through its interface the bytes that the allocation receives.
 

@@ -90,7 +90,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("steward.runner")
 
 _REMOVED_TOGETHER = 2  # directories at a time; more would only queue for the same disk
-_RECENT = 12  # samples of a short usage line
+_RECENT = 12  # reader of usage samples for short usage lines
 _MOST_SESSIONS = 1024  # exec sessions; each needs a process and up to six file descriptors
 
 # In development mode the daemon stops its tasks when it exits. Each task has `_DEV_GRACE` seconds
@@ -111,13 +111,13 @@ class NodeRunner:
     def __init__(
         self, store: Store, host: RuntimeContext, clusters: Iterable[RuntimeContext] = ()
     ) -> None:
-        """Use the local host and the hosts of clusters; all share one allocation directory."""
+        """Initialize with the local host and the clusters; all share one allocation directory."""
         self.node_id = host.node_id
         self._store, self._host = store, host
         self._hosts = {cluster.node_id: cluster for cluster in (host, *clusters)}
         self._running: dict[str, AllocRunner] = {}
         self._seen = -1  # index of the last scheduler change that was applied
-        self._failed: set[str] = set()  # the allocations whose last change could not be applied
+        self._failed: set[str] = set()  # allocations whose last change could not be applied
         self._nodes_seen = -1  # index of the last node change whose metadata was applied
         self._nursery: trio.Nursery | None = None
         self._looked = IDLE  # the previous sample of host usage
@@ -165,7 +165,7 @@ class NodeRunner:
     async def brief_usages(
         self, ids: Iterable[str], sees: Callable[[str], bool]
     ) -> list[AllocationUsageLine]:
-        """Return short usage lines of the running allocations among `ids`.
+        """Return one usage line for each running allocation among `ids`.
 
         `sees` decides by namespace whether the caller may read an allocation.
         """
@@ -188,9 +188,9 @@ class NodeRunner:
     async def usage_history(
         self, key: SeriesKey, begin: int, end: int, step: int
     ) -> dict[str, UsageBlock] | None:
-        """Return the samples of an object by task, as `UsageRecorder.read`.
+        """Return the usage samples of an object by task, as `UsageRecorder.read` does.
 
-        None if the configuration turns the recorder off.
+        Return None if the configuration disables the recorder.
         """
         return await self.recorder.read(key, begin, end, step) if self.recorder else None
 
@@ -211,7 +211,7 @@ class NodeRunner:
         )
 
     def egress(self) -> tuple[bool, str]:
-        """Return whether the egress policy is enforced as configured, and how or why not."""
+        """Return whether the egress policy is enforced as configured, with an explanation."""
         return self._host.egress()
 
     def git_isolation(self) -> tuple[bool, str]:
@@ -246,13 +246,13 @@ class NodeRunner:
                     await self.remove_directory(item)
 
     async def ended(self) -> list[str]:
-        """Return the terminal allocations that still have a directory, oldest first."""
+        """Return the IDs of terminal allocations that still have a directory, oldest first."""
         present = await self._host.launcher.present()
         ended = await self._store.read_long(partial(allocations.terminal, ids=present))
         return [item for item in ended if item not in self._running]
 
     async def owners(self, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
-        """Return the namespace and ID of the job of each allocation."""
+        """Return the namespace and the job ID of each allocation, by allocation ID."""
         return await self._store.read_long(partial(allocations.owning_jobs, ids=ids))
 
     def present(self) -> list[AllocRunner]:
@@ -271,7 +271,7 @@ class NodeRunner:
         limit on sessions is reached.
         """
         if self._sessions >= _MOST_SESSIONS:
-            raise Refused(f"{_MOST_SESSIONS} exec sessions are open already: try again later")
+            raise Refused(f"{_MOST_SESSIONS} exec sessions are open: close one, or try again later")
         self._sessions += 1
         try:
             session = await self._find(alloc_id).tasks.open_session(task, command, tty=tty)
@@ -295,7 +295,7 @@ class NodeRunner:
 
     @property
     def logs(self) -> Logs:
-        """Return the logs of all tasks."""
+        """Return the object that gives access to the logs of all tasks."""
         return self._host.logs
 
     def _find(self, alloc_id: str) -> AllocRunner:
@@ -327,7 +327,7 @@ class NodeRunner:
     ) -> None:
         """Apply the changes of the scheduler.
 
-        A restart of this loop after an error does not affect running tasks.
+        Running tasks are not affected if this loop restarts after an error.
         """
         topics = [allocations.node_topic(node_id) for node_id in self._hosts]
         topics += [TOPIC, *(f"nodes/{node_id}" for node_id in self._hosts)]
@@ -351,7 +351,7 @@ class NodeRunner:
         return float("inf") if at is None else max(at - self._host.clock.now(), 0) / SECOND
 
     def _renew_metadata(self) -> None:
-        """Update the node metadata that newly started tasks see."""
+        """Update the node metadata, which tasks see when they start."""
         index = self._store.read(lambda db: db.table_index("nodes"))
         if index == self._nodes_seen:
             return
@@ -430,7 +430,7 @@ class NodeRunner:
                 await group_network.release(self._host.launcher, alloc_id)
 
     async def destroy_all(self) -> None:
-        """Kill the remaining processes of all tasks."""
+        """Kill the remaining processes of the tasks of all allocations."""
         async with trio.open_nursery() as nursery:
             for alloc_id, runner in self._running.items():
                 if not runner.is_over:
@@ -447,7 +447,7 @@ class NodeRunner:
                 await removals.wait()
 
     async def _stop_purged(self) -> None:
-        """Stop purged allocations.
+        """Stop the runners of purged allocations.
 
         Their resources and ports may be assigned to other allocations already.
         """
@@ -469,9 +469,9 @@ class NodeRunner:
                 nursery.start_soon(self._remove, alloc_id)
 
     async def _finished_ids(self, ids: Set[str]) -> Set[str]:
-        """Return the allocations that do not run here and that have ended or are not in the store.
+        """Return the allocations without a runner that have ended or are not in the store.
 
-        The first condition is not sufficient: no allocation runs yet when a daemon starts.
+        Having no runner is not sufficient: when a daemon starts, no allocation has one yet.
         """
 
         def look(db: ReadSnapshot) -> set[str]:
@@ -508,12 +508,12 @@ class NodeRunner:
 class RunnerDependencies(msgspec.Struct, frozen=True, kw_only=True):
     """The parts and settings that the runner uses. Tests and simulations replace some of them.
 
-    `drivers` replace the host's drivers. `holding` is the process group setup and `guard` the
-    egress policy; both are created here by default. Tasks inherit an allow-listed part of
-    `environment`, the agent's own environment. `listeners` returns the listening sockets on given
-    ports. `chance` returns random numbers in [0, 1). `pool_drivers` are the drivers of each cluster
-    pool. `is_separated` means that the launcher has privileges that the daemon lacks.
-    `secret_keeper` stores the secrets of tasks, so that their output can be masked.
+    `drivers` replace the host's drivers. `holding` has the cgroups of tasks and `guard` the egress
+    policy; both are created by default. Tasks inherit an allow-listed part of `environment`, the
+    agent's own environment. `listeners` returns the listening sockets on given ports. `chance`
+    returns random numbers in [0, 1). `pool_drivers` are the drivers of each cluster pool.
+    `is_separated` means that the launcher has privileges that the daemon lacks. `secret_keeper`
+    stores the secrets of tasks, so that their output can be masked.
     """
 
     store: Store
@@ -675,7 +675,7 @@ def _discard_staging(config: Settings) -> None:
 
 
 async def _find_clusters(needs: RunnerDependencies, host: RuntimeContext) -> "ClusterNodes | None":
-    """Return the hosts of cluster pools, or None when neither settings nor store have a pool."""
+    """Return the cluster nodes, or None if neither the settings nor the store have a pool."""
     if not needs.config.pools and not any(node.engine for node in needs.store.read(nodes.list_all)):
         return None
     # Imported late, because few hosts have clusters.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # Seconds between two tries while no file descriptor is free; such a try is not an attempt.
 _MEGABYTE = 1024 * 1024
-_SHOWN_EVENTS = 10  # of a node, as in Nomad
+_SHOWN_EVENTS = 10  # stored events of a node, as in Nomad
 
 _log = logging.getLogger("steward.runner")
 
@@ -82,7 +82,7 @@ async def why_no_podman(config: Settings) -> str:
     """Return why this host has no Podman; empty if it has, or if only the launcher can tell."""
     socket = config.podman_service
     if not socket:
-        return "podman_socket is none"
+        return "the setting podman_socket is none"
     if config.podman_root or await trio.to_thread.run_sync(os.path.exists, socket):
         return ""
     return f"there is no podman socket at {socket}"
@@ -116,7 +116,7 @@ def git_sandbox_of(
     ids: Iterator[str],
     present: set[str],
 ) -> "GitSandbox":
-    """Return the opener of sandboxes for git; `present` gets the allocations of open ones."""
+    """Return the object that opens sandboxes for git; `present` collects their allocation IDs."""
     # Imported late: few daemons clone repositories.
     from daemon.runner.setup.artifacts.git_sandbox import GitSandbox
 
@@ -129,7 +129,7 @@ def git_sandbox_of(
 def git_isolation(config: Settings, launcher: Launcher, *, has_root: bool) -> tuple[bool, str]:
     """Return whether git runs in its own sandbox, and the reason if it does not.
 
-    `has_root` means that the launcher is root.
+    `has_root` means that the launcher runs as root.
     """
     if problem := launcher.walls.walls:
         return False, f"git runs with the daemon's rights: {problem}"
@@ -140,7 +140,7 @@ def git_isolation(config: Settings, launcher: Launcher, *, has_root: bool) -> tu
 
 
 def file_keeper_of(config: Settings, store: Store) -> "FileKeeper":
-    """Return the keeper of files, with the configured limits."""
+    """Return the object that keeps files of ended tasks, with the configured limits."""
     # Imported late: many daemons run no task whose files are kept.
     from daemon.jobs.payload_files import PayloadFiles, PayloadLimits
     from daemon.runner.setup.file_keeper import FileKeeper
@@ -152,8 +152,9 @@ def file_keeper_of(config: Settings, store: Store) -> "FileKeeper":
 async def restore_unreadable(store: Store) -> str:
     """Replace each unreadable row of a node by the node in its newest event.
 
-    Returns the ID of this host's node if no event holds it, so that `register` rebuilds its row;
-    else an empty text. Raises `StorageUnusable`, which names the row, if another node is lost.
+    Return the ID of this host's node if no event holds a copy, so that `register` rebuilds its row;
+    otherwise return an empty text. Raises `StorageUnusable`, which names the row, if another node
+    is lost.
     """
     try:
         store.read(nodes.list_all)

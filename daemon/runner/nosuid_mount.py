@@ -30,7 +30,7 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 class NosuidMount:
-    """A line of the kernel's mount table."""
+    """One mount: a line of the kernel's mount table."""
 
     def __init__(self, line: str) -> None:
         before = line.partition(" - ")[0].split(" ")
@@ -59,13 +59,13 @@ def cover(tasks: Path) -> str:
 
 
 def unmount(tasks: Path) -> None:
-    """Unmount the directory, if it is mounted; only valid while no task runs."""
+    """Unmount the directory if it is mounted; call this only while no task runs."""
     path = os.path.realpath(tasks)
     if os.geteuid() != 0 or _topmost_mount(path) is None:
         return
     namespaces = [FIRST] if is_elsewhere(path) else []
     for namespace in (*namespaces, ""):
-        with suppress(OSError):  # unmounted with the previous one
+        with suppress(OSError):  # already unmounted with the previous mount
             _in_child(lambda: _unmount(path, _DETACH | _NO_FOLLOW), namespace)
 
 

@@ -30,7 +30,7 @@ class TaskCgroups(msgspec.Struct, frozen=True):
 
     @property
     def places(self) -> list[Path]:
-        """Return the parent cgroups of the cgroups by which tasks are killed."""
+        """Return the parent cgroups that track the processes of tasks."""
         return cgroup_v2.mount_points(self.groups.parent, self.limited.parent)
 
     @property
@@ -39,7 +39,7 @@ class TaskCgroups(msgspec.Struct, frozen=True):
         return [*self.places, *self.bounds.above]
 
     def named(self, config: Settings) -> dict[str, list[str]]:
-        """Return the parent cgroups, and those that each driver's tasks enter.
+        """Return the parent cgroups of all tasks, and those that the tasks of each driver enter.
 
         The keys are the fields of the launcher's policy.
         """
@@ -56,7 +56,7 @@ class TaskCgroups(msgspec.Struct, frozen=True):
 
 
 def hold(config: Settings, owner: tuple[int, int]) -> TaskCgroups:
-    """Set up the cgroups for a daemon that will run as the given user and group."""
+    """Set up the parent cgroups for a daemon that will run as the user and group `owner`."""
     found = cgroup_v2.find(config.groups_of)
     groups: ProcessGroups = ProcessScanner()
     if found and not _delegation_error(found, owner):
@@ -82,7 +82,7 @@ def guard(config: Settings, holding: TaskCgroups) -> "TaskEgressPolicy | None":
 def _limits(
     groups: ProcessGroups, config: Settings, owner: tuple[int, int]
 ) -> tuple[ProcessGroups, LimitEnforcer]:
-    """Return the cgroups for tasks with limits, and the limit enforcement for them."""
+    """Return the process tracking for tasks with limits, and their limit enforcer."""
     tree = cgroup_v2_limits.own_tree()
     found = cgroup_v2_limits.find(
         config.groups_of, config.cgroup_parent, tree, cgroup_v2_limits.CgroupFiles()
@@ -92,7 +92,7 @@ def _limits(
             return found, found
         found = f"cgroup v2: {found_trouble}"
     reasons = dict.fromkeys(
-        CONTROLLERS, f"{found}, and the daemon cannot create such a group of version 1"
+        CONTROLLERS, f"{found}, and the daemon cannot create a cgroup of version 1"
     )
     old = cgroup_v1.find(config.groups_of, reasons)
     return groups, RlimitEnforcer(with_rlimits({}), reasons) if _delegation_error(

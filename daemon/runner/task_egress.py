@@ -17,7 +17,7 @@ from daemon.runner.setup.runtime import unguarded
 
 _NO_GROUPS = "the daemon cannot create control groups of version 2 for tasks"
 _NOT_ROOT = "only root can filter the connections of tasks"
-_REFUSED = "the kernel does not let this daemon attach BPF programs, as in many containers"
+_REFUSED = "the kernel does not permit this daemon to attach BPF programs, as in many containers"
 
 _log = logging.getLogger("steward.runner")
 
@@ -25,7 +25,7 @@ _log = logging.getLogger("steward.runner")
 class TaskEgressPolicy:
     """The egress policy of the tasks on this host.
 
-    `wanted` is the configured policy. `trouble` is the reason why it is not enforced, or empty.
+    `wanted` is the configured policy. `trouble` is the reason if it is not enforced, or empty.
     """
 
     def __init__(self, groups: Iterable[Path], *, is_wanted: bool = False) -> None:
@@ -43,7 +43,7 @@ class TaskEgressPolicy:
         return {"task_egress.enforced": "cgroup bpf"}
 
     def check(self) -> tuple[bool, str]:
-        """Return whether the kernel filters every cgroup of tasks now, and how or why not."""
+        """Return whether the kernel filters every cgroup of tasks now, with an explanation."""
         if not self.wanted:
             return unguarded()
         if self.trouble:
@@ -51,9 +51,9 @@ class TaskEgressPolicy:
         if all(map(self._has_programs, self._groups)):
             return (
                 True,
-                "BPF programs of the tasks' control groups; containers and pools are not covered",
+                "BPF programs of the tasks' cgroups; containers and cluster pools are not covered",
             )
-        return False, "the kernel has no program for a group of tasks: restart the daemon"
+        return False, "a cgroup of tasks has no BPF program: restart the daemon"
 
     def _has_programs(self, group: Path) -> bool:
         try:
@@ -93,7 +93,7 @@ def guarded(config: Settings, groups: Iterable[Path]) -> TaskEgressPolicy:
 
 
 def denied(config: Settings) -> Iterator[DeniedAddresses]:
-    """Yield the addresses that tasks must not reach."""
+    """Yield the addresses to which tasks must not connect."""
     yield from map(DeniedAddresses, egress.LINK_LOCAL)
     bridge = IPv4Network(config.bridge_network_subnet)
     for port in sorted(egress_policy.own_ports(config)):

@@ -1,4 +1,4 @@
-"""Deletion of the directories of volumes that an earlier daemon made or deleted only in part."""
+"""Deletion of volume directories that an earlier daemon created or deleted incompletely."""
 
 import logging
 from collections.abc import Sequence

@@ -2,11 +2,11 @@
 
 Every 10 s the recorder measures and keeps the samples in memory. Every five minutes one write
 stores the samples of all objects. Every three hours a thread folds them into samples of five
-minutes. A crash loses five minutes at most. While a client watches an object, the recorder also
+minutes. A crash loses at most five minutes. While a client watches an object, the recorder also
 measures it every second, and keeps these samples in memory only.
 
-A round measures 100 allocations at most, so its CPU time is bounded. With more allocations each is
-measured in turn, and its CPU usage is the mean since its last turn.
+A round measures at most 100 allocations, which limits its CPU time. More allocations are measured
+in turn; their CPU usage is then the mean since the previous measurement.
 """
 
 import logging
@@ -39,12 +39,12 @@ from storage.records.usage_history import (
 from storage.store import Store
 from storage.writer import Transaction
 
-MOST_SERIES = 2000  # of allocations and tasks in the store; one takes about 60 KiB after 30 days
-_EACH_ROUND = 100  # allocations; a round takes 0.05 s of CPU time at most
+MOST_SERIES = 2000  # stored series of allocations and tasks; one takes about 60 KiB after 30 days
+_EACH_ROUND = 100  # allocations per round; a round takes at most 0.05 s of CPU time
 _MOST_WATCHED = 50  # allocations that are measured every second
-_ANSWER_WITHIN = 3.0  # seconds, so that one driver does not hold up the others
+_ANSWER_WITHIN = 3.0  # seconds, so that one driver does not delay the others
 _WATCHED_FOR = 15  # seconds after the last request of a client
-_LIVE_SAMPLES = 600  # of one second
+_LIVE_SAMPLES = 600  # samples of one second
 _SLOTS = LENGTH[FINE] // FINE
 _KIBIBYTE = 1024
 _FINE, _LIVE = "history", "live"  # readers of `AllocRunner.usage`
@@ -53,7 +53,7 @@ _log = logging.getLogger("steward.runner")
 
 
 class MeasuredRunner(Protocol):
-    """An allocation that runs."""
+    """The parts of `AllocRunner` that the recorder uses."""
 
     node_id: str
     disk_used: int
@@ -65,7 +65,7 @@ class MeasuredRunner(Protocol):
 
     @property
     def namespace(self) -> str:
-        """Return its namespace."""
+        """Return the namespace of the allocation."""
         ...
 
     @property
@@ -84,9 +84,9 @@ class MeasuredRunner(Protocol):
 
 
 class _Measured(msgspec.Struct):
-    """The latest sample of an allocation; `restarts` are those since the sample before.
+    """The latest sample of an allocation; `restarts` counts since the previous sample.
 
-    `network` is the traffic of the network that its tasks share.
+    `network` is the traffic of the network that the tasks share.
     """
 
     tasks: dict[str, UsageSamples]
@@ -97,7 +97,7 @@ class _Measured(msgspec.Struct):
 
 
 class _OpenBlock(msgspec.Struct):
-    """The samples since the last write: by series and metric, a value for each slot."""
+    """The samples since the last write: a value for each slot, by series and metric."""
 
     begin: int
     values: dict[SeriesKey, dict[UsageMetric, Values]] = {}
@@ -109,7 +109,7 @@ class _OpenBlock(msgspec.Struct):
 
 
 class UsageRecorder:
-    """The samples in memory, and the loop that makes and stores them."""
+    """Holds samples in memory; its loop measures and stores them."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class UsageRecorder:
         present: Callable[[], list[MeasuredRunner]],
         host: Callable[[str], UsageSamples],
     ) -> None:
-        """Use functions that return the running allocations and the usage of the host.
+        """Initialize; `present` returns the running allocations, `host` the usage of the host.
 
         `host` takes the name of a reader, like `AllocRunner.usage`.
         """
@@ -148,8 +148,9 @@ class UsageRecorder:
     async def read(self, key: SeriesKey, begin: int, end: int, step: int) -> dict[str, UsageBlock]:
         """Return the samples of an object by task, one for each `step` from `begin` to `end`.
 
-        All are in seconds. A `step` below 10 reads the samples in memory, one below 300 those of
-        10 s, any other those of five minutes.
+        These three values are in seconds. These three are in seconds. A `step` below 10 reads the
+        samples in memory. A `step` below 300 reads samples of 10 s, and a longer one those of five
+        minutes.
         """
         if step < FINE:
             self.watch(key)
@@ -173,7 +174,7 @@ class UsageRecorder:
         return await garbage.in_thread(partial(_binned_parts, found, begin, end, step))
 
     def recent_cpu(self, alloc_id: str, namespace: str, count: int) -> Values:
-        """Return the CPU usage of the last samples of an allocation, oldest first.
+        """Return the latest `count` CPU samples of an allocation, oldest first.
 
         The values are in thousandths of a core, and cover the last five minutes at most.
         """
@@ -222,7 +223,7 @@ class UsageRecorder:
             self._live.clear()
 
     async def sample(self, slot: int) -> None:
-        """Measure everything for a slot that has ended; store a block that is complete."""
+        """Measure all objects for a slot that has ended; store the block if it is complete."""
         self._slot = slot
         if _begin(slot) != self._open.begin:
             await self._store_block()
@@ -260,7 +261,7 @@ class UsageRecorder:
     def _all_samples(
         self, runners: Iterable[MeasuredRunner]
     ) -> Iterable[tuple[SeriesKey, UsageSamples]]:
-        """Yield the samples of this slot, with the sums of jobs and of pools of clusters."""
+        """Yield the samples of this slot, including the sums of jobs and of cluster pools."""
         sums: dict[SeriesKey, dict[UsageMetric, int]] = {}
         yield SeriesKey("node", self._node_id), self._host(_FINE)
         for runner in runners:
@@ -324,7 +325,7 @@ class UsageRecorder:
         await self._store.write(write, is_long=True)
 
     async def fold(self, now: int) -> None:
-        """Store the coarse blocks of all windows that are over."""
+        """Fold the samples of all complete windows into coarse blocks, and store these."""
         first, last = self._store.read(
             lambda db: (usage_history.first_begin(db, FINE), usage_history.last_begin(db, COARSE))
         )
@@ -385,7 +386,7 @@ def _traffic(usage: ResourceUsage) -> UsageSamples:
 
 
 def _shared_traffic(usage: AllocationUsage) -> UsageSamples:
-    """Return the traffic of an allocation without that of networks of single tasks."""
+    """Return the traffic of the network that the tasks of an allocation share."""
     single = [_traffic(task.resource_usage) for task in usage.tasks.values()]
     return {
         metric: value - sum(metrics.get(metric, 0) for metrics in single)
@@ -405,7 +406,7 @@ def _of_allocation(
 
 
 def _add(sums: dict[UsageMetric, int], result: _Measured) -> None:
-    """Add the samples of an allocation to those of its job."""
+    """Add the samples of an allocation to the sums of its job."""
     parts: list[Mapping[UsageMetric, int]] = [*result.tasks.values(), result.network]
     parts.append(
         {
@@ -426,7 +427,7 @@ Parts = list[tuple[int, int, UsageBlock]]  # step, begin and values of blocks
 def _read(
     db: ReadSnapshot, *, key: SeriesKey, begin: int, end: int, step: int
 ) -> dict[SeriesKey, Parts]:
-    """Return the stored blocks of an object within a time, of the tier for a step."""
+    """Return the stored blocks of an object within a period, from the tier for a step."""
     find = partial(usage_history.of_owner, db, key.kind, key.namespace, key.owner)
     found: dict[SeriesKey, Parts] = {}
     fine_begin = begin
@@ -448,7 +449,7 @@ def _binned_parts(
 def _binned_live(
     live: Mapping[str, deque[tuple[int, UsageSamples]]], begin: int, end: int, step: int
 ) -> dict[str, UsageBlock]:
-    """Return the samples of a second by task. It runs in a thread while samples are added."""
+    """Return the one-second samples by task. This runs in a thread while samples are added."""
     found = {}
     for task, samples in live.items():
         parts: Parts = [

@@ -19,7 +19,7 @@ from storage.records.task import Task
 
 
 async def prepare_alloc_dir(host: RuntimeContext, instance: TaskInstance) -> dict[str, str]:
-    """Create the directories; return the tasks that cannot run, with the reason."""
+    """Create the directories; return the error of each task that cannot run."""
     alloc_id = instance.allocation.id
     directory, previous = host.directory(alloc_id), _migration_source(host, instance)
     failures, task_dirs = {}, []
@@ -78,7 +78,7 @@ async def _write_payload(host: RuntimeContext, instance: TaskInstance, task: Tas
 
 
 def _migration_source(host: RuntimeContext, instance: TaskInstance) -> str | None:
-    """Return the replaced allocation whose data migrates to this one, or None."""
+    """Return the ID of the replaced allocation whose data migrates to this one, or None."""
     disk, allocation = instance.group.ephemeral_disk, instance.allocation
     before = allocation.desired.previous_allocation
     if not before or not (disk.sticky or disk.migrate):

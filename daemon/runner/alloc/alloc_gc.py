@@ -23,7 +23,7 @@ from daemon.runner.logs.alloc_files import is_there
 from daemon.runner.setup.given_secrets import SecretKeeper
 from storage.records.base import SECOND
 
-_LOGS_LOOKED_AT = 600  # seconds between two sweeps; there may be many logs
+_LOGS_LOOKED_AT = 600  # seconds between two sweeps over all retained logs
 
 _log = logging.getLogger("steward.runner")
 Key = tuple[str, str]  # namespace and ID of a job
@@ -59,7 +59,7 @@ def _percent(used: int, free: int) -> float:
 
 
 def gc_reason(kept_count: int, use: FilesystemUsage, limits: RetentionBounds) -> str:
-    """Return which limit is exceeded, or an empty string.
+    """Return a description of the exceeded limit, or an empty string.
 
     >>> use = FilesystemUsage(disk=91.5, inodes=0)
     >>> gc_reason(3, use, RetentionBounds(allocations=9, disk_percent=90, inode_percent=90))
@@ -101,9 +101,9 @@ def excess_dirs(
 async def in_rounds(
     name: str, work: Callable[[], Awaitable[None]], *, period: float, first: float
 ) -> None:
-    """Run `work` after `first` seconds and then every `period` seconds, until cancelled.
+    """Call `work` after `first` seconds and then every `period` seconds, until cancelled.
 
-    An `OSError` is logged and the next round follows on schedule.
+    After an `OSError`, log the error and continue with the next round.
     """
     await trio.sleep(first)
     while True:
@@ -124,7 +124,7 @@ async def enforce_retention(
     """Enforce the limits on terminal allocations periodically, until cancelled.
 
     `ended` returns the terminal allocations that have a directory, oldest first. `owners` returns
-    their jobs, and `measure` the size of one in bytes.
+    the job of each allocation, and `measure` returns the bytes of one directory.
     """
     sizes: dict[str, int] = {}  # cached, because terminal allocations do not grow
     bounds = RetentionBounds(

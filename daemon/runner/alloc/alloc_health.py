@@ -1,7 +1,7 @@
 """The health of an allocation, as deployments count it. No I/O.
 
 Recorded from Nomad: deploy-no-stable, restart-policy. An allocation is healthy when all its tasks
-have run undisturbed for a minimum time. It is unhealthy when that fails before a deadline, or when
+have run undisturbed for a minimum time. It is unhealthy when a deadline passes before that, or when
 a task has ended permanently. Health is tracked for allocations of services, with or without a
 deployment, and for all allocations of a deployment.
 """
@@ -23,11 +23,11 @@ from storage.records.times import nanoseconds
 _BY_HAND = "manual"
 _BY_CHECKS = "checks"
 UNHEALTHY_SERVICES = "Services not healthy by deadline"
-_MOST_CHECKS = 5  # that are named
+_MOST_CHECKS = 5  # failing checks named in a reason
 
 
 class HealthCriteria(msgspec.Struct, frozen=True):
-    """Minimum healthy time and deadline, nanoseconds. Deployments also want reasons."""
+    """The minimum healthy time and the deadline in nanoseconds. Only deployments need reasons."""
 
     min_healthy_time: int
     deadline: int
@@ -38,7 +38,7 @@ class HealthCriteria(msgspec.Struct, frozen=True):
 def health_criteria(
     job_type: str, group: TaskGroup, allocation: Allocation
 ) -> HealthCriteria | None:
-    """Return the criteria for the allocation's health; None if it is not tracked, or known."""
+    """Return the health criteria of an allocation; None if its health is untracked or decided."""
     if allocation.health is not None and allocation.health.healthy is not None:
         return None
     if allocation.deployment_id:
@@ -79,7 +79,7 @@ def has_failed(allocation: Allocation, states: Mapping[str, TaskState]) -> bool:
 
 
 def up_since(tasks: Iterable[Task], states: Mapping[str, TaskState]) -> str | None:
-    """Return the start time of the last started task as text; None unless all tasks are up."""
+    """Return when the last task started, as a timestamp; None unless all tasks are running."""
     counted = [task for task in tasks if hook(task) != Hook.POSTSTOP]
     running = [states[task.name] for task in counted if not _has_done_its_part(task, states)]
     if any(state.state != TaskPhase.RUNNING for state in running):
@@ -90,7 +90,7 @@ def up_since(tasks: Iterable[Task], states: Mapping[str, TaskState]) -> str | No
 def unhealthy_reasons(
     tasks: Iterable[Task], states: Mapping[str, TaskState], rule: HealthCriteria, now: int
 ) -> dict[str, str]:
-    """Return the reason for each task that is not healthy at the deadline."""
+    """Return the reason by task name for each task that is not healthy at the deadline."""
     found = {}
     for task in tasks:
         if hook(task) != Hook.POSTSTOP and (text := _complaint(states[task.name], rule, now)):
@@ -99,7 +99,7 @@ def unhealthy_reasons(
 
 
 def failing_checks(task: str, failing: Iterable[CheckResult]) -> str:
-    """Return the checks of a task that have not passed, as a text; empty without one."""
+    """Return a text that lists the failing checks of a task; empty if all checks pass."""
     checks = [result for result in failing if result.task in ("", task)]
     return "; ".join(map(_of_check, checks[:_MOST_CHECKS]))
 
@@ -136,5 +136,5 @@ def _has_done_its_part(task: Task, states: Mapping[str, TaskState]) -> bool:
 
 
 def seconds(span: int) -> float:
-    """Convert nanoseconds to seconds."""
+    """Return a duration in seconds, given nanoseconds."""
     return span / SECOND

@@ -79,7 +79,7 @@ class AllocRunner:
         self._is_offering = False
         self._is_overfull = False  # whether exceeding the disk limit was already reported
         self.is_purged = False
-        self._traffic: dict[str, TrafficSample] = {}  # on the bridge, by reader
+        self._traffic: dict[str, TrafficSample] = {}  # traffic samples on the bridge, by reader
         self.disk_used = 0  # bytes of the allocation directory, when they were last measured
         self.ended = trio.Event()
         self._report = AllocReport(host.reports, allocation, lambda: self._discovery.offers())
@@ -123,7 +123,7 @@ class AllocRunner:
 
     @property
     def has_network(self) -> bool:
-        """Return whether the tasks share a separate network."""
+        """Return whether the tasks share a network namespace."""
         return has_network(self._instance.group) and self._host.capacity is not None
 
     @property
@@ -177,7 +177,7 @@ class AllocRunner:
 
     @property
     def checks(self) -> list[CheckResult]:
-        """Return the last results of the service checks."""
+        """Return the latest result of each service check."""
         return self._discovery.results
 
     async def usage(self, reader: str = "") -> AllocationUsage:
@@ -204,7 +204,7 @@ class AllocRunner:
         return sum(state.restarts for state in self._report.states.values())
 
     async def brief_usage(self) -> AllocationUsageLine:
-        """Return the resource usage of the tasks in short form."""
+        """Return one line with the CPU and memory usage of the tasks and their restarts."""
         used = (await self.usage()).resource_usage
         memory = used.memory_stats
         return AllocationUsageLine(
@@ -230,11 +230,11 @@ class AllocRunner:
 
     @property
     def is_over(self) -> bool:
-        """Return whether all tasks are dead."""
+        """Return whether all tasks of the allocation are dead."""
         return self.tasks.are_over
 
     async def reported(self) -> None:
-        """Wait until the store has the final report."""
+        """Wait until the store has the final report of the allocation."""
         await self._report.stored()
 
     # --- main loop ---
@@ -365,7 +365,7 @@ class AllocRunner:
     # --- services ---
 
     def _watch_services(self) -> None:
-        """Watch the services as soon as the group has one."""
+        """Start to watch the services when the group has at least one."""
         if self._nursery is not None and self._discovery.exists and not self._is_offering:
             self._is_offering = True
             start_detached(self._nursery, self._discovery.run)

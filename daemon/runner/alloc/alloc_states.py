@@ -10,15 +10,15 @@ from daemon.runner.core.state_machine import StateTable, rule
 
 
 class AllocState(Enum):
-    """The progress of an allocation."""
+    """The states of an allocation runner, in order."""
 
     WAITING = auto()
     PREPARING = auto()
     RUNNING = auto()
-    LEAVING = auto()  # a task ended whose end stops the others
+    LEAVING = auto()  # one task ended, and its end stops the others
     STOPPING = auto()  # the allocation is no longer desired
     CLEANING = auto()
-    FAILED = auto()  # by a defect of the runner
+    FAILED = auto()  # the runner itself has a defect
     RELEASED = auto()  # the daemon exits, and the tasks keep running
     ENDED = auto()
 

@@ -16,9 +16,9 @@ from storage.records.task import Hook
 
 
 class AllocTasks:
-    """The runners of the tasks; there are none until the allocation is prepared.
+    """The task runners of one allocation; empty until its directory is prepared.
 
-    `instance` returns the current allocation, `is_ending` whether it is stopping.
+    `instance` returns the current allocation. `is_ending` returns whether it is stopping.
     """
 
     def __init__(self, instance: Callable[[], TaskInstance], is_ending: Callable[[], bool]) -> None:
@@ -30,7 +30,7 @@ class AllocTasks:
         return iter(self._runners.values())
 
     def add(self, runners: Iterable[TaskRunner]) -> None:
-        """Add the runners, without starting them."""
+        """Add task runners without starting them."""
         self._runners = {runner.name: runner for runner in runners}
 
     def start(self, nursery: trio.Nursery) -> None:
@@ -45,17 +45,17 @@ class AllocTasks:
 
     @property
     def are_dead(self) -> bool:
-        """Return whether all tasks are dead; also without any task."""
+        """Return whether all tasks are dead; true if there are no tasks."""
         return all(runner.dead.is_set() for runner in self)
 
     @property
     def are_over(self) -> bool:
-        """Return whether there are tasks, and all are dead."""
+        """Return whether at least one task exists and all tasks are dead."""
         return bool(self._runners) and self.are_dead
 
     @property
     def live(self) -> list[TaskRunner]:
-        """Return the tasks that are not dead, without poststop tasks."""
+        """Return the runners of all live tasks except poststop tasks."""
         return [runner for runner in self._without_poststop() if not runner.dead.is_set()]
 
     def _without_poststop(self) -> list[TaskRunner]:
@@ -86,13 +86,13 @@ class AllocTasks:
             await task.settled()
 
     def _ended_early(self) -> list[TaskRunner]:
-        """Return the ended tasks of an allocation that continues; none if it is to stop."""
+        """Return tasks that ended before their allocation; empty if the allocation is stopping."""
         if self._is_ending():  # its end was handled already and would not be handled again
             return []
         return [task for task in self._without_poststop() if task.dead.is_set()]
 
     def restart_unhealthy(self, name: str, reason: str) -> None:
-        """Restart a task by its policy; without a name, all running tasks of the group."""
+        """Restart a task by its restart policy; an empty name selects all running tasks."""
         for task in self:
             if name in ("", task.name) and task.is_running and self._nursery is not None:
                 start_detached(self._nursery, task.restart, reason)
@@ -125,13 +125,13 @@ class AllocTasks:
     # --- the end ---
 
     def fail(self, tasks: Iterable[TaskRunner]) -> None:
-        """Stop tasks as failed, in the background."""
+        """Stop the tasks and mark them as failed, without waiting for their end."""
         for task in tasks:
             if self._nursery is not None:
                 start_detached(self._nursery, task.fail)
 
     async def abort(self, at_most: float | None = None) -> None:
-        """Stop all tasks at the same time, each within `at_most` seconds unless that is None."""
+        """Stop all tasks concurrently, each within `at_most` seconds; None means no limit."""
         async with trio.open_nursery() as nursery:
             for task in self:
                 nursery.start_soon(partial(task.kill, at_most=at_most))

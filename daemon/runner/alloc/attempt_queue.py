@@ -13,9 +13,9 @@ Wait = Callable[[], Awaitable[object]]
 async def wait_until_scheduled(
     running: QueuedTask, note: Callable[[str], None], killed: Wait, tend: Wait | None
 ) -> int | None:
-    """Return the start time of a queued attempt.
+    """Wait until a queued attempt starts; return its start time in nanoseconds.
 
-    None means that the attempt has ended before, or that `killed` has returned. `note` receives
+    Return None if the attempt ended in the queue, or if `killed` returned first. `note` receives
     progress messages. `tend` keeps the inputs of the task current during the wait. When cancelled,
     release the attempt. Raises `StartFailed`.
     """

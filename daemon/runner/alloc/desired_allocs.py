@@ -12,7 +12,7 @@ from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation, DesiredStatus, TaskPhase, TaskState
 from storage.records.job import Job
 
-_REMEMBERED = 200  # latest events of a task, from which its restarts are counted
+_REMEMBERED = 200  # latest events of a task that are used to count its restarts
 
 
 class DesiredAllocation(msgspec.Struct, frozen=True):
@@ -24,7 +24,7 @@ class DesiredAllocation(msgspec.Struct, frozen=True):
 
     @property
     def is_to_run(self) -> bool:
-        """Return whether the allocation should start or continue."""
+        """Return whether the allocation should start or keep running."""
         return self.allocation.desired_status == DesiredStatus.RUN
 
 
@@ -43,11 +43,10 @@ def load_desired(
     known: Collection[str],
     now: int,
 ) -> tuple[int, list[DesiredAllocation], list[UnreadableAllocation]]:
-    """Return the scheduler's changes on nodes after an index, and the index of the last one.
+    """Return the index of the last scheduler change, and the changed allocations after `after`.
 
-    If the index is below 0, these are all allocations that should run. The allocations in `failed`
-    are returned also if they have not changed. Those in `known` have a runner, so their earlier
-    state is not loaded.
+    A negative index selects all allocations that should run. Allocations in `failed` are included
+    even if unchanged. Those in `known` have a runner, so their earlier state is not loaded.
     """
     changes = [change for node_id in node_ids for change in allocations.changed(db, node_id, after)]
     definitions: dict[tuple[str, str, int], Job | None] = {}
@@ -70,7 +69,7 @@ def load_desired(
 def _restored_states(
     db: ReadSnapshot, allocation: Allocation, now: int
 ) -> dict[str, RestoredState]:
-    """Return the state that an earlier daemon left for the tasks of an allocation."""
+    """Return the state of each task of an allocation, by name, as an earlier daemon stored it."""
     states = allocation.client.task_states
     if not states:
         return {}

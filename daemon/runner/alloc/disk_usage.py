@@ -1,4 +1,4 @@
-"""Measure the disk usage of allocations against their `ephemeral_disk`.
+"""Compare the disk usage of allocations with the limit in their `ephemeral_disk` block.
 
 The launcher measures the directories of running allocations one after the other. Logs and artifacts
 count. Holes in sparse files and mounts do not.

@@ -19,10 +19,11 @@ from storage.records.service import CheckResult
 
 
 class HealthWatch:
-    """The watch of one allocation; each deployment of the allocation starts it again.
+    """The health watch of one allocation; it restarts for each deployment of the allocation.
 
     `instance` returns the current allocation. `checks_pass_since` returns the time since which all
-    service checks pass, in nanoseconds, and None if one fails. `failing_checks` returns those.
+    service checks pass, in nanoseconds, or None if one fails. `failing_checks` returns the failing
+    checks.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class HealthWatch:
             start_detached(nursery, self._decide, rule, self._scope)
 
     def close(self) -> None:
-        """Report an allocation whose tasks have all ended as unhealthy, if its health counts."""
+        """Report unhealthy because all tasks have ended, if the health is tracked."""
         failed = health.has_failed(self._instance().allocation, self._report.states)
         if failed or self._rule() is not None:
             self._report_unhealthy()
@@ -98,7 +99,7 @@ class HealthWatch:
     def _healthy_since(self, rule: HealthCriteria) -> tuple[str, int] | None:
         """Return the time since which all tasks run and all relevant checks pass.
 
-        None if a task is down or a check fails. Times are nanoseconds.
+        Return it as text and in nanoseconds, or None if a task is down or a check fails.
         """
         up = health.up_since(self._instance().tasks, self._report.states)
         checked = self._checks_pass_since() if rule.by_checks else 0

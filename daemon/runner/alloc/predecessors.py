@@ -1,4 +1,4 @@
-"""Find the predecessors whose end an allocation must wait for before it starts."""
+"""Find the predecessors of an allocation, which must end before it starts."""
 
 from collections.abc import Callable, Collection
 
@@ -14,7 +14,7 @@ def predecessors_of(
     capacity: tuple[int, int, int] | None,
     is_known: Callable[[str], bool],
 ) -> list[trio.Event]:
-    """Return the end events of the predecessors of an allocation.
+    """Return the events that are set when the predecessors of an allocation end.
 
     Predecessors are the allocations that it replaces, those that hold its ports, and those that
     were preempted for it. If the node lacks capacity otherwise, all stopping allocations are
@@ -55,7 +55,7 @@ def predecessors_of(
 
 
 def _is_crowded(every: list[AllocatedResources], capacity: tuple[int, int, int]) -> bool:
-    """Return whether these allocations together exceed the capacity of the node."""
+    """Return whether the allocations together exceed the capacity of the node."""
     cpu, memory, disk = capacity
     return (
         sum(resources.cpu for resources in every) > cpu

@@ -17,7 +17,7 @@ from storage.records.base import SECOND
 
 
 class RunLimit:
-    """The timer of one allocation. At its end, all tasks stop, poststop tasks included."""
+    """The timer of one allocation. When it expires, all tasks stop, including poststop tasks."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class RunLimit:
         await self._tasks.abort()
 
     def _time_left(self) -> float:
-        """Return the remaining seconds of `max_run_duration`. Time without a daemon counts."""
+        """Return the remaining seconds of `max_run_duration`, which includes daemon downtime."""
         longest = self._instance().group.max_run_duration
         since: int | None = self._instance().allocation.create_time
         if self._host.capacity is None:  # time in the queue of a cluster does not count

@@ -49,19 +49,19 @@ from storage.records.allocation import TaskEvent, TaskPhase, TaskState
 from storage.records.task import Task
 from storage.records.times import nanoseconds, rfc3339
 
-# The exit result of a task that no driver knows: it was killed, or ended with a host reboot.
+# The exit result of a task that no driver knows: it was killed, or the host restarted.
 _LOST = ExitResult(
     code=137,
     signal=9,
     message="the task no longer exists, as after a restart of the host: its result is unknown",
 )
-# Bytes read before the kept ones, to recognize a secret that begins there.
+# Bytes read before the stored bytes, to recognize a secret that begins there.
 _LONGEST_SECRET = 16 * 1024
 _KEPT_ERROR = 2048  # bytes of standard error stored with a failed attempt
 
 
 class TaskAttempts(ABC):
-    """The attempts of one task, without requests and restarts; `TaskRunner` adds them."""
+    """Runs the attempts of one task. `TaskRunner` adds requests and restarts."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class TaskAttempts(ABC):
         self._is_doomed = False
         self._killed = trio.Event()
         self._sessions: weakref.WeakSet[ExecStream] = weakref.WeakSet()
-        self._delivered = DeliveredFiles()  # with the end of the last attempt
+        self._delivered = DeliveredFiles()  # files that arrived with the end of the last attempt
         self._ended_at = 0  # end time of the current attempt
         # Offset in stderr after the last failed attempt; later bytes belong to later attempts.
         self._stderr_end = 0
@@ -149,7 +149,7 @@ class TaskAttempts(ABC):
         return AttemptOutcome.KILLED if self._killed.is_set() else AttemptOutcome.FAILED
 
     def _traced(self, since: int) -> AbstractContextManager[None]:
-        """Record an attempt that began at `since`, if traces are on. The task knows the span's ID."""
+        """Record a span for an attempt that began at `since`, if tracing is enabled."""
         if (recorder := request_context.TRACING.recorder) is None:
             return nullcontext()
         allocation, parts = (
@@ -209,7 +209,7 @@ class TaskAttempts(ABC):
         return await self._supervise(running)
 
     async def _wait_for_descriptors(self) -> bool:
-        """Wait until file descriptors are free; return whether to start the attempt."""
+        """Wait until file descriptors are free; return false if the task was killed first."""
         is_told = False
         while file_descriptors.is_short():
             if not is_told:
@@ -263,7 +263,7 @@ class TaskAttempts(ABC):
                 return None
 
     async def _wait_in_queue(self, running: QueuedTask) -> int | None:
-        """Return the start time of a queued attempt.
+        """Wait until a queued attempt starts; return its start time in nanoseconds.
 
         None means that the attempt ended, or was killed, before it started. Raises `StartFailed`.
         """
@@ -278,7 +278,7 @@ class TaskAttempts(ABC):
     # --- run and end ---
 
     async def _supervise(self, running: TaskHandle) -> AttemptOutcome:
-        """Wait for the end of an attempt, and rotate its logs until then."""
+        """Rotate the logs of an attempt until it ends, and return its outcome."""
         self._running = running
         self._enter(RunnerState.RUNNING)
         logs = self._logs()
@@ -325,7 +325,7 @@ class TaskAttempts(ABC):
         return ends
 
     async def _judged(self, end: ExitResult) -> AttemptOutcome:
-        """Return the outcome of an attempt that ended without a request, and record its outputs."""
+        """Record the outputs of an attempt that was not stopped, and return its outcome."""
         fault = await self._provisions.collect_outputs(self._report, end)
         if end.ok and fault:
             self._emit(task_events.output_failure(self._now(), fault))
@@ -348,7 +348,7 @@ class TaskAttempts(ABC):
         begin, self._stderr_end = max(self._stderr_end, end - _KEPT_ERROR), end
         if begin >= end:
             return ""
-        # A secret may begin before the kept lines.
+        # A secret may begin before the stored lines.
         early = max(first, begin - min(matcher.longest, _LONGEST_SECRET))
         text = b"".join(chunk.data for chunk in stream.chunks(early))
         work = partial(matcher.mask, text, is_cut=True)
@@ -368,14 +368,14 @@ class TaskAttempts(ABC):
     # --- state and events ---
 
     def _enter(self, state: RunnerState) -> None:
-        """Change the state, and wake the callers that wait for the driver's answer or the start."""
+        """Change the state, and wake the callers that wait for the start of the attempt."""
         before = self._machine.state
         self._machine.enter(state)
         if before in SETTLING or state is RunnerState.RUNNING:
             self._changes.announce()
 
     def _set(self, **changes: object) -> None:
-        """Change the task state, publish it and wake all waiters."""
+        """Change fields of the task state, publish the state and wake all waiters."""
         self._report.states[self.name] = msgspec.structs.replace(self.state, **changes)
         self._report.publish()
         self._changes.announce()

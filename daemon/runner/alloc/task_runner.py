@@ -1,9 +1,9 @@
 """Run one task of an allocation from its first attempt to its final state.
 
 The runner starts the task, waits for it, and restarts it according to the restart policy until the
-task has finished, failed or been killed. It records all steps as task events, with Nomad's texts.
+task finishes, fails or is killed. It records all steps as task events, with Nomad's texts.
 
-This module has the requests to a task and its restarts, `task_attempts.py` an attempt. After a
+This module handles requests and restarts; `task_attempts.py` runs a single attempt. After a
 daemon restart, the runner resumes from the state in the store.
 """
 
@@ -59,7 +59,7 @@ class TaskRunner(TaskAttempts):
         self._history = restore_history(self.task.restart_policy, began, past.restarts)
         self._hurried = trio.Event()  # set to skip a shutdown delay
         self._kill_error = ""
-        self._looked: dict[str, UsageSample] = {}  # the previous sample of each reader
+        self._looked: dict[str, UsageSample] = {}  # the previous usage sample of each reader
 
     def _is_prompt(self) -> bool:
         driver = self._host.drivers.get(self.task.driver)
@@ -81,7 +81,7 @@ class TaskRunner(TaskAttempts):
             self._report.event(self.name, event)
 
     def forbid_attempts(self) -> None:
-        """Allow no further attempt. A running attempt continues until it is killed."""
+        """Prevent further attempts of the task. A running attempt continues until it is killed."""
         if self._killed.is_set() or self.dead.is_set():
             return
         self._emit(task_events.killing(self._now(), self.task.kill_timeout))
@@ -133,7 +133,7 @@ class TaskRunner(TaskAttempts):
         await self._stop(None)
 
     async def settled(self) -> None:
-        """Wait until the driver has answered a pending start, if its starts are prompt.
+        """Wait until the driver has answered a pending start, unless its starts are slow.
 
         Before that, the task may be running and known to other programs, but not to this runner.
         """
@@ -248,8 +248,8 @@ class TaskRunner(TaskAttempts):
     async def _wait(self, delay: int) -> bool:
         """Wait before another attempt; return whether to start it.
 
-        The store must have the state of the previous attempt first. Otherwise, after a crash, the
-        new attempt could be mistaken for the previous one.
+        First wait until the store has the state of the previous attempt. Otherwise, after a crash,
+        the new attempt could be mistaken for the previous one.
         """
         self._enter(RunnerState.DELAYED)
 

@@ -1,8 +1,8 @@
 """The states of a task runner, and the changes between them. No I/O.
 
-Each stored `TaskPhase` covers several of these states: `pending` the states before `RUNNING`,
-`running` the states `REATTACHING` and `RUNNING`. They are not stored: after a restart of the daemon, a
-runner begins with `WAITING` or `REATTACHING`.
+Each stored `TaskPhase` covers several of these states. `pending` covers the states before
+`RUNNING`; `running` covers `REATTACHING` and `RUNNING`. The states themselves are not stored: after
+a restart of the daemon, a runner begins with `WAITING` or `REATTACHING`.
 """
 
 from enum import Enum, auto
@@ -12,16 +12,16 @@ from storage.records.allocation import TaskPhase
 
 
 class RunnerState(Enum):
-    """The progress of a task."""
+    """The states of a task runner, in order."""
 
     WAITING = auto()
     DELAYED = auto()
     SETUP = auto()
     STARTING = auto()
-    ANSWERED = auto()  # also while a cluster queues the attempt
+    ANSWERED = auto()  # the driver accepted the start; a cluster may still queue the attempt
     REATTACHING = auto()
     RUNNING = auto()
-    ENDED = auto()  # an attempt, whether it ran or could not start
+    ENDED = auto()  # an attempt ended, or could not start
     DEAD = auto()
 
 

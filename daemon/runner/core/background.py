@@ -16,8 +16,8 @@ def start_detached(
 ) -> None:
     """Start a task with the context variables of the nursery's owner, not of the caller.
 
-    Trio copies the caller's variables. Those of a request limit its waits for the launcher and
-    record its writes. They must not apply to work that outlives the request.
+    By default, Trio copies the caller's variables. The variables of a request limit its waits for
+    the launcher and record its writes. They must not apply to work that outlives the request.
     """
     owner = nursery.parent_task.context.copy()
     owner.run(partial(nursery.start_soon, function, *arguments))

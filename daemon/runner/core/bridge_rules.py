@@ -11,9 +11,9 @@ from daemon.config.settings import GUARDED, Settings
 from daemon.launcher.messages import BridgePolicy, Span
 from storage.records.numbers import ranges
 
-_PREFIX = "steward-"  # of the table, before the name of the bridge
+_PREFIX = "steward-"  # prefix of the table name, before the name of the bridge
 
-# `raw` comes before all translations: addresses are those that a task has sent to.
+# The `raw` hook precedes all address translation, so it sees the addresses that a task used.
 _CHAINS = """\
 add table ip {table}
 add map ip {table} ports {{ type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service; }}
@@ -51,7 +51,7 @@ add rule ip {table} closed iifname != "{name}" oifname != "{name}" drop
 
 
 def bridge_of(config: Settings) -> BridgePolicy:
-    """Return the bridge of a valid configuration, whose `port` is that of the listener."""
+    """Return the bridge policy of a valid configuration; `port` is the port of the listener."""
     subnet = IPv4Network(config.bridge_network_subnet)
     values = {
         "table": f"{_PREFIX}{config.bridge_network_name}",

@@ -1,6 +1,6 @@
-"""The driver interface. Nothing here depends on processes, paths or hosts.
+"""The driver interface, which does not depend on processes, paths or hosts.
 
-There are few calls, and all are idempotent. An attempt has a unique name, so a second start finds
+All calls are idempotent. An attempt has a unique name, so a second start finds
 the first. The store keeps an opaque handle with which a driver finds a task again. A driver may
 therefore run tasks as local processes or as cluster jobs.
 """
@@ -22,8 +22,8 @@ from storage.records.task import LogConfig, NetworkDNS, Resources
 class DeliveredFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The files that a task on another host sent before its exit result.
 
-    `outputs` is the SHA-256 of its file of outputs, which the daemon then has. `fault` is the reason
-    why the file did not arrive. `not_kept` are the reasons why files were not kept.
+    `outputs` is the SHA-256 of the outputs file, once the daemon has it. `fault` is the reason why
+    that file did not arrive. `not_kept` has a reason for each file that was not kept.
     """
 
     outputs: str = ""
@@ -55,7 +55,7 @@ class ExitResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
-    """The node attributes of a driver; `trouble` is the reason why it cannot run tasks."""
+    """The node attributes of a driver; `trouble` is the reason if it cannot run tasks."""
 
     attributes: dict[str, str] = {}
     trouble: str = ""
@@ -70,13 +70,13 @@ class StartFailed(StewardError):
 
 
 class InvalidConfig(Invalid):
-    """The driver configuration of a task is invalid."""
+    """The driver configuration of a task is not valid."""
 
 
 class HostMount(msgspec.Struct, frozen=True, kw_only=True):
     """A host volume and its path in the task; an empty source means a missing volume.
 
-    `name` is the volume's name in the group, `volume` its name in the configuration.
+    `name` is the name of the volume in the group, and `volume` its name in the configuration.
     """
 
     name: str
@@ -108,21 +108,21 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     env: Mapping[str, str]
     user: str = ""
     resources: Resources = Resources()
-    cores: tuple[int, ...] = ()  # reserved for the task
-    mhz: int = 0  # of the task, including its cores
+    cores: tuple[int, ...] = ()  # cores reserved for the task
+    mhz: int = 0  # CPU of the task, including its reserved cores
     log: LogConfig = LogConfig()
-    logs: Mapping[str, TaskLog] = {}  # by stdout and stderr; empty if logging is disabled
+    logs: Mapping[str, TaskLog] = {}  # keys: stdout and stderr; empty if logging is disabled
     beside: str = ""  # internal directory of the daemon for the allocation, if it exists
     network_mode: str = ""
     dns: NetworkDNS | None = None
-    ports: tuple[AllocatedPort, ...] = ()  # of the group and of the task
+    ports: tuple[AllocatedPort, ...] = ()  # ports of the group and of the task
     mounts: tuple[HostMount, ...] = ()
-    priority: int = 50  # of the job
+    priority: int = 50  # priority of the job
     longest: int = 0  # maximum run time in nanoseconds; 0 means no limit
     disk_mb: int = 0  # requested by the group
     features: tuple[str, ...] = ()  # required from the hosts of a cluster by constraints
     family: tuple[str, str] = ("", "")  # namespace and ID of its job, or of that job's parent
-    outputs: str = ""  # path of its file of outputs below the directory; empty outside of workflows
+    outputs: str = ""  # path of the outputs file in `directory`; empty outside of workflows
     keep: tuple[str, ...] = ()  # patterns of the files to keep
     files: tuple[TaskFile, ...] = ()  # written before the start, by drivers that do so
 
@@ -140,11 +140,11 @@ class TaskHandle(Protocol):
         ...
 
     async def signal(self, name: str) -> None:
-        """Send a signal to the main process; an unknown name means SIGINT."""
+        """Send a signal to the main process; an unknown signal name means SIGINT."""
         ...
 
     async def usage(self) -> UsageReading:
-        """Return the current usage; `processes` has a unique key for each process."""
+        """Return the current resource usage; `processes` has a unique key for each process."""
         ...
 
     async def stop(self, signal: str, grace: float) -> str:
@@ -171,7 +171,7 @@ class QueuedTask(TaskHandle, Protocol):
     """An attempt that may wait in a queue elsewhere after it was accepted."""
 
     async def wait_for_start(self, note: Callable[[str], None]) -> int | None:
-        """Return the start time (nanoseconds since the epoch), or None if it ended before.
+        """Return the start time in nanoseconds since the epoch; None if it ended in the queue.
 
         `note` receives a status message whenever the status changes. Raises `StartFailed` when the
         attempt is rejected. Only one caller may wait, before `wait`.
@@ -207,7 +207,7 @@ class ExecStream(Protocol):
         ...
 
     async def write(self, data: bytes) -> None:
-        """Write input, and wait while the command does not read. A closed input is ignored."""
+        """Write input, and wait until the command reads it. Ignore a closed input."""
         ...
 
     async def end_input(self) -> None:
@@ -246,7 +246,7 @@ class Driver(Protocol):
 
     @property
     def is_prompt(self) -> bool:
-        """Return whether a start is so short that requests to the task wait for it."""
+        """Return whether starts are short, so that requests to a task wait for its start."""
         ...
 
     def fingerprint(self) -> Fingerprint:
@@ -269,7 +269,7 @@ class Driver(Protocol):
         ...
 
     async def adopt(self, attempt: Attempt, handle: bytes) -> TaskHandle | None:
-        """Re-attach to a started attempt; None if the driver does not know it."""
+        """Re-attach to a started attempt; return None if the driver does not know it."""
         ...
 
     async def open_session(

@@ -1,4 +1,4 @@
-"""File descriptors of the daemon: their limit, a shortage of them, and close-on-exec."""
+"""File descriptors of the daemon: their limit, shortages, and close-on-exec."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""The limits that the settings set for tasks, as the record that the launcher enforces."""
+"""Convert the settings into the `LauncherPolicy`, the permissions that the launcher enforces."""
 
 import os
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _LAST = 2**32 - 1  # the highest user number
 
 
 def subuids() -> str:
-    """Return the lines that assign subordinate user numbers, or an empty text if there are none."""
+    """Return the text of `/etc/subuid`, which assigns subordinate user IDs; empty if missing."""
     try:
         return Path(_SUBUIDS).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -44,11 +44,11 @@ def policy_of(
     *,
     path: str = "",
 ) -> LauncherPolicy:
-    """Return the policy of a configuration; `owner` is the daemon's own user.
+    """Return the launcher policy of a configuration; `owner` is the daemon's user.
 
-    `lines` are those of `/etc/subuid`. `groups` are the parent cgroups of tasks, by the fields of a
-    policy. `path` is the search path for the programs of clusters. The bridge needs the `port` on
-    which the daemon listens. Raises `ValueError` for invalid numbers.
+    `lines` is the text of `/etc/subuid`. `groups` has the parent cgroups of tasks by policy field.
+    `path` is the search path for the programs of clusters. The bridge needs the `port` on which the
+    daemon listens. Raises `ValueError` for invalid user or group IDs.
     """
     own = task_numbers(config.task_uids, lines)
     return LauncherPolicy(
@@ -87,7 +87,7 @@ def policy_of(
 
 
 def programs_of(pools: Mapping[str, Pool], path: str) -> dict[str, Any]:
-    """Return the programs of clusters, by field name of a policy; none without pools."""
+    """Return the policy fields with the programs of clusters; empty without pools."""
     found = {name: find_program(name, path) for name in PROGRAMS if pools}
     return {
         "programs": {name: program for name, program in found.items() if program is not None},
@@ -105,7 +105,7 @@ def find_program(name: str, path: str) -> str | None:
 
 
 def filters_of() -> dict[str, Any]:
-    """Return the system call filters for tasks, by field name of a policy."""
+    """Return the policy fields with the system call filters for tasks."""
     try:
         machine = bpf.host_architecture()
     except bpf.Unknown as error:

@@ -28,7 +28,7 @@ class ShutdownCause(Enum):
 
 
 class GroupShutdown(msgspec.Struct, frozen=True):
-    """The remaining tasks of a group must stop because of `task`."""
+    """The order to stop the remaining tasks of a group; `task` is the task that caused it."""
 
     why: ShutdownCause
     task: str = ""
@@ -40,7 +40,7 @@ def hook(task: Task) -> str:
 
 
 def is_sidecar(task: Task) -> bool:
-    """Return whether a task accompanies the main tasks as long as they run."""
+    """Return whether a task is a sidecar, which runs as long as the main tasks."""
     return bool(task.lifecycle and task.lifecycle.sidecar)
 
 
@@ -52,7 +52,7 @@ def is_one_shot(job_type: str, task: Task) -> bool:
 
 
 def may_start(task: Task, tasks: Iterable[Task], states: States) -> bool:
-    """Return whether a task may start, given the states of the other tasks."""
+    """Return whether a task may start now, given the states of the other tasks."""
     other_tasks = [item for item in tasks if item.name != task.name]
     match hook(task):
         case Hook.PRESTART:

@@ -25,7 +25,7 @@ class Notifier:
 
 
 async def wait_any(*waits: Callable[[], Awaitable[object]]) -> None:
-    """Return when the first of the given functions has returned; cancel the others."""
+    """Run the functions concurrently; return when the first returns, and cancel the others."""
     async with trio.open_nursery() as nursery:
 
         async def wait(awaitable: Callable[[], Awaitable[object]]) -> None:

@@ -14,11 +14,11 @@ class OpenedFile:
 
     @property
     def is_gone(self) -> bool:
-        """Return whether the file is deleted."""
+        """Return whether the file has no directory entry any more."""
         return not os.fstat(self.descriptor).st_nlink
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write all of the data. Raises `OSError`."""
+        """Write all bytes of `data`. Raises `OSError`."""
         view = memoryview(data)
         while view:
             view = view[os.write(self.descriptor, view) :]

@@ -38,7 +38,7 @@ class ProcessSample(msgspec.Struct, frozen=True):
     system: int
     rss: int
     swap: int
-    started: int = 0  # nanoseconds after boot
+    started: int = 0  # in nanoseconds after boot
 
 
 class CpuAccount(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ class CpuAccount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrafficSample(msgspec.Struct, frozen=True):
-    """Received and sent bytes of a network since it was made, and the time in nanoseconds."""
+    """Received and sent bytes of a network since its creation; `at` is in nanoseconds."""
 
     at: int
     received: int
@@ -60,7 +60,7 @@ class TrafficSample(msgspec.Struct, frozen=True):
 class UsageReading(msgspec.Struct, frozen=True):
     """Usage of a task: each process, and the total if a cgroup counts it.
 
-    `traffic` is that of a network that no other task shares, as received and sent bytes.
+    `traffic` has the received and sent bytes, if no other task shares the network.
     """
 
     processes: Mapping[int, ProcessSample] = {}
@@ -76,7 +76,7 @@ class UsageSample(msgspec.Struct, frozen=True):
 
 
 def sample(pid: int) -> ProcessSample | None:
-    """Return a sample of a process; None if it does not exist or `pid` is a thread."""
+    """Return a sample of a process; return None if it does not exist or `pid` is a thread."""
     try:
         # The name of a process may have any bytes.
         status = Path(f"/proc/{pid}/status").read_bytes().decode(errors="replace")
@@ -87,7 +87,7 @@ def sample(pid: int) -> ProcessSample | None:
 
 
 def sample_of(status: str, stat: str) -> dict[int, ProcessSample]:
-    """Return the sample in `status` and `stat` by process ID; empty for a thread."""
+    """Return the sample parsed from `status` and `stat`, by process ID; empty for a thread."""
     fields = stat.rpartition(")")[2].split()
     values = dict(line.partition(":")[::2] for line in status.split("\n"))
     if int(values["Tgid"]) != int(values["Pid"]):
@@ -103,7 +103,7 @@ def sample_of(status: str, stat: str) -> dict[int, ProcessSample]:
 
 
 def samples(pids: Iterable[int]) -> dict[int, ProcessSample]:
-    """Return samples of processes, without those that have ended."""
+    """Return samples by process ID, without processes that have ended."""
     return {pid: found for pid in pids if (found := sample(pid)) is not None}
 
 
@@ -156,7 +156,7 @@ def _cpu(user: int, system: int, span: int, mhz: float) -> CPUUsage:
 
 
 def network_usage(before: TrafficSample, now: TrafficSample) -> NetworkUsage:
-    """Return the traffic between two samples; a network that was made again counts from zero."""
+    """Return the traffic between two samples; a recreated network counts from zero."""
     if now.received < before.received or now.sent < before.sent:
         before = TrafficSample(before.at, 0, 0)
     span = max(now.at - before.at, _SHORTEST)
@@ -210,7 +210,7 @@ def of_allocation(
     now: int,
     shared: NetworkUsage | msgspec.UnsetType = msgspec.UNSET,
 ) -> AllocationUsage:
-    """Return the usage of an allocation; `shared` is that of the network of its tasks."""
+    """Return the usage of an allocation; `shared` is for their shared network."""
     together = sum_usage(task.resource_usage for task in tasks.values())
     networks = _sum_networks([together.network_stats, shared])
     return AllocationUsage(
@@ -224,7 +224,7 @@ def of_allocation(
 
 
 class HostUsage(msgspec.Struct, frozen=True):
-    """CPU counters of the host: ticks of user, system and idle time by core."""
+    """CPU counters of the host: user, system and idle time of each core in ticks."""
 
     processors: Mapping[str, tuple[int, int, int]]
 
@@ -233,7 +233,7 @@ IDLE = HostUsage({})
 
 
 def sample_cpus() -> HostUsage:
-    """Return a sample of the CPU counters."""
+    """Return the current CPU counters of the host."""
     processors = {}
     for line in Path("/proc/stat").read_text().splitlines():
         name, *values = line.split()

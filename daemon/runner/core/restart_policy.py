@@ -21,18 +21,18 @@ _JITTER = 0.25
 
 
 class AttemptOutcome(Enum):
-    """The end of an attempt, in the categories of the restart policy."""
+    """The outcome of an attempt, as the restart policy distinguishes outcomes."""
 
     SUCCEEDED = auto()
     FAILED = auto()  # ended with an error, or could not start for a temporary reason
-    UNRECOVERABLE = auto()  # could not start, and further attempts cannot either
-    NOT_RETRIED = auto()  # ended with an exit code with which the job wants no further attempt
+    UNRECOVERABLE = auto()  # could not start, and a further attempt would fail the same way
+    NOT_RETRIED = auto()  # ended with an exit code that the job excludes from retries
     RESTART_WANTED = auto()  # a user or a change action requested a restart
     KILLED = auto()
 
 
 class RestartAction(Enum):
-    """The next action."""
+    """The next action after the end of an attempt."""
 
     RESTART = auto()
     FAIL = auto()  # final: the task has failed
@@ -78,10 +78,9 @@ def decide_restart(
     now: int,
     random: float,
 ) -> tuple[RestartDecision, RestartHistory]:
-    """Return the next step, and the history including this outcome.
+    """Return the next action, and the restart history that includes this outcome.
 
-    With `once`, success is final and not a reason to restart. `random` is a random number in [0,
-    1).
+    With `once`, the task is not restarted after a success. `random` is a random number in [0, 1).
     """
     if outcome is AttemptOutcome.KILLED:
         return RestartDecision(RestartAction.ACCEPT), history

@@ -1,4 +1,4 @@
-"""Check relative paths by their text; `daemon/launcher/safe_open.py` resolves them."""
+"""Check relative paths as texts, without file access; `daemon/launcher/safe_open.py` opens them."""
 
 import os
 import posixpath
@@ -16,14 +16,14 @@ class PathEscape(Refused):
 
 
 class PathTooLong(PathEscape):
-    """A path is longer than the kernel accepts, and than the launcher reads."""
+    """A path is longer than the kernel and the launcher accept."""
 
     def __init__(self) -> None:
         super().__init__(f"a path has at most {_LONGEST} bytes")
 
 
 def fitting_path(path: str) -> str:
-    """Return a path that the kernel accepts. Raises `PathTooLong`."""
+    """Return the path unchanged. Raises `PathTooLong` if the kernel would not accept it."""
     if len(os.fsencode(path)) > _LONGEST:
         raise PathTooLong
     return path

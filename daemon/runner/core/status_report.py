@@ -48,8 +48,8 @@ from storage.store import Store
 from storage.writer import Transaction
 
 _MOST = 32  # allocations per write; more would block the event loop for too long
-# After a write of more than a few reports, the next write waits a little. In a burst of short tasks
-# the start and the end of each task then share a write, which halves the work (bench: dispatch).
+# After a write of more than a few reports, the next write waits briefly. In a burst of short tasks,
+# the start and the end of each task then share a write, which halves the load (bench: dispatch).
 _FEW = 3
 _PACE = 0.005  # seconds
 _FENCED = "report"
@@ -66,14 +66,14 @@ class AllocStatus(msgspec.Struct, frozen=True, kw_only=True):
     states: dict[str, TaskState]
     events: dict[str, list[TaskEvent]]
     handles: dict[str, bytes]
-    deployment_id: str  # the deployment that the health belongs to
+    deployment_id: str  # the deployment of the health
     healthy: bool | None
     healthy_at: int
     ended_for: str  # why the allocation had to end; replaces the description from its tasks
     services: list[ServiceAddress] | None  # current registrations; None: unchanged
-    evaluation_id: str  # for the evaluation that a failure creates
+    evaluation_id: str  # ID of the evaluation that a failure creates
     now: int
-    outputs: dict[str, dict[str, str]] = {}  # by task, of tasks that have ended
+    outputs: dict[str, dict[str, str]] = {}  # outputs by name, of ended tasks by name
     network: NetworkStatus | None = None
 
 
@@ -81,7 +81,7 @@ States = Mapping[str, TaskState]
 
 
 class AllocReport:
-    """The client state of one allocation, ahead of the store."""
+    """The latest client state of one allocation, including changes that are not stored yet."""
 
     def __init__(
         self,
@@ -89,13 +89,13 @@ class AllocReport:
         allocation: Allocation,
         services: Callable[[], list[ServiceAddress]] = list,
     ) -> None:
-        """Use the store's queue of reports; `services` returns the current registrations."""
+        """Initialize; `reports` is the queue to the store, `services` returns registrations."""
         self._reports = reports
         self._services: Callable[[], list[ServiceAddress]] = services
-        self._registered: list[ServiceAddress] | None = None  # as stored
+        self._registered: list[ServiceAddress] | None = None  # registrations as stored
         self.alloc_id = allocation.id
         self.states = dict(allocation.client.task_states or {})
-        self.network = allocation.client.network_status  # of a group on the bridge
+        self.network = allocation.client.network_status  # of a group with a bridge network
         self._deployment_id = ""
         self.healthy: bool | None = None
         self._healthy_at = 0
@@ -103,15 +103,15 @@ class AllocReport:
         self.ended_for = ""
         self._events: dict[str, list[TaskEvent]] = {}
         self._handles: dict[str, bytes] = {}
-        self.outputs: dict[str, dict[str, str]] = {}  # of a step of a workflow, by task
+        self.outputs: dict[str, dict[str, str]] = {}  # outputs of a workflow step, by task and name
         self._new_outputs: dict[str, dict[str, str]] = {}
-        self.succeeded: set[str] = set()  # tasks of a step whose last attempt ended well
+        self.succeeded: set[str] = set()  # tasks of a workflow step whose last attempt succeeded
         self.step = (allocation.namespace, allocation.job_id, allocation.task_group)
         self.version = allocation.job_version
         self._stored: trio.Event | None = None
 
     def event(self, task: str, event: TaskEvent) -> None:
-        """Add a task event; the caller publishes it, immediately or with a later change."""
+        """Add a task event without publishing it; the next `publish` includes it."""
         self._events.setdefault(task, []).append(event)
 
     def handle(self, task: str, handle: bytes) -> None:
@@ -119,7 +119,7 @@ class AllocReport:
         self._handles[task] = handle
 
     def add_outputs(self, task: str, outputs: dict[str, str]) -> None:
-        """Record the outputs of an attempt that has ended, in place of those of earlier attempts."""
+        """Record the outputs of an ended attempt, and replace those of earlier attempts."""
         self.outputs[task] = self._new_outputs[task] = outputs
         self.succeeded.discard(task)
         self._reports.expect_outputs(
@@ -127,12 +127,12 @@ class AllocReport:
         )
 
     def unstored_elsewhere(self) -> tuple[int, int]:
-        """Return the bytes of outputs in waiting reports of other elements: of the step, of the run."""
+        """Return the unstored output bytes of other elements: of the step, and of the run."""
         return self._reports.unstored_outputs(self)
 
     @property
     def has_new_outputs(self) -> bool:
-        """Return whether outputs are not taken yet."""
+        """Return whether the report has outputs that `take` has not returned yet."""
         return bool(self._new_outputs)
 
     def reset_health(self, allocation: Allocation) -> None:
@@ -141,7 +141,7 @@ class AllocReport:
         self.healthy = allocation.health.healthy if allocation.health else None
 
     def health(self, now: int, *, healthy: bool) -> None:
-        """Record the health of the allocation."""
+        """Record a health decision for the allocation and its time."""
         self.healthy, self._healthy_at = healthy, now
         self.publish()
 
@@ -162,7 +162,7 @@ class AllocReport:
             await self._stored.wait()
 
     def take(self, now: int, evaluation_id: str) -> AllocStatus:
-        """Return the unstored part; its events are removed from the report."""
+        """Return the unstored part of the report, and remove its events from the report."""
         events, self._events = self._events, {}
         handles, self._handles = self._handles, {}
         outputs, self._new_outputs = self._new_outputs, {}
@@ -191,12 +191,12 @@ class AllocReport:
 
 
 def _scopes(report: AllocReport) -> tuple[tuple[object, ...], tuple[object, ...]]:
-    """Return the keys of the step and of the run of a report."""
+    """Return the keys by which outputs are counted: one for the step, one for the run."""
     return (report.version, *report.step), (report.version, *report.step[:2])
 
 
 class ReportQueue:
-    """The queue of unstored reports, and the task that writes them."""
+    """The queue of unstored reports, and the loop that writes them."""
 
     def __init__(
         self, store: Store, clock: Clock, ids: Iterator[str], fences: Fences | None = None
@@ -210,13 +210,13 @@ class ReportQueue:
         self._silent = False
 
     def add(self, report: AllocReport) -> None:
-        """Queue a report."""
+        """Add a report to the queue for the next write."""
         if not self._silent:
             self._waiting[report.alloc_id] = report
             self._arrived.set()
 
     def expect_outputs(self, report: AllocReport, size: int) -> None:
-        """Count the bytes of new outputs of a report until they are stored."""
+        """Add the bytes of new outputs to the unstored bytes of their step and run."""
         self._forget_outputs(report)
         self._outputs[report.alloc_id] = (report, size)
         self._of_scopes.update(dict.fromkeys(_scopes(report), size))
@@ -229,21 +229,21 @@ class ReportQueue:
                 del self._of_scopes[scope]
 
     def unstored_outputs(self, report: AllocReport) -> tuple[int, int]:
-        """Return the unstored bytes of other allocations of a step, and of its run.
+        """Return the unstored output bytes of the other allocations: of the step, of the run.
 
-        They count until shortly after the commit.
+        Bytes count as unstored until shortly after their commit.
         """
         _, own = self._outputs.get(report.alloc_id, (report, 0))
         of_step, of_run = (self._of_scopes[scope] - own for scope in _scopes(report))
         return of_step, of_run
 
     def stop_storing(self) -> None:
-        """Store nothing from now on, because the daemon itself stops the tasks."""
+        """Stop storing reports, because the daemon itself is stopping the tasks."""
         self._silent = True
         self._waiting.clear()
 
     async def run(self) -> None:
-        """Store reports until cancelled, then the remaining ones if the disk is fast enough."""
+        """Store reports until cancelled, then the remaining ones within a time limit."""
         try:
             while True:
                 if not self._waiting:
@@ -276,9 +276,9 @@ class ReportQueue:
         return len(chosen)
 
     async def _stored(self, snapshots: Sequence[AllocStatus]) -> list[Allocation | None]:
-        """Store snapshots in one write.
+        """Store reports in one write.
 
-        If the write fails by a defect, store each snapshot separately.
+        If one report is defective and the write fails, store each report separately.
         """
 
         def write(tx: Transaction) -> list[Allocation | None]:
@@ -324,8 +324,8 @@ def _log_events(allocation: Allocation, events: Mapping[str, list[TaskEvent]]) -
 def store_snapshots(tx: Transaction, snapshots: Sequence[AllocStatus]) -> list[Allocation | None]:
     """Store reports and return their allocations, with None for purged ones.
 
-    A job without notifications is summarized once, because that takes milliseconds for a job of a
-    thousand groups. With notifications, each failure and each recovery needs a separate summary.
+    The summary of a job is refreshed once, because that takes milliseconds for a thousand groups.
+    With notifications, each failure and each recovery needs a separate summary.
     """
     stored, waiting = list[Allocation | None](), dict[tuple[str, str], str]()
     for snapshot in snapshots:
@@ -387,7 +387,7 @@ def store_snapshot(tx: Transaction, snapshot: AllocStatus) -> Allocation | None:
 def _store_outputs(
     tx: Transaction, allocation: Allocation, outputs: Mapping[str, dict[str, str]]
 ) -> None:
-    """Store the outputs of an element of a step, and delete those of its earlier allocations."""
+    """Store the outputs of a step element, and delete the outputs of its earlier allocations."""
     if allocation.job_type != JobType.BATCH:
         return
     run = runs.of_version(tx, allocation.namespace, allocation.job_id, allocation.job_version)
@@ -412,7 +412,7 @@ def _health(before: Allocation, snapshot: AllocStatus) -> DeploymentHealth | Non
 
 
 def _reschedule_policy(tx: Transaction, alloc: Allocation) -> ReschedulePolicy | None:
-    """Return the reschedule policy in the allocation's version of the job."""
+    """Return the reschedule policy from the job version of the allocation."""
     key = (alloc.namespace, alloc.job_id)
     job = jobs.version(tx, *key, alloc.job_version) or jobs.current(tx, *key)
     group = job.group(alloc.task_group) if job else None
@@ -422,8 +422,8 @@ def _reschedule_policy(tx: Transaction, alloc: Allocation) -> ReschedulePolicy |
 def _evaluate(tx: Transaction, allocation: Allocation, snapshot: AllocStatus) -> None:
     """Create an evaluation if the end of an allocation has consequences.
 
-    A failure may be rescheduled. In a workflow, every end may open a step or end the run. All ends
-    of a workflow in one write share an evaluation.
+    A failure may be rescheduled. In a workflow, every end may open a step or end the run. All ended
+    allocations of a workflow in one write share an evaluation.
     """
     is_failure = allocation.client_status == ClientStatus.FAILED
     is_in_run = runs.is_unfinished(tx, allocation.namespace, allocation.job_id)

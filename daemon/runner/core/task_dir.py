@@ -24,7 +24,7 @@ SHARED, CLAIM, MOVED = (
     claims_and_logs.MOVED,
 )  # the launcher accepts these paths
 SECRETS, PRIVATE = made.SECRETS, made.PRIVATE
-OUTPUT_FILE = "steward.outputs"  # in `local` of a task of a workflow
+OUTPUT_FILE = "steward.outputs"  # outputs file in the `local` directory of a workflow task
 _LONGEST = 255  # bytes of a file name
 
 
@@ -57,7 +57,7 @@ def resolve_task_path(task: str, task_directories: TaskDirectories, path: str) -
 
 
 def can_name(task: str) -> bool:
-    """Return whether a task name is valid as a directory name."""
+    """Return whether a task name can be the name of a directory."""
     return bool(re.fullmatch(NAME, task)) and task != SHARED and len(os.fsencode(task)) <= _LONGEST
 
 

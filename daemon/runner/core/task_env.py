@@ -42,8 +42,8 @@ def inherited_environment(
 ) -> dict[str, str]:
     """Return the variables of the agent that tasks inherit: the default list and `names`.
 
-    A `*` in a name is a wildcard. A `bundled` agent has a separate library path, so tasks receive
-    the original path instead.
+    A `*` in a name is a wildcard. A `bundled` agent, a single-file executable, changes the library
+    path. Tasks inherit the original path.
     """
     allowed = {*_PASSED_ON, *names}
     patterns = [name for name in allowed if not _WILDCARDS.isdisjoint(name)]  # slow to compile
@@ -84,7 +84,7 @@ def task_environment(
     *,
     parent_cgroup: str = "",
 ) -> dict[str, str]:
-    """Return the environment of a task; `values` come from the node, `base` from the agent."""
+    """Return the environment of a task; `values` are of the node, `base` is the agent's."""
     environment = dict(base)
     environment |= _allocation_variables(allocation, job, task, directories)
     environment["NOMAD_DC"] = values.get("node.datacenter", "")
@@ -138,9 +138,9 @@ def _limits(allocation: Allocation, task: Task) -> dict[str, str]:
 
 
 def _meta(job: Job, allocation: Allocation, task: Task) -> dict[str, str]:
-    """Return the meta values of job, group and task, with each key as written and in capitals.
+    """Return the meta values of job, group and task, with each key as written and in upper case.
 
-    Steward's own keys are left out. They may be longer than the kernel accepts in a variable.
+    Keys that Steward defines are omitted, because their values can exceed the kernel's limit.
     """
     group = job.group(allocation.task_group)
     merged = {**(job.meta or {}), **((group and group.meta) or {}), **(task.meta or {})}
@@ -172,7 +172,7 @@ def _port(port: AllocatedPort) -> dict[str, str]:
 def network_variables(
     allocation: Allocation, task: Task, network: NetworkStatus | None
 ) -> dict[str, str]:
-    """Return the variables about the address of an allocation on the bridge, for each port."""
+    """Return the variables with the bridge address of an allocation, for each of its ports."""
     found: dict[str, str] = {}
     for port in allocation.placement.resources.ports_of(task.name) if network else ():
         assert network is not None  # noqa: S101  # for the type checker
@@ -186,10 +186,10 @@ def network_variables(
 
 
 def resolve(text: str, environment: Mapping[str, str], values: Mapping[str, str]) -> str:
-    """Interpolate a text; an unknown reference stays as it is. A field that an item lacks is empty.
+    """Interpolate a text; an unknown reference stays as it is.
 
-    `${X}` and `${env["X"]}` are variables; `${attr.x}`, `${meta.x}` and `${node.x}` are values of
-    the node.
+    A missing field of a list item becomes an empty text. `${X}` and `${env["X"]}` are variables;
+    `${attr.x}`, `${meta.x}` and `${node.x}` are values of the node.
     """
 
     def replace(match: re.Match[str]) -> str:
@@ -224,7 +224,7 @@ _MEANT = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 def pairs(text: str, most: int | None = None) -> dict[str, str]:
-    r"""Parse environment variables, one per line. Raises `ValueError`, including for more than `most`.
+    r"""Parse environment variables, one per line. Raises `ValueError`, also for more than `most`.
 
     >>> pairs("# note\nA=1\nexport B = \"x y\" # more\n")
     {'A': '1', 'B': 'x y'}
@@ -236,10 +236,10 @@ def pairs(text: str, most: int | None = None) -> dict[str, str]:
             continue
         name, equals, value = bare.removeprefix("export ").partition("=")
         if not equals or not _NAME.fullmatch(name.strip()) or "\0" in value:
-            raise ValueError(f"line {number} of the environment is not NAME=value")
+            raise ValueError(f"line {number} of the environment is not of the form NAME=value")
         found[name.strip()] = _value(value.strip(), number)
         if most is not None and len(found) > most:
-            raise ValueError(f"line {number} of the environment: more than {most} names")
+            raise ValueError(f"line {number} of the environment: more than {most} variables")
     return found
 
 

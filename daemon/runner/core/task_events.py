@@ -111,7 +111,7 @@ def restart_signaled(now: int, reason: str) -> TaskEvent:
 
 
 def signaling(now: int, name: str) -> TaskEvent:
-    """Return `Signaling`: the task receives a signal, given with the caller's spelling."""
+    """Return `Signaling`: the task receives a signal; `name` is the spelling of the caller."""
     return TaskEvent(
         type="Signaling",
         time=now,
@@ -233,7 +233,7 @@ def disk_exceeded(now: int, used: int, limit: int) -> TaskEvent:
 def unhealthy(now: int, reason: str, checks: str = "") -> TaskEvent:
     """Return the event for a task that makes its allocation unhealthy in a deployment.
 
-    The failing `checks` are a detail, because clients match the text of the event.
+    The failing `checks` are a separate field, because clients match the text of the event.
     """
     event = _with_message("Alloc Unhealthy", now, reason)
     details = {**event.details, **({"checks": checks} if checks else {})}
@@ -263,7 +263,7 @@ def download_failed(now: int, reason: str) -> TaskEvent:
 
 
 def template(now: int, message: str) -> TaskEvent:
-    """Return an event about the task's templates or their change actions."""
+    """Return `Template`: an event about the task's templates or their change actions."""
     return _with_message("Template", now, message)
 
 

@@ -1,7 +1,7 @@
 """File access for one task through the launcher.
 
-Paths are relative to the allocation directory. They begin with the task name or with the shared
-directory; `own` and `meant` return such paths.
+Paths are relative to the allocation directory. They begin with the name of the task or of the
+shared directory. `own` and `resolve` return such paths.
 """
 
 import errno
@@ -26,11 +26,11 @@ from daemon.runner.core import task_dir
 from daemon.runner.core.safe_open import PathEscape, fitting_path, relative_path
 from daemon.runner.core.task_env import TaskDirectories
 
-Signature = tuple[int, int, int]  # changes whenever the file changes
+Signature = tuple[int, int, int]  # changes whenever the content of the file changes
 
 
 class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of a task. `places` are its directories as the task sees them."""
+    """Access to the files of one task. `places` has its directories as the task sees them."""
 
     launcher: Launcher
     allocation: str
@@ -50,7 +50,7 @@ class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
         return fitting_path(f"{self.task}/{relative_path(path)}")
 
     def resolve(self, path: str) -> str:
-        """Resolve a path as the task means it. Raises `PathEscape`."""
+        """Return the path for a path in the view of the task. Raises `PathEscape`."""
         return fitting_path(task_dir.resolve_task_path(self.task, self.places, path))
 
     async def write(
@@ -64,8 +64,8 @@ class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
     ) -> None:
         """Write a file atomically, and create its parent directories.
 
-        The file belongs to the task's user or to `owner`. An existing file is replaced, unless
-        `is_new` is set: then it stays. Raises `PathEscape` or `OSError`.
+        The file belongs to the task's user or to `owner`. An existing file is replaced, or kept if
+        `is_new` is set. Raises `PathEscape` or `OSError`.
         """
         request = WriteFile(
             allocation=self.allocation,
@@ -79,7 +79,7 @@ class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
             await self.launcher.write(request, content)
 
     async def read(self, path: str, most: int) -> bytes:
-        """Return the first bytes of a file.
+        """Return up to `most` bytes from the start of a file.
 
         Raises `PathEscape` or `OSError`, including for non-regular files.
         """
@@ -118,7 +118,7 @@ class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
     ) -> None:
         """Write the files that match patterns to a pipe.
 
-        The limits are for the bytes of each file, for all bytes, and for the number of files.
+        Limits apply to the bytes of each file, the total bytes, and the number of files.
         Patterns are relative to the task directory, or begin with the shared directory. Raises
         `OSError`.
         """

@@ -10,7 +10,7 @@ from storage.records.workload import Workload
 
 
 class TaskInstance(msgspec.Struct, frozen=True, kw_only=True):
-    """The allocation that a task belongs to, with its desired state and its job."""
+    """The allocation of a task, with its desired state and its job."""
 
     allocation: Allocation
     job: Job
@@ -40,7 +40,7 @@ def workload(instance: TaskInstance, task: str) -> Workload:
 
 
 class RestoredState(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a task from before this runner: from an earlier daemon or from task setup."""
+    """The state of a task before its runner started, from an earlier daemon or from task setup."""
 
     handle: bytes = b""  # the driver's handle of the current attempt
     restarts: tuple[int, ...] = ()  # times of the restarts by policy, nanoseconds

@@ -33,8 +33,8 @@ from storage.records.task import LogConfig, Task
 
 _MEGABYTE = 1024 * 1024
 _CHUNK = 64 * 1024  # bytes that a follower gets in one chunk, as in Nomad
-_MOST_MARKS = 128  # per log
-_MOST_MARKED = 2000  # logs with marks
+_MOST_MARKS = 128  # marks per log
+_MOST_MARKED = 2000  # logs with marks at the same time
 _PART = 4  # logs may use 1/4 of the daemon's file descriptors
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -42,7 +42,7 @@ Place = tuple[str, str, str]  # allocation, task, and stdout or stderr
 
 
 class LogFile(msgspec.Struct, frozen=True):
-    """A numbered file as clients see it: a range of the stream, with its start offset."""
+    """A numbered log file as clients see it: a range of the stream with its start offset."""
 
     name: str
     start: int
@@ -59,7 +59,7 @@ class LogChunk(msgspec.Struct, frozen=True):
 
 
 class LogSegment(msgspec.Struct, frozen=True):
-    """A file on disk that holds the stream from an offset; without `path` it is the task's file."""
+    """A file on disk with stream data from `start` on; without `path`, the task's file."""
 
     path: str
     start: int
@@ -82,7 +82,7 @@ class Marks:
         self.ends = array("q")
 
     def note(self, now: int, end: int) -> None:
-        """Record the length of a log now."""
+        """Record the length of a log at the time `now`."""
         if self.ends and end <= self.ends[-1]:
             return
         self.times.append(now)
@@ -98,7 +98,7 @@ class Logs:
     """The logs of all tasks. `moved` contains rotated data by allocation."""
 
     def __init__(self, launcher: Launcher, moved: Path, most: int = 0) -> None:
-        """Open the logs with a cache of `most` descriptors; 0 takes the default share."""
+        """Create a cache of up to `most` descriptors; 0 means a share of the daemon's limit."""
         self.launcher, self.moved = launcher, moved
         self._most = most or resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _PART
         self._open: OrderedDict[Place, OpenedFile] = OrderedDict()
@@ -110,7 +110,7 @@ class Logs:
         return TaskLog(self, (alloc_id, task, kind), config)
 
     def of(self, alloc_id: str, task: Task) -> dict[str, "TaskLog"]:
-        """Return the streams of a task by kind; empty if its output is discarded."""
+        """Return the streams of a task by kind; empty if the output is discarded."""
         config = task.log_config
         kinds = () if config.disabled else ("stdout", "stderr")
         return {kind: self.log(alloc_id, task.name, kind, config) for kind in kinds}
@@ -142,7 +142,7 @@ class Logs:
         return OpenedFile(await self.launcher.open_log(request))
 
     def marks(self, key: Place) -> Marks:
-        """Return the marks of a log; kept for the most recently used logs."""
+        """Return the marks of a log. Only the most recently used logs have marks."""
         found = self._marks.pop(key, None) or Marks()
         self._marks[key] = found
         while len(self._marks) > _MOST_MARKED:
@@ -150,9 +150,9 @@ class Logs:
         return found
 
     def grow(self, key: Place, *, grows: bool) -> None:
-        """Record whether a log grows. The next access opens the file by name again.
+        """Record whether a log can still grow. The next access opens the file by name again.
 
-        Another file may have that name in the meantime.
+        This matters because another file may have that name by then.
         """
         self._open.pop(key, None)
         (self._grows.add if grows else self._grows.discard)(key)
@@ -205,20 +205,20 @@ class TaskLog:
         return Stream(self, None).start() + size
 
     async def writing(self) -> OpenedFile:
-        """Return the task's file opened for rotation. Raises `OSError`."""
+        """Return the task's file, opened for rotation. Raises `OSError`."""
         return await self._logs.writing(self.place)
 
     def grow(self, *, grows: bool) -> None:
-        """Record whether the log grows; the descriptors of growing logs are cached."""
+        """Record whether the log can still grow; only descriptors of growing logs are cached."""
         self._logs.grow(self.place, grows=grows)
 
     @property
     def keeps(self) -> int:
-        """Return the number of bytes that are retained at most."""
+        """Return the maximum number of retained bytes."""
         return self.limit * self.most
 
     def first_retained(self, end: int) -> int:
-        """Return the first retained offset of a stream of this length."""
+        """Return the first retained offset of a stream that ends at `end`."""
         last = max(0, end - 1) // self.limit
         return max(0, last + 1 - self.most) * self.limit
 
@@ -231,8 +231,8 @@ class TaskLog:
     ) -> AsyncGenerator[LogChunk | None, None]:
         """Yield the data after an offset, as the task writes it, until the task has ended.
 
-        `ended` returns whether the task has stopped writing. None is yielded after a beat without
-        data.
+        `ended` returns whether the task has stopped writing. None is yielded when a keep-alive is
+        due because no data arrived.
         """
         with register_follower() as pace:
             while True:
@@ -251,7 +251,7 @@ class TaskLog:
 
 
 class Stream:
-    """The content of a log; reads stay valid as long as its files exist."""
+    """A snapshot of the files of a log, for reading."""
 
     def __init__(self, log: TaskLog, present: OpenedFile | None) -> None:
         self._log, self._present = log, present
@@ -262,7 +262,7 @@ class Stream:
         return None if self._present is None else os.fstat(self._present.descriptor)
 
     def pieces(self) -> list[LogSegment]:
-        """Return the files on disk in stream order."""
+        """Return the files on disk in the order of the stream."""
         pieces = sorted(self._moved(), key=lambda segment: segment.start)
         start, facts = pieces[-1].end if pieces else 0, self.facts
         return [*pieces, LogSegment("", start, facts.st_size if facts else 0)]
@@ -291,7 +291,7 @@ class Stream:
     def first(self, pieces: list[LogSegment]) -> int:
         """Return the first retained offset of a stream that consists of these files.
 
-        Limits may have been lower before, so there may be a hole from which on they retain data.
+        Earlier limits may have been lower, so the retained data may start after a hole.
         """
         oldest, *_, present = (pieces[0], *pieces)
         first = max(self._log.first_retained(present.end), oldest.start)
@@ -334,7 +334,7 @@ class Stream:
     def read(self, position: int, most: int = _CHUNK) -> LogChunk | None:
         """Return the data at an offset, up to the end of its numbered file; None at the end.
 
-        An offset that was rotated away means the first retained one.
+        An offset before the retained data means the first retained offset.
         """
         pieces = self.pieces()
         position = max(position, self.first(pieces))
@@ -350,11 +350,11 @@ class Stream:
         return LogChunk(self._log.name(position), position % limit + len(data), data, end)
 
     async def fetch(self, position: int, most: int = _CHUNK) -> LogChunk | None:
-        """Return the data at an offset, as `read` does."""
+        """Return the data at an offset as `read` does, possibly in a thread."""
         return self.read(position, most)
 
     def content(self, segment: LogSegment, offset: int, most: int) -> bytes:
-        """Return bytes of a part; empty if it cannot be read."""
+        """Return bytes of a file on disk; empty if the file cannot be read."""
         if not segment.path:
             return os.pread(self._present.descriptor, most, offset) if self._present else b""
         try:
@@ -382,7 +382,7 @@ class Stream:
 
 
 def _data_from(descriptor: int, offset: int) -> int:
-    """Return the first offset with data from an offset on; a hole up to the end has none."""
+    """Return the first offset at or after `offset` that has data, or the end of the file."""
     try:
         return os.lseek(descriptor, offset, os.SEEK_DATA)
     except OSError as error:

@@ -20,7 +20,7 @@ class ScriptResult(msgspec.Struct, frozen=True):
 
 
 async def run_script(session: ExecStream, seconds: float = math.inf) -> ScriptResult:
-    """Run a command to its end and return the result; kill it after `seconds`."""
+    """Run a command until it ends and return the result; kill the command after `seconds`."""
     received = bytearray()
 
     async def drain(output: str) -> None:

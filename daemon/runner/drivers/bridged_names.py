@@ -8,7 +8,7 @@ from storage.records.task import NetworkDNS
 
 # The second has the servers behind the local resolver of systemd.
 _FILES = ("/etc/resolv.conf", "/run/systemd/resolve/resolv.conf")
-_MOST = 64 * 1024  # characters of a file
+_MOST = 64 * 1024  # bytes read from each file
 
 
 def host_servers() -> NetworkDNS | None:
@@ -17,7 +17,7 @@ def host_servers() -> NetworkDNS | None:
 
 
 def reachable_servers(files: Iterable[str]) -> NetworkDNS | None:
-    """Return the settings of the first file with a server of IPv4 that is not on loopback."""
+    """Return the DNS settings of the first file with an IPv4 server that is not on loopback."""
     for text in files:
         lines = [words for line in text.splitlines() if len(words := line.split()) > 1]
         found = [words[1] for words in lines if words[0] == "nameserver"]

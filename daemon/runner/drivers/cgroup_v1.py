@@ -23,7 +23,7 @@ from storage.records.usage import MemoryUsage
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _OWN = Path("/proc/self/cgroup")
-_ACCOUNTS = "cpuacct"  # sets no limit, only measures usage
+_ACCOUNTS = "cpuacct"  # sets no limit; only measures CPU usage
 _KINDS = frozenset({*CONTROLLERS.values(), _ACCOUNTS})
 _HOW = "cgroup v1"
 _WITH_SWAP = "memory.memsw.limit_in_bytes"  # only if the kernel accounts for swap
@@ -31,7 +31,7 @@ _COUNTED = ("RSS", "Cache", "Swap", "Mapped File", "Usage", "Max Usage")
 
 
 class CgroupV1:
-    """The cgroups below the daemon's own, by controller."""
+    """The parent cgroups below the daemon's own cgroups, by controller."""
 
     def __init__(self, bases: Mapping[str, Path], missing: Mapping[str, str]) -> None:
         self._bases = bases
@@ -42,7 +42,7 @@ class CgroupV1:
         self.missing = {kind: why for kind, why in missing.items() if kind not in self.held}
 
     def _limit_values(self, limits: ResourceLimits) -> dict[str, dict[str, int | str]]:
-        """Return the values to write into the cgroups of a task."""
+        """Return the values to write into the cgroups of a task, by controller and file name."""
         return {
             CPUSET: {"cpuset.cpus": limits.cpus},
             "cpu": {"cpu.shares": limits.shares},
@@ -55,7 +55,7 @@ class CgroupV1:
         return self._bases[controller] / f"{alloc_id}.{task}"
 
     def _groups(self, alloc_id: str, task: str, *, pinned: bool) -> dict[str, Path]:
-        """Return a task's cgroups by controller; tasks without reserved cores share a cpuset."""
+        """Return a task's cgroups by controller; tasks without reserved cores share one cpuset."""
         groups = {name: self._group(name, alloc_id, task) for name in self._bases}
         if CPUSET in groups and not pinned:
             groups[CPUSET] = self._bases[CPUSET] / SHARED
@@ -83,7 +83,7 @@ class CgroupV1:
         self._share_cores()
 
     def _share_cores(self) -> None:
-        """Set the shared cpuset to all cores that no task has reserved. Raises `OSError`."""
+        """Update the shared cpuset to all unreserved cores. Raises `OSError`."""
         base = self._bases.get(CPUSET, Path())
         shared = base / SHARED / "cpuset.cpus"
         if not shared.exists():
@@ -94,13 +94,13 @@ class CgroupV1:
             shared.write_text(cores)
 
     def present(self, alloc_id: str, task: str) -> list[str]:
-        """Return the entry files of those cgroups of a task that exist."""
+        """Return the entry files of the existing cgroups of a task."""
         pinned = CPUSET in self._bases and self._group(CPUSET, alloc_id, task).exists()
         groups = self._groups(alloc_id, task, pinned=pinned).values()
         return [path for group in groups if os.path.exists(path := f"{group}/tasks")]
 
     def delegate(self, owner: tuple[int, int]) -> None:
-        """Create the parent cgroups and delegate them to a user. Raises `OSError`."""
+        """Create the parent cgroups and make a user their owner. Raises `OSError`."""
         for name, base in self._bases.items():
             base.mkdir(parents=True, exist_ok=True)
             if name == CPUSET:
@@ -108,7 +108,7 @@ class CgroupV1:
             delegate_cgroup(base, owner)
 
     def release(self) -> None:
-        """Remove the parent cgroups that are empty."""
+        """Remove all empty parent cgroups."""
         _remove(*self._bases.values())
 
     def killed(self, alloc_id: str, task: str) -> bool:
@@ -162,7 +162,7 @@ class CgroupV1:
         self._release_cores()
 
     def _release_cores(self) -> None:
-        """Return reserved cores to the shared cpuset; remove that with the last task."""
+        """Return reserved cores to the shared cpuset, or remove it after the last task."""
         if CPUSET not in self._bases:
             return
         if not self._sharing:
@@ -200,16 +200,16 @@ def _numbers(path: Path) -> dict[str, int]:
 
 
 def _remove(*groups: Path) -> None:
-    """Remove cgroups, except those that still have processes."""
+    """Remove those cgroups that have no processes."""
     for group in groups:
         with suppress(OSError):  # it still has processes
             group.rmdir()
 
 
 def find(owner: Path, missing: Mapping[str, str]) -> CgroupV1:
-    """Return the cgroups that this daemon may create, in a separate tree for each `owner`.
+    """Return the enforcer for the cgroups that this daemon may create, one tree per `owner`.
 
-    `missing` gives, for each limit, the reason if no cgroup can enforce it.
+    `missing` has the reason for each limit that no cgroup can enforce.
     """
     name = name_of(owner)
     own = memberships(_OWN.read_text())
@@ -239,7 +239,7 @@ def mounts(mountinfo: str) -> dict[str, Path]:
 
 
 def memberships(text: str) -> dict[str, str]:
-    """Return the cgroup of a process per controller, from the text of `/proc/.../cgroup`."""
+    """Return the cgroup of a process by controller, from the text of `/proc/.../cgroup`."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         _, kinds, path = [*line.split(":", 2), "", ""][:3]

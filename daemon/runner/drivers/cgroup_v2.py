@@ -42,7 +42,7 @@ class CgroupV2:
     """The processes of one attempt."""
 
     def __init__(self, path: str, *, threaded: bool = False, is_given: bool = False) -> None:
-        """`path` is the cgroup's path; `is_given` means that the parent was set up before any task."""
+        """Initialize; `is_given` means that the parent cgroup was set up before any task."""
         self.label = path
         self._threaded, self._is_given = threaded, is_given
 
@@ -85,7 +85,7 @@ class CgroupV2:
         return f"processes that do not end: {' '.join(map(str, _members(self.label)))}"
 
     async def members(self, launcher: Launcher, attempt: int) -> list[int]:
-        """Return the IDs of all threads, which include those of processes."""
+        """Return the IDs of all threads, including the process IDs."""
         del launcher, attempt
         return _members(self.label)
 
@@ -105,7 +105,7 @@ class CgroupV2:
 
 
 class CgroupV2Groups:
-    """The cgroups below one of the daemon."""
+    """The parent cgroup of tasks, which is below one of the daemon's cgroups."""
 
     def __init__(self, base: Path, mount: Path, *, threaded: bool) -> None:
         self._base, self._threaded = base, threaded
@@ -145,8 +145,8 @@ class CgroupV2Groups:
 def delegate_cgroup(base: Path, owner: tuple[int, int]) -> None:
     """Delegate a cgroup to a user, who may then create children and move processes.
 
-    Limits stay under root's control. Children left by an earlier daemon are delegated completely.
-    Raises `OSError`.
+    Root keeps control of the limits. Child cgroups that an earlier daemon left are delegated
+    completely. Raises `OSError`.
     """
     for name in ("", *_DELEGATED_FILES):
         with suppress(FileNotFoundError):  # cgroup v1 has other files
@@ -158,7 +158,7 @@ def delegate_cgroup(base: Path, owner: tuple[int, int]) -> None:
 
 
 def mount_points(*groups: str) -> list[Path]:
-    """Return the mount points of cgroup v2 with a path from the root of the hierarchy."""
+    """Return the mount points of cgroup v2 that show the root of the hierarchy."""
     mount = mount_point(os.fsdecode(_MOUNTS.read_bytes()))
     return [mount / group.lstrip("/") for group in sorted(set(groups)) if group and mount]
 
@@ -252,7 +252,7 @@ def _make(path: str, *, threaded: bool) -> None:
 
 
 def _make_threaded(path: str) -> bool:
-    """Make a cgroup threaded; return whether it is threaded now."""
+    """Make a cgroup threaded; return false if the kernel refuses."""
     if _write(f"{path}/cgroup.type", "threaded"):
         return True
     try:
@@ -283,7 +283,7 @@ def _below(path: str) -> list[str]:
 
 
 def _members(path: str) -> list[int]:
-    """Return the threads of a cgroup and its children; a signal to a thread reaches its process."""
+    """Return the thread IDs in a cgroup tree; a signal to a thread reaches its process."""
     threads: list[int] = []
     for group in (path, *_below(path)):
         try:

@@ -42,7 +42,7 @@ _COUNTED = ("RSS", "Cache", "Swap", "Mapped File", "Usage", "Max Usage", "Kernel
 
 
 class CgroupFiles:
-    """The files of the cgroup hierarchy."""
+    """Access to the files of the cgroup hierarchy; tests replace it."""
 
     def read(self, path: str) -> str:
         """Return the text of a file; empty if it does not exist."""
@@ -86,7 +86,7 @@ class CgroupFiles:
 
 
 class CgroupV2Enforcer:
-    """The cgroups of tasks with limits, below `base`."""
+    """Enforces limits with the cgroups of tasks below the parent cgroup `base`."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class CgroupV2Enforcer:
     def _shared(self) -> str:
         """Return the cgroup of all tasks without reserved cores.
 
-        It keeps these tasks off the reserved ones.
+        It keeps these tasks off the reserved cores.
         """
         return f"{self._base}/{SHARED}"
 
@@ -153,7 +153,7 @@ class CgroupV2Enforcer:
         return []
 
     def present(self, alloc_id: str, task: str) -> list[str]:
-        """Return no files, for the same reason."""
+        """Return no files: the tracking cgroup also enforces the limits."""
         return []
 
     def prepare(self, alloc_id: str, task: str, limits: ResourceLimits) -> None:
@@ -171,7 +171,7 @@ class CgroupV2Enforcer:
         self._share_cores()
 
     def _share_cores(self) -> None:
-        """Set the shared cgroup to all cores that no task has reserved. Raises `OSError`."""
+        """Update the shared cgroup to all unreserved cores. Raises `OSError`."""
         shared = f"{self._shared}/cpuset.cpus"
         if not self._files.exists(shared):
             return
@@ -231,7 +231,7 @@ class CgroupV2Enforcer:
         return {name: int(value) for name, _, value in (line.partition(" ") for line in lines)}
 
     def remove(self, alloc_id: str, task: str) -> None:
-        """Remove the parents when no task is left.
+        """Remove the parent cgroups if no task is left.
 
         A task's own cgroup is removed with its processes.
         """
@@ -240,7 +240,7 @@ class CgroupV2Enforcer:
                 self._share_cores()
 
     def remove_all(self, alloc_id: str) -> None:
-        """Remove the parents when no task is left."""
+        """Remove the parent cgroups if no task is left."""
         self.remove(alloc_id, "")
 
 
@@ -252,7 +252,7 @@ class CgroupMount(msgspec.Struct, frozen=True):
 
 
 def own_tree() -> CgroupMount | None:
-    """Return the hierarchy of this process, or None."""
+    """Return the mount point and the cgroup of this process, or None without cgroup v2."""
     mount, own = mount_point(os.fsdecode(_MOUNTS.read_bytes())), own_path(_OWN.read_text())
     return None if mount is None or own is None else CgroupMount(str(mount), own)
 
@@ -260,7 +260,7 @@ def own_tree() -> CgroupMount | None:
 def find(
     owner: Path, parent: str, tree: CgroupMount | None, files: CgroupFiles
 ) -> CgroupV2Enforcer | str:
-    """Return the cgroups that can enforce limits, or the reason why there are none.
+    """Return the enforcer for the usable cgroups, or the reason why there is none.
 
     Each `owner`, the directory of the allocations, has its own tree. `parent` is the configured
     parent cgroup; empty selects a delegated one.
@@ -270,7 +270,7 @@ def find(
     above = _parent_cgroup(parent, tree, files)
     if above is None:
         return (
-            "no group of cgroup v2 was delegated to the daemon in addition to its own "
+            "no cgroup (v2) is delegated to the daemon in addition to its own "
             "(use a unit steward-tasks.service next to its unit, DelegateSubgroup= of its unit, "
             "or the setting cgroup_parent)"
         )
@@ -284,11 +284,11 @@ def find(
         _open(base, needed & offered, files)
         controllers = needed & frozenset(files.read(f"{base}/cgroup.subtree_control").split())
     except OSError as error:
-        return f"the daemon cannot create groups of cgroup v2 at {above}: {error.strerror}"
+        return f"the daemon cannot create cgroups (v2) in {above}: {error.strerror}"
     finally:
         files.remove(base)
     if not controllers:
-        return f"no controller of cgroup v2 can be used at {above}: there are processes in it"
+        return f"no cgroup v2 controller can be enabled in {above}: the cgroup contains processes"
     missing = dict.fromkeys(CONTROLLERS, f"cgroup v2 has no such controller at {above}")
     return CgroupV2Enforcer(base, tree.mount, controllers, missing, files)
 
@@ -315,7 +315,7 @@ def _open(base: str, controllers: frozenset[str], files: CgroupFiles) -> None:
 
 
 def _enable(group: str, controllers: frozenset[str], files: CgroupFiles) -> None:
-    """Enable controllers for the children of a cgroup, as far as they are available."""
+    """Enable the available ones of `controllers` for the children of a cgroup."""
     there = set(files.read(f"{group}/cgroup.subtree_control").split())
     for name in sorted(controllers - there):
         # Each one separately, because one may fail; the result is read back afterwards.

@@ -49,12 +49,12 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True):
         number = self.status - _SIGNALLED
         if number > 0 and (self.words or number in _SILENT):
             return ExitResult(code=self.status, signal=number)
-        # The shell prints nothing else except the reason why it could not run the task.
+        # The shell prints only the reason if it cannot run the task, and nothing else.
         return ExitResult(code=self.status, message=self.words)
 
 
 def parse(text: str) -> ClaimRecord:
-    """Parse a claim file; incomplete lines are ignored."""
+    """Parse the text of a claim file; ignore incomplete lines."""
     trace = ClaimRecord()
     words = []
     for line in text.splitlines(keepends=True):
@@ -65,7 +65,7 @@ def parse(text: str) -> ClaimRecord:
             case "group":
                 trace = msgspec.structs.replace(trace, group=value)
             case "logs" if value.isdecimal():
-                pass  # for the guard of the logs
+                pass  # read by `log_guard.py`
             case "shim" | "main" if value.isdecimal():
                 trace = msgspec.structs.replace(trace, **{key: int(value)})
             case "exit" if value.isdecimal():
@@ -76,7 +76,7 @@ def parse(text: str) -> ClaimRecord:
 
 
 def completed(trace: ClaimRecord, status: int) -> ClaimRecord:
-    """Return a trace with the launcher's exit status, if the shim wrote none; -1 means unknown.
+    """Return a record with the launcher's exit status if the shim wrote none; -1 means unknown.
 
     A shell adds 128 to a signal number. Without the shell's message, a task that exits with such a
     status cannot be distinguished from one that was killed.

@@ -72,7 +72,7 @@ def read(record: type[T], config: Mapping[str, object]) -> T:
 
 
 def faults(record: type[msgspec.Struct], config: Mapping[str, object]) -> Iterator[str]:
-    """Yield the errors of a configuration before placement, when variables are unknown."""
+    """Yield the errors of a configuration that can be found while variables are unknown."""
     from daemon.text.hints import Hints  # imported late: a start checks no job
 
     fields, hints = _fields(record), Hints()
@@ -84,7 +84,7 @@ def faults(record: type[msgspec.Struct], config: Mapping[str, object]) -> Iterat
         value = config.get(name)
         if value is None:
             if field.required:
-                yield f'config lacks "{name}", a {_KINDS[field.type].value}'
+                yield f'config has no "{name}": add it, a {_KINDS[field.type].value}'
         elif "${" not in str(value) and _value(_KINDS[field.type], value) is None:
             yield f"config.{name} must be a {_KINDS[field.type].value}, and is {_shown(value)}"
 
@@ -112,7 +112,7 @@ def _join_faults(faults: list[str]) -> str:
 
 
 def _value(kind: ConfigType, value: object) -> object | None:
-    """Return a value converted to a kind, or None."""
+    """Return a value converted to a type, or None if the conversion loses information."""
     match kind:
         case ConfigType.TEXT:
             return _text(value)
@@ -128,7 +128,7 @@ def _value(kind: ConfigType, value: object) -> object | None:
 
 
 def _map(blocks: object) -> dict[str, str] | None:
-    """Return a string map, given as a map or as a list of HCL blocks."""
+    """Return the string map in a map or in a list of HCL blocks; None for other values."""
     found: dict[str, str] = {}
     for block in blocks if isinstance(blocks, list) else [blocks]:
         if not isinstance(block, dict):

@@ -22,7 +22,7 @@ _HERE = frozenset({"raw_exec", "exec"})  # drivers that run programs of this hos
 
 
 class DriverFindings(msgspec.Struct, frozen=True):
-    """Errors that are certain, and warnings."""
+    """The certain errors and the warnings about a task."""
 
     errors: list[str] = []
     warnings: list[str] = []
@@ -46,9 +46,9 @@ def _config_warnings(task: Task, block: Mapping[str, object]) -> list[str]:
     found = []
     command = block.get("command")
     if isinstance(command, str) and _is_missing(command):
-        found.append(f"there is no program {command} on this machine now")
+        found.append(f"this host has no program {command}: install it before the task starts")
     if task.user and "${" not in task.user and not _is_user(task.user):
-        found.append(f'this machine has no user "{task.user}"')
+        found.append(f'this host has no user "{task.user}": create the user or name another one')
     return found
 
 

@@ -68,7 +68,7 @@ class ExecConfig(msgspec.Struct, frozen=True):
 
 
 class ExecDriver(ProcessDriver):
-    """The driver."""
+    """The driver `exec`."""
 
     name = "exec"
     file_owner_rule: Whose = "exec"
@@ -108,7 +108,7 @@ class ExecDriver(ProcessDriver):
     def _settings(self, block: Mapping[str, object]) -> ExecConfig:
         settings = driver_config.read(ExecConfig, block)
         if settings.cap_add:
-            raise InvalidConfig(f"cap_add {settings.cap_add}: tasks have no capabilities here")
+            raise InvalidConfig(f"cap_add {settings.cap_add}: exec grants none; remove it")
         for name in ("pid_mode", "ipc_mode"):
             if (mode := getattr(settings, name)) not in _PRIVATE:
                 raise InvalidConfig(f"{name} {mode!r}: only private is supported")
@@ -166,7 +166,7 @@ class ExecDriver(ProcessDriver):
 
 
 class SandboxedTask(ProcessHandle):
-    """A sandboxed task: its main process is not the direct child of the shim."""
+    """A sandboxed task, whose main process is not a direct child of the shim."""
 
     is_walled = True
 

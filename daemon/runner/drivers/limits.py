@@ -38,11 +38,11 @@ class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True):
     cores: tuple[int, ...] = ()
     memory: int = 0
     memory_max: int = 0
-    processes: int = 0  # including threads
+    processes: int = 0  # the limit includes threads
 
     @property
     def shares(self) -> int:
-        """Return the CPU shares for cgroup v1; equal to the MHz."""
+        """Return the CPU shares for cgroup v1; equal to the MHz of the task."""
         return max(_LEAST_SHARES, self.mhz)
 
     @property
@@ -99,17 +99,17 @@ class LimitEnforcer(Protocol):
 
     @property
     def held(self) -> Mapping[str, str]:
-        """Return the mechanism for each enforced limit."""
+        """Return the mechanism of each enforced limit, by limit name."""
         ...
 
     @property
     def missing(self) -> Mapping[str, str]:
-        """Return the reason for each limit that is not enforced."""
+        """Return the reason for each limit that is not enforced, by limit name."""
         ...
 
     @property
     def above(self) -> list[Path]:
-        """Return the parent cgroups that are used for limits only."""
+        """Return the parent cgroups that only enforce limits and do not track processes."""
         ...
 
     def entries(self, alloc_id: str, task: str, limits: ResourceLimits) -> list[str]:
@@ -150,7 +150,7 @@ class LimitEnforcer(Protocol):
 
 
 class RlimitEnforcer:
-    """No cgroups: only process resource limits can be enforced."""
+    """Enforces only the resource limits of single processes, without cgroups."""
 
     def __init__(self, enforced: Mapping[str, str], missing: Mapping[str, str]) -> None:
         self.held, self.missing = enforced, missing
@@ -196,7 +196,7 @@ UNLIMITED = RlimitEnforcer(
 
 
 def cgroup_enforcement(version: str, controllers: Container[str]) -> dict[str, str]:
-    """Return the mechanism of each limit for these cgroup controllers."""
+    """Return the mechanism of each limit that these cgroup controllers can enforce."""
     enforced = {
         kind: f"{version} ({name})" for kind, name in CONTROLLERS.items() if name in controllers
     }
@@ -206,7 +206,7 @@ def cgroup_enforcement(version: str, controllers: Container[str]) -> dict[str, s
 
 
 def with_rlimits(enforced: Mapping[str, str]) -> dict[str, str]:
-    """Add process resource limits as a fallback where no cgroup limits memory."""
+    """Return `enforced`, with process resource limits if no cgroup limits memory."""
     return {MEMORY: BY_RLIMIT, **enforced}
 
 

@@ -69,7 +69,7 @@ class _Conversation:
 class PassedSession(_Conversation):
     """A command that the launcher started inside a task.
 
-    `ends` are its terminal, or its standard input, output and error.
+    `ends` has its terminal, or its standard input, output and error.
     """
 
     def __init__(self, launcher: Launcher, number: int, descriptor: int, *ends: int) -> None:
@@ -94,7 +94,7 @@ class PassedSession(_Conversation):
             await self._launcher.end_session(self._number)
 
     async def _hang_up(self) -> None:
-        """Send SIGHUP to the whole session; processes that ignore it, as under `nohup`, stay.
+        """Send SIGHUP to the whole session; processes that ignore SIGHUP keep running.
 
         On a terminal, each job of a shell has its own process group. The kernel signals only the
         leader and the foreground job, and few shells forward it.

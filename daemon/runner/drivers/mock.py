@@ -1,4 +1,4 @@
-"""The driver `mock_driver`: simulates tasks as configured, without processes. For tests.
+"""The driver `mock_driver`, which simulates tasks without processes, for tests.
 
 Its tasks are lost when the daemon exits.
 """
@@ -30,7 +30,7 @@ _INTERRUPTED = ExitResult(code=130, signal=2)
 
 
 class MockConfig(msgspec.Struct, frozen=True):
-    """The simulated behavior; durations are texts such as 1s."""
+    """The driver configuration: the simulated behavior. Durations are texts such as 1s."""
 
     run_for: str = "0s"
     exit_code: int = 0
@@ -47,7 +47,7 @@ class MockConfig(msgspec.Struct, frozen=True):
 
 
 class MockDriver:
-    """The driver."""
+    """The driver `mock_driver`."""
 
     name = "mock_driver"
     file_owner_rule: Whose = "ours"
@@ -108,7 +108,7 @@ class MockTask:
     async def wait(self) -> ExitResult:
         """Return the configured result after the configured time."""
         settings = self._settings
-        await self._write_output()  # also for a run time of zero
+        await self._write_output()  # also if the run time is zero
         with trio.move_on_after(_seconds(settings.run_for)) as time:
             for _ in range(settings.stdout_repeat):
                 await trio.sleep(_seconds(settings.stdout_repeat_duration))
@@ -129,7 +129,7 @@ class MockTask:
         """Ignore the signal."""
 
     async def stop(self, signal: str, grace: float) -> str:
-        """End after the configured time, at most `grace` seconds."""
+        """End the task after the configured time, at most after `grace` seconds."""
         del signal
         patience = _seconds(self._settings.kill_after)
         self._forced = patience > grace

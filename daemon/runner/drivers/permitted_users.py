@@ -13,9 +13,9 @@ _ROOT = 0
 
 
 class TaskUsers:
-    """The rules of one daemon.
+    """The permitted users of tasks on clusters.
 
-    `usual` is the user of tasks that name none; empty means the daemon's user. `own` is the user ID
+    `usual` is the default user of tasks; empty means the daemon's user. `own` is the user ID
     of the launcher, by default the daemon's.
     """
 
@@ -25,7 +25,7 @@ class TaskUsers:
 
     @property
     def is_root(self) -> bool:
-        """Return whether tasks may have several users."""
+        """Return whether the launcher is root, so that tasks can have different users."""
         return self._users.own == _ROOT
 
     @property
@@ -35,7 +35,7 @@ class TaskUsers:
 
     @property
     def own(self) -> set[int]:
-        """Return the IDs of Steward's own users, which submit jobs for no other user."""
+        """Return the IDs of the users of the daemon and the launcher."""
         return {self._users.own, os.geteuid()}
 
     def find(self, driver: str, name: str) -> User | None:
@@ -50,7 +50,7 @@ class TaskUsers:
 
 
 def without_rules(own: int | None = None) -> TaskUsers:
-    """Return the users of this host, without any rule."""
+    """Return rules that permit all users of this host."""
     return TaskUsers(policy_of(Settings(dev=True, task_uids="none"), owner=0, lines=""), own)
 
 
@@ -58,5 +58,5 @@ ANY_USER = without_rules()
 
 
 def of(config: Settings, own: int | None = None) -> TaskUsers:
-    """Return the rules of a configuration; outside of development mode they are restrictive."""
+    """Return the rules of a configuration; they are restrictive outside of development mode."""
     return TaskUsers(policy_of(config, owner=0, lines=""), own)

@@ -99,7 +99,7 @@ class ProcessDriver:
     # --- driver-specific parts ---
 
     def _order(self, attempt: Attempt, common: Common) -> TaskCommand:
-        """Return the order for the launcher. Raises `InvalidConfig` or `StartFailed`."""
+        """Return the launcher's command. Raises `InvalidConfig` or `StartFailed`."""
         raise NotImplementedError
 
     def _process(self, started: StartedTask, descriptor: int | None) -> ProcessHandle:
@@ -116,7 +116,7 @@ class ProcessDriver:
     # --- common parts ---
 
     def _attributes(self, attributes: Mapping[str, str]) -> Fingerprint:
-        """Return the node attributes of the driver and of its process tracking."""
+        """Return the node attributes of the driver, including those of the process tracking."""
         if problem := self._launcher.walls.tools:
             return Fingerprint(trouble=problem)
         prefix = f"driver.{self.name}"
@@ -169,13 +169,13 @@ class ProcessDriver:
                 process.release()
 
     def _group(self, trace: ClaimRecord, alloc_id: str, task: str) -> ProcessGroup:
-        """Return the group of an attempt, even if a daemon with other privileges started it."""
+        """Return the process group of an attempt, also of a daemon with other privileges."""
         if trace.group.startswith("/"):
             return CgroupV2(trace.group)
         return self._groups.of(alloc_id, task)
 
     async def _find(self, alloc_id: str, task: str, number: int) -> tuple[ClaimRecord, int | None]:
-        """Return the trace of an attempt, and a pidfd of its shim if it is alive."""
+        """Return the claim record of an attempt, and a pidfd of its shim if the shim is alive."""
         request = FindAttempt(allocation=alloc_id, task=task, attempt=number)
         while True:
             claimed, descriptor = await self._launcher.adopt(request)
@@ -184,7 +184,7 @@ class ProcessDriver:
             await trio.sleep(SOON)  # the shim is running and about to write its line
 
     async def _present(self, attempt: Attempt) -> ProcessHandle | None:
-        """Return an attempt that was started before, or None."""
+        """Return the handle of an attempt that was started before, or None."""
         trace, descriptor = await self._find(attempt.alloc_id, attempt.task, attempt.number)
         if descriptor is None and not trace.shim:
             return None
@@ -233,7 +233,7 @@ class ProcessDriver:
         entries = self._bounds.entries(attempt.alloc_id, attempt.task, limits)
         try:
             task_command = self._order(attempt, self._common(attempt, [group.entry, *entries]))
-        # An input of the start may be gone since then.
+        # An input of the start may no longer exist.
         except (StartFailed, InvalidConfig, OSError):
             if (found := await self._present(attempt)) is not None:
                 return found
@@ -263,7 +263,7 @@ class ProcessDriver:
         return self._process(self._started(attempt, trace), watched)
 
     def _common(self, attempt: Attempt, entries: Sequence[str]) -> Common:
-        """Return the order fields common to all drivers."""
+        """Return the command fields that all drivers share."""
         env = attempt.env
         return {
             "user": attempt.user,

@@ -52,11 +52,11 @@ class ProcessGroup(Protocol):
 
 
 class ProcessGroups(Protocol):
-    """The mechanism by which this host tracks the processes of attempts."""
+    """The mechanism that tracks the processes of attempts on this host."""
 
     @property
     def attributes(self) -> dict[str, str]:
-        """Return the node attributes, such as whether all processes are certain to be found."""
+        """Return the node attributes, such as whether tracking finds all processes."""
         ...
 
     @property
@@ -69,9 +69,9 @@ class ProcessGroups(Protocol):
         ...
 
     def delegate(self, owner: tuple[int, int]) -> None:
-        """Create the parent and delegate it to a user. Raises `OSError`."""
+        """Create the parent cgroup and delegate it to a user. Raises `OSError`."""
         ...
 
     def release(self) -> bool:
-        """Release the parent; return whether no group is in use."""
+        """Remove the parent cgroup if it is empty; return whether no group is in use."""
         ...

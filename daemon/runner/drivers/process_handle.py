@@ -1,4 +1,4 @@
-"""A task as a local process: watched through its shim, and killed with all its children."""
+"""A task that runs as a local process: its shim is watched, and all its processes are killed."""
 
 import logging
 import os
@@ -24,9 +24,9 @@ from daemon.runner.drivers.limits import LimitEnforcer
 from daemon.runner.drivers.process_group import ProcessGroup
 
 SOON = 0.002  # seconds between two polls for a shim's first or last line
-# One at a time, so that a hundred tasks that are measured together leave the loop to others.
+# Measures one task at a time, so that a burst of measurements does not block the event loop.
 _READING = trio.CapacityLimiter(1)
-_AGAIN = 0.05  # seconds between two kills of a task that had not begun at the first one
+_AGAIN = 0.05  # seconds between two signals to a task that had not begun at the first one
 
 _FOR_SHIM = 2.0  # seconds for a shim to start its task, or to record the end of a killed one
 
@@ -48,7 +48,7 @@ class LimitedTask(msgspec.Struct, frozen=True):
         return self.bounds.killed(self.alloc_id, self.task)
 
     def account(self) -> CpuAccount | None:
-        """Return the total usage, if it is measured."""
+        """Return the total CPU and memory usage; None if it is not measured."""
         return self.bounds.account(self.alloc_id, self.task)
 
     def remove(self) -> None:
@@ -73,7 +73,7 @@ class StartedTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessHandle:
-    """A started attempt with its shim. Without a pidfd, the shim has exited already."""
+    """A started attempt with its shim. Without a pidfd, the shim has already exited."""
 
     is_walled = False
 
@@ -143,7 +143,7 @@ class ProcessHandle:
         return trace.end
 
     async def _clear(self) -> str:
-        """Kill everything in the group; return the error or an empty string."""
+        """Kill all processes in the group; return the error or an empty string."""
         try:
             return await self._group.clear(self._launcher, self._started.number)
         except (OSError, ValueError) as error:
@@ -161,9 +161,9 @@ class ProcessHandle:
             await trio.sleep(SOON)
 
     async def _send(self, number: signals.Signals, *, to_shim: bool = False) -> bool:
-        """Send a signal; return whether that was possible.
+        """Send a signal; return whether it was sent.
 
-        It is not while the main process has not replaced the shim's child shell.
+        It is not sent until the main process has replaced the shim's child shell.
         """
         if self._descriptor is None:
             return False
@@ -192,7 +192,7 @@ class ProcessHandle:
         return await self._force()
 
     async def _force(self) -> str:
-        """Kill all processes, and finally a shim without a task.
+        """Kill all processes, and then a shim without a task; return the error or an empty string.
 
         The main process is killed even if it has left the group.
         """
@@ -210,7 +210,7 @@ class ProcessHandle:
         return self._trouble
 
     async def _wake(self) -> None:
-        """Resume a shim that its task has stopped, because it must record the exit status."""
+        """Resume a shim that its task has stopped, because the shim must record the exit status."""
         await self._send(signals.SIGCONT, to_shim=True)
 
     async def usage(self) -> UsageReading:

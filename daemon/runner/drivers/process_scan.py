@@ -90,11 +90,11 @@ class ProcessScanner:
         """Do nothing."""
 
     def release(self) -> bool:
-        """Do nothing."""
+        """Return true: there is no cgroup to remove."""
         return True
 
     async def scan_attempt(self, launcher: Launcher, mark: ScanTarget) -> list[int]:
-        """Return the processes of an attempt from a scan that began after the call."""
+        """Return the process IDs of an attempt, from a scan that began after the call."""
         self._wanted.add(mark)
         self._found.pop(mark, None)
         async with self._lock:

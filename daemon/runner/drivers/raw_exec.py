@@ -14,7 +14,7 @@ from daemon.runner.drivers.process_driver import Common, ProcessDriver
 from daemon.runner.drivers.process_group import ProcessGroups
 
 _DISABLED = "raw_exec is off: set raw_exec = true in the agent's configuration, or use exec"
-_UNENFORCED = {"unenforced.isolation": "a task sees the whole machine as its user does"}
+_UNENFORCED = {"unenforced.isolation": "a task can access all that its user can access"}
 
 
 class RawExecConfig(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ class RawExecConfig(msgspec.Struct, frozen=True):
 
 
 class RawExecDriver(ProcessDriver):
-    """The driver."""
+    """The driver `raw_exec`."""
 
     name = "raw_exec"
     file_owner_rule: Whose = "raw_exec"

@@ -35,9 +35,9 @@ from storage.errors import Refused
 
 _OWN = "."  # names of internal files begin with this
 _LOGS = f"{SHARED}/logs"
-_LONGEST = 255  # bytes of a name
-MOST_ENTRIES = 100_000  # of a directory; a task can create as many as its disk takes
-FEW_ENTRIES = 500  # that the event loop sorts or encodes in a millisecond
+_LONGEST = 255  # bytes of a file name
+MOST_ENTRIES = 100_000  # entries of a directory; a task can create more than that
+FEW_ENTRIES = 500  # entries that the event loop sorts or encodes in one millisecond
 _SNIFFED = 512  # bytes from which the content type is guessed
 _UNKNOWN = "application/octet-stream"
 _TEXT = "text/plain; charset=utf-8"
@@ -57,7 +57,7 @@ _BINARY = frozenset(range(0x20)) - frozenset(b"\t\n\f\r\x1b")
 
 
 class FileAccessDenied(Refused):
-    """A file is secret; the message is Nomad's."""
+    """The content of a file is secret. The message is Nomad's."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"Reading secret file prohibited: {path}")
@@ -99,7 +99,7 @@ class File(Protocol):
         ...
 
     async def fetch(self, offset: int, most: int) -> bytes:
-        """Return bytes as `read` does, possibly in a thread."""
+        """Return bytes as `read` does; read in a thread if that may block."""
         ...
 
 
@@ -176,7 +176,7 @@ class AllocFiles:
         self._logs, self._sees_secrets = logs, sees_secrets
 
     def full(self, path: str) -> str:
-        """Return a path on the host, for display. Raises `PathEscape`."""
+        """Return the full path on the host, for messages. Raises `PathEscape`."""
         below = relative_path(path)
         return f"{self._root}/{below}" if below else self._root
 
@@ -259,7 +259,7 @@ class AllocFiles:
 
 
 async def is_there(launcher: Launcher, alloc_id: str) -> bool:
-    """Return whether an allocation has a directory or retained logs."""
+    """Return whether an allocation has a directory or retained logs on disk."""
     try:
         await launcher.open(OpenFile(allocation=alloc_id, path="", sees_secrets=False))
     except FileNotFoundError:

@@ -31,7 +31,7 @@ _log = logging.getLogger("steward.runner")
 
 
 class LogManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The owner of logs, and the log settings of each task."""
+    """The content of `.about`: the owner of the logs, and the log settings of each task."""
 
     namespace: str
     job_id: str

@@ -23,7 +23,7 @@ from daemon.runner.core.task_log import LogSegment, Place, Stream, TaskLog
 # Seconds between two passes. Logs can exceed their limit by the output of all tasks in this time.
 # Shorter periods would only slow down the writers.
 _PERIOD = 1.0
-_BLOCK = 4096  # holes consist of whole blocks
+_BLOCK = 4096  # alignment: holes consist of whole blocks
 _LARGEST = 4 << 40  # bytes: file systems allow 16 TiB or more
 _COPY_AT_ONCE = 4 << 20  # bytes
 _UNFINISHED = ".copy"
@@ -47,7 +47,7 @@ class LogWriters(Protocol):
 
 
 class _Watched:
-    """A log under rotation."""
+    """A log that the loop rotates."""
 
     def __init__(self, log: TaskLog, writers: LogWriters) -> None:
         self.log, self.writers = log, writers
@@ -133,7 +133,7 @@ class LogRotator:
             _report.warning("cannot trim %s: %s", log.name(0), error)
 
     def _drop(self, log: TaskLog, stream: Stream, written: OpenedFile) -> int:
-        """Punch a hole over the data before the retained range; return its end.
+        """Punch a hole over the data before the retained range; return the end of the hole.
 
         Raises `HolePunchUnsupported` or `OSError`.
         """
@@ -174,7 +174,8 @@ class LogRotator:
 def _forget(log: TaskLog, moved: list[LogSegment], first: int) -> None:
     """Delete moved data before the retained range.
 
-    The name of the last piece gives the start offset of the log, so an empty file replaces it.
+    The name of the last file gives the start offset of the log, so an empty file replaces that
+    file.
     """
     for piece in moved:
         last = piece is moved[-1]

@@ -1,9 +1,9 @@
 """Run service checks periodically while their service is registered.
 
 Results are stored in memory only and determine the health of the allocation. A new daemon repeats
-all checks. A check has a timeout and reads a limited number of bytes. So an endpoint that hangs or
-never ends does no harm. The job's author chooses the address of a service. Checks therefore obey
-the egress policy of the daemon and follow no redirects.
+all checks. A check has a timeout and reads a limited number of bytes. An endpoint that hangs or
+answers endlessly therefore does no harm. The job's author chooses the address of a service. Checks
+therefore obey the egress policy of the daemon and follow no redirects.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -27,8 +27,8 @@ from storage.records.task import Check
 _FENCED = "check"
 _MOST = 3072  # bytes of an answer that are shown
 _FAILED = 400  # HTTP statuses from this one on are failures
-_READINESS = "ignore"  # on_update: the check does not affect the allocation's health
-# Left as they are in a path; other invalid characters are percent-encoded.
+_READINESS = "ignore"  # with on_update = ignore, a check does not affect the allocation's health
+# Characters that stay unchanged in a path; other invalid characters are percent-encoded.
 _AS_IT_IS = "/?&=%:@!$'()*+,;~"
 _INITIAL = {"passing": CheckStatus.SUCCESS, "critical": CheckStatus.FAILURE}
 _GRACE = SECOND  # default grace period after a start
@@ -62,7 +62,7 @@ class CheckRunner:
 
     @property
     def results(self) -> list[CheckResult]:
-        """Return the last result of each check."""
+        """Return the latest result of each check."""
         return list(self._found.values())
 
     def healthy_since(self, probes: Iterable[CheckTarget]) -> int | None:
@@ -153,7 +153,7 @@ class CheckRunner:
     ) -> None:
         """Record a result; None means that the threshold is not reached yet.
 
-        A check that was removed in the meantime may still have a result, which is ignored.
+        The result of a check that was removed in the meantime is ignored.
         """
         if (before := self._found.get(probe.id)) is None:
             return
@@ -171,7 +171,7 @@ class CheckRunner:
 
 
 def _threshold(check: Check, status: CheckStatus) -> int:
-    """Return how many consecutive equal results are needed before a result counts."""
+    """Return the number of consecutive equal results after which a result counts."""
     if status == CheckStatus.SUCCESS:
         return check.success_before_passing
     return check.failures_before_critical

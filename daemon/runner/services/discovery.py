@@ -24,7 +24,7 @@ from storage.records.task import Task
 
 
 class ServiceRegistrar:
-    """The services of one allocation. `is_ending` removes it from the catalog for new clients."""
+    """The services of one allocation. `is_ending` hides it from new clients."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class ServiceRegistrar:
 
     @property
     def results(self) -> list[CheckResult]:
-        """Return the last results of the checks."""
+        """Return the latest results of the service checks."""
         return self._checks.results
 
     def healthy_since(self) -> int | None:
@@ -59,7 +59,7 @@ class ServiceRegistrar:
         return self._checks.healthy_since(probes(self._service_context(), self._active()))
 
     def failing_checks(self) -> list[CheckResult]:
-        """Return the last results of the checks that keep the allocation from being healthy."""
+        """Return the results of the failing checks that make the allocation unhealthy."""
         return self._checks.failing(probes(self._service_context(), self._active()))
 
     def offers(self) -> list[ServiceAddress]:
@@ -87,7 +87,7 @@ class ServiceRegistrar:
 
     @property
     def exists(self) -> bool:
-        """Return whether there is any service."""
+        """Return whether the allocation has any service."""
         instance = self._instance()
         return bool(instance.group.services) or any(task.services for task in instance.tasks)
 

@@ -31,7 +31,7 @@ class ServiceContext(msgspec.Struct, frozen=True, kw_only=True):
     allocation: Allocation
     group: TaskGroup
     datacenter: str
-    address: str  # of the node
+    address: str  # address of the node
     inside: str = ""  # address of the allocation on the bridge
     resolve: Resolve
 
@@ -50,13 +50,13 @@ class CheckTarget(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     check: Check
     service: str
-    task: str  # restarted when the check fails for too long
+    task: str  # the task restarts when the check fails for too long
     address: str
     port: int
 
 
 class ServiceHasNoPort(ValueError):
-    """A service has no port to be reached at."""
+    """A service refers to a port that does not exist."""
 
 
 def active(context: ServiceContext, states: Mapping[str, TaskState]) -> Iterator[ActiveService]:

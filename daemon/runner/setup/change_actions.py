@@ -54,7 +54,7 @@ async def apply_change(
     note: Callable[[TaskEvent], None],
     now: Callable[[], int],
 ) -> None:
-    """Run change actions, merged into as few steps as possible."""
+    """Merge the change actions and run each result once."""
     for action in _summed_up(actions):
         if action.mode == "restart":
             await task.restart(description=action.description)
@@ -65,7 +65,7 @@ async def apply_change(
 
 
 def _summed_up(actions: list[ChangeAction]) -> list[ChangeAction]:
-    """Return the merged actions: a restart makes all others redundant."""
+    """Return the merged actions; a restart replaces all others."""
     if restart := next((action for action in actions if action.mode == "restart"), None):
         return [restart]
     signals = {action.signal: action for action in actions if action.mode == "signal"}

@@ -30,16 +30,16 @@ from storage.queries import kept_files, payload_files
 from storage.store import Store
 from storage.writer import Transaction
 
-MOST_FILES = 100  # of one task
+MOST_FILES = 100  # files of one task
 _MOST_REASONS = 20
 _MOST_REASON = 1000  # characters
-_MOST_PART = 1024 * 1024  # bytes, more than the launcher sends in one message
-_AT_ONCE = 32  # collections, each of another namespace; each waits in a thread
+_MOST_PART = 1024 * 1024  # more bytes than the launcher sends in one message
+_AT_ONCE = 32  # concurrent collections, each of another namespace; each occupies a thread
 _part = msgspec.msgpack.Decoder(FilePart)
 
 
 class KeptFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of kept files and their bytes, and why files were not kept."""
+    """The number of kept files, their total bytes, and the reasons for files that were not kept."""
 
     number: int = 0
     size: int = 0
@@ -47,7 +47,7 @@ class KeptFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _FaultyStream(Exception):
-    """The stream breaks its rules."""
+    """The stream violates its format."""
 
 
 class _StreamEnded(_FaultyStream):
@@ -55,7 +55,7 @@ class _StreamEnded(_FaultyStream):
 
 
 class FileKeeper:
-    """Keeps files of tasks. `staging` is a directory that only the daemon can access."""
+    """Keeps files of ended tasks. `staging` is a directory that only the daemon can access."""
 
     _threads = trio.CapacityLimiter(_AT_ONCE)
     _turns: ClassVar[WeakValueDictionary[str, trio.Lock]] = WeakValueDictionary()  # by namespace
@@ -66,7 +66,7 @@ class FileKeeper:
     async def keep(
         self, files: TaskFiles, namespace: str, patterns: Sequence[str], now: int
     ) -> KeptFiles:
-        """Keep the files of a task that match patterns, in place of those kept before."""
+        """Keep the files of a task that match patterns, and replace those kept before."""
         async with self._turns.setdefault(namespace, trio.Lock()):
             holder = f"{files.allocation}/{files.task}"
             available = partial(self._payloads.room, namespace=namespace, holder=holder)
@@ -126,7 +126,7 @@ class FileKeeper:
 
 
 class KeptPaths:
-    """The result of a collection: `entries` has digest and size by path."""
+    """The result of a collection. `entries` has the digest and the size of each file by path."""
 
     def __init__(self) -> None:
         self.entries: dict[str, tuple[str, int]] = {}
@@ -141,7 +141,7 @@ class KeptPaths:
 
 
 class _Intake(KeptPaths):
-    """The files of one stream. A file has at most `most` bytes; `left` bytes may still follow."""
+    """Receives one stream. A file may have `most` bytes; `left` is the remaining total in bytes."""
 
     def __init__(
         self, take_in: Callable[..., Awaitable[None]], most: int, workshop: str, bytes_left: int
@@ -205,9 +205,9 @@ def why_unnamed(path: bytes) -> str:
     except UnicodeDecodeError:
         return "its name is not UTF-8"
     if any(name in ("", ".", "..") for name in text.split("/")):
-        return "its name leads elsewhere"
+        return "its path has an empty, '.' or '..' component"
     if len(path) > MOST_TEXT or not text.isprintable():
-        return "its name has characters that cannot be shown"
+        return "its name has unprintable characters"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""The secrets that one task received, for masking. They are stored before the task can see them."""
+"""The secrets of one task, for masking its output. They are stored before the task gets them."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from typing import Protocol
@@ -22,7 +22,7 @@ class SecretKeeper(Protocol):
         ...
 
     def record_in_use(self, alloc_id: str, task: str, values: Collection[str]) -> None:
-        """Replace the secrets that a task uses, which are dropped last."""
+        """Record which secrets a task uses now; the store drops these last."""
         ...
 
     async def tidy(self, has_logs: Callable[[str], Awaitable[bool]]) -> None:
@@ -31,25 +31,25 @@ class SecretKeeper(Protocol):
 
 
 _JOB_FILE = "the job file"  # a source
-_MOST_SOURCES = 1000  # of one task; a template can compute the paths that it reads
+_MOST_SOURCES = 1000  # sources of one task; a template can compute the paths that it reads
 
 
 class GivenSecrets:
-    """The secrets of one task. Without a keeper, they last as long as the daemon."""
+    """The secrets of one task. Without a keeper, they are only in memory."""
 
     def __init__(
         self, keeper: SecretKeeper | None = None, alloc_id: str = "", task: str = ""
     ) -> None:
         self._keeper, self._alloc_id, self._task = keeper, alloc_id, task
         self._secrets = TaskSecrets()
-        self._in_use: dict[str, dict[str, None]] = {}  # by source, the latest last
-        self._recalled: frozenset[str] = frozenset()  # stored, and perhaps in use
+        self._in_use: dict[str, dict[str, None]] = {}  # by source; the latest source is last
+        self._recalled: frozenset[str] = frozenset()  # stored secrets, used now or earlier
         self._unstored: list[str] = []
 
     def add(self, source: str, *secrets: str) -> None:
-        """Add the secrets of a source that the task will receive, or has received.
+        """Add the secrets that the task receives from a source, and replace the earlier ones.
 
-        They replace the previous ones of this source, which are no longer in use.
+        The replaced secrets are no longer in use, but still masked.
         """
         before = self._in_use.pop(source, {})
         present = dict.fromkeys(filter(None, secrets))

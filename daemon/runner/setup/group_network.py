@@ -17,7 +17,7 @@ from storage.records.group import TaskGroup
 from storage.records.node import BRIDGE_PLUGINS, NO_BRIDGE
 from storage.records.task import Network, NetworkDNS
 
-INTERFACE = "eth0"  # in the group's network
+INTERFACE = "eth0"  # interface in the group's network
 _VERSION = "1.0.0"  # for the constraint that Nomad adds to a group with mode bridge
 
 _log = logging.getLogger("steward.runner")
@@ -26,8 +26,8 @@ _log = logging.getLogger("steward.runner")
 def bridge_attributes(problem: str) -> Mapping[str, str]:
     """Return the attributes of a node; `problem` is the reason why it has no bridge, or empty.
 
-    Steward runs no CNI plugins. It declares those whose work its bridge does, because groups require
-    them by an implicit constraint.
+    Steward runs no CNI plugins. It declares the plugins that its bridge replaces, because groups
+    require them by an implicit constraint.
     """
     if problem:
         return {NO_BRIDGE: problem}
@@ -72,7 +72,7 @@ def forwarded_ports(instance: TaskInstance) -> list[ForwardedPort]:
     ports = instance.allocation.placement.resources.shared.ports or []
     if len(ports) > MOST_PORTS:
         raise Refused(
-            f"the group has {len(ports)} ports; a bridge forwards {MOST_PORTS} of a group"
+            f"the group has {len(ports)} ports; a bridge forwards at most {MOST_PORTS} for a group"
         )
     for port in ports:
         if ":" in port.host_ip:

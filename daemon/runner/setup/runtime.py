@@ -1,4 +1,4 @@
-"""The runtime that all allocations of a node share."""
+"""The runtime context: the parts and values that all allocations of a node share."""
 
 from collections.abc import Callable, Mapping, Set
 from pathlib import Path
@@ -63,7 +63,7 @@ class VariableReader(Protocol):
 class TaskToken(Protocol):
     """A Vault token of a task. Times and durations are nanoseconds.
 
-    The secret is only known right after the token was created.
+    The secret is only available right after the token is created.
     """
 
     @property
@@ -108,7 +108,7 @@ class TokenProvider(Protocol):
         ...
 
     def is_secret(self, accessor: str, secret: str) -> bool:
-        """Return whether `secret` belongs to the valid token with this accessor."""
+        """Return whether `secret` is the secret of the valid token with this accessor."""
         ...
 
     async def end(self, accessor: str) -> None:
@@ -117,8 +117,8 @@ class TokenProvider(Protocol):
 
 
 def unguarded() -> tuple[bool, str]:
-    """Return that no egress policy is enforced."""
-    return False, "task_egress is open: tasks can reach every host that the machine can reach"
+    """Return the egress state of a host without a policy: not enforced, and the reason."""
+    return False, "task_egress is open: tasks can connect to every address that the host can reach"
 
 
 class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,8 +135,8 @@ class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True):
     store: Store
     variables: VariableReader  # variables of the store
     launcher: Launcher  # performs privileged operations
-    secret_dirs: SecretsTmpfs  # on tmpfs
-    credentials: TokenProvider  # of the Vault API
+    secret_dirs: SecretsTmpfs  # secrets directories on tmpfs
+    credentials: TokenProvider  # issues tokens of the Vault API
     rendering: trio.CapacityLimiter  # limits concurrent slow template renderings
     clock: Clock
     fences: Fences
@@ -144,7 +144,7 @@ class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True):
     reports: ReportQueue
     sweeper: LogRotator
     fetcher: "Callable[[], ArtifactFetcher]"
-    permit: Permit  # for addresses that a job names
+    permit: Permit  # checks addresses that a job names
     volumes: Mapping[str, HostVolume]  # by name
     values: dict[str, str]
     environment: Mapping[str, str]
@@ -154,11 +154,11 @@ class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True):
     issuer: str  # issuer URL of workload identity tokens
     claims: Mapping[str, str]  # additional claims that an identity may request
     disk_is_limit: bool  # stop allocations that exceed their disk limit
-    task_socket: Path  # socket of the API for tasks
+    task_socket: Path  # path of the socket of the API for tasks
     listeners: Listeners
     chance: Callable[[], float]  # return a random number in [0, 1)
     traffic: Traffic = no_traffic
-    egress: Callable[[], tuple[bool, str]] = unguarded  # state of the egress policy
+    egress: Callable[[], tuple[bool, str]] = unguarded  # returns the state of the egress policy
     # Whether git runs in a sandbox, or why not; and the allocations of its open sandboxes, which no
     # store knows.
     git: tuple[bool, str] = (False, "")

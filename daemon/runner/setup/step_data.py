@@ -43,8 +43,8 @@ _SHORT = 1024  # characters of outputs that are parsed on the event loop
 class StepData(msgspec.Struct, frozen=True):
     """The results of earlier steps.
 
-    `values` are references with their values. `needs` is the content of `needs.json`; empty if the
-    step needs nothing. `environment` are the variables for the item of a list.
+    `values` has the text of each reference. `needs` is the content of `needs.json`, empty if the
+    step needs nothing. `environment` has the variables for the item of a list.
     """
 
     values: dict[str, str] = {}
@@ -58,7 +58,7 @@ class StepData(msgspec.Struct, frozen=True):
 
 
 class _Need(msgspec.Struct, frozen=True):
-    """A step in `needs.json`."""
+    """One earlier step, as `needs.json` describes it."""
 
     outcome: str
     state: str
@@ -70,7 +70,7 @@ class _Need(msgspec.Struct, frozen=True):
 
 
 def is_independent(instance: TaskInstance) -> bool:
-    """Return whether the step of a task uses no results of other steps."""
+    """Return whether the step of an allocation uses no results of other steps."""
     return not NEEDS.of(instance.group.meta) and not lists.has_list(instance.group)
 
 
@@ -100,7 +100,7 @@ def load(db: ReadSnapshot, instance: TaskInstance) -> StepData:
     try:
         item = lists.item(group, index, text)
     except lists.Faulty as error:
-        raise Refused(f"its list: {error}") from error
+        raise Refused(f"the list of the step: {error}") from error
     return StepData(values | lists.values(item, index), document, lists.environment(item))
 
 
@@ -135,7 +135,7 @@ def _needed_steps(instance: TaskInstance) -> tuple[str, ...]:
 
 
 class _Reader:
-    """The stored steps of a run with their outputs, each read once.
+    """Reads the stored steps of a run and their outputs, each only once.
 
     All lists together have a limited number of values, so that a thread needs little memory.
     """
@@ -144,13 +144,13 @@ class _Reader:
         self._db, self._run = db, run
         self._groups = lists.resolved_groups(instance.job)
         self._index = max(instance.allocation.index, 0)
-        self._own = frozenset[str]()  # steps of which the own element counts
+        self._own = frozenset[str]()  # steps of which only the element with the same index counts
         if lists.element_needs(instance.group):
             name = instance.group.name
             self._own = counterparts(stored_graph(instance.job), {name})[name]
         self._steps: dict[str, RunStep] = {}
         self._outputs: dict[str, list[StepOutputs]] = {}
-        self._number = 0  # values of all lists
+        self._number = 0  # number of values of all lists so far
 
     def value(self, reference: lists.Reference) -> str:
         """Return the text of a reference. Raises `outputs.TooManyValues`."""
@@ -232,8 +232,8 @@ async def prepare(files: TaskFiles, step_data: StepData) -> None:
 class _Stored(msgspec.Struct, frozen=True):
     """The stored outputs of an allocation by task.
 
-    `of_step` counts the bytes that the other elements of the same step stored. `of_run` counts the
-    bytes of the other elements of the run.
+    `of_step` is the number of bytes that other elements of the step stored. `of_run` is that of the
+    other elements of the run.
     """
 
     by_task: dict[str, dict[str, str]]
@@ -261,7 +261,8 @@ async def collect(
 ) -> str:
     """Add the outputs of a task that has ended to the report of its allocation.
 
-    Return why a success does not count, or an empty text. Faulty outputs of a failure are left out.
+    Return the reason if a successful task counts as failed, or an empty text. Faulty outputs of a
+    failed task are ignored.
     """
     try:
         text = await _content(files, end)
@@ -293,11 +294,11 @@ def _check(
 ) -> None:
     """Raise `Refused` if outputs repeat those of another task, or exceed a limit.
 
-    `unstored` are the bytes of other elements in reports that wait: of the step, and of the run.
+    `unstored` has the bytes of other elements in unstored reports: of the step, and of the run.
     """
     for task, known in outputs_of_others.items():
         if repeated := sorted(outputs_of_task.keys() & known.keys()):
-            raise Refused(f"task {task} has written the output {repeated[0]} already")
+            raise Refused(f"task {task} has already written the output {repeated[0]}")
     size = len(encode(outputs_of_task))
     of_others = sum(len(encode(task_outputs)) for task_outputs in outputs_of_others.values())
     for limit, before, scope in (

@@ -161,7 +161,7 @@ def _volume(host: RuntimeContext, instance: TaskInstance, name: str) -> HostVolu
 
 
 def _features(instance: TaskInstance, task: Task) -> Iterator[str]:
-    """Yield the host features that the constraints of a task require from a cluster."""
+    """Yield the host features that a cluster must provide, from the constraints of a task."""
     for block in (instance.job.constraints, instance.group.constraints, task.constraints):
         for feature in block or ():
             match = _FEATURE.fullmatch(feature.l_target)
@@ -185,7 +185,7 @@ def _names(
 
 
 class TaskSetup:
-    """The inputs of one task. `note` emits an event immediately, `tell` runs change actions."""
+    """Prepares the inputs of a task. `note` emits an event, `tell` runs change actions."""
 
     def __init__(
         self,
@@ -198,7 +198,8 @@ class TaskSetup:
     ) -> None:
         self._host, self._instance, self._name = host, instance, task.name
         self._note, self._tell, self._report = note, tell, report
-        # Of the span of the allocation. A later change of the allocation has another origin.
+        # The origin is that of the allocation's span, because a later change of the allocation has
+        # another origin.
         self._origin = instance().allocation.request_id
         self._root = host.directory(instance().allocation.id)
         self._files = TaskFiles(
@@ -226,10 +227,10 @@ class TaskSetup:
             self._secrets,
         )
         self._templates = self._writer()
-        self._step: StepData | None = None  # of a workflow
+        self._step: StepData | None = None  # data of the step, in a workflow
 
     def _writer(self) -> "TemplateRunner | None":
-        """Return the template writer of the task, or None without templates."""
+        """Create the template runner of the task; return None if it has no templates."""
         host, task = self._host, self._task
         if not task.templates:
             return None
@@ -321,7 +322,7 @@ class TaskSetup:
 
     @property
     def _values(self) -> Mapping[str, str]:
-        """Return the values of references: those of the node, and outputs of earlier steps."""
+        """Return the values for references: those of the node, and the outputs of earlier steps."""
         node = self._host.values
         return {**node, **self._step.values} if self._step and self._step.values else node
 
@@ -423,7 +424,7 @@ class TaskSetup:
 
     @property
     def may_be_slow(self) -> bool:
-        """Return whether setting up the task may take noticeable time."""
+        """Return whether the setup of the task may take noticeable time."""
         task = self._task
         return bool(task.artifacts or task.templates or task.secrets_config)
 
@@ -433,7 +434,7 @@ class TaskSetup:
         try:
             await self.load_step()
         except Refused as error:
-            text = f"the results of earlier steps cannot be given: {error}"
+            text = f"cannot provide the results of earlier steps: {error}"
             self._note(task_events.setup_failure(self._now(), text))
             return AttemptOutcome.UNRECOVERABLE
         try:
@@ -454,13 +455,13 @@ class TaskSetup:
         try:
             await self._identities.deliver(instance.allocation, instance.job, self._now())
         except (Refused, OSError) as error:
-            self._note(task_events.setup_failure(self._now(), f"no identity can be given: {error}"))
+            self._note(task_events.setup_failure(self._now(), f"no identity token: {error}"))
             return AttemptOutcome.UNRECOVERABLE
         try:
             if self._task.secrets_config is not None:
                 await self._token.deliver()
         except (Refused, OSError) as error:
-            self._note(task_events.secrets_failure(self._now(), f"no token can be given: {error}"))
+            self._note(task_events.secrets_failure(self._now(), f"no Vault token: {error}"))
             return AttemptOutcome.UNRECOVERABLE
         if (outcome := await self._prepare_step()) is not None:
             return outcome
@@ -500,7 +501,7 @@ class TaskSetup:
             await import_in_thread(_FETCH)
             from daemon.runner.setup.artifacts.fetch import FetchFailed
         except (ImportError, OSError) as error:
-            text = f"the part that downloads artifacts is missing: {error}"
+            text = f"the module that downloads artifacts cannot be loaded: {error}"
             self._note(task_events.download_failed(self._now(), text))
             return AttemptOutcome.FAILED
         self._note(task_events.downloading(self._now()))
@@ -590,7 +591,7 @@ class TaskSetup:
         try:
             await self._identities.recall(instance.allocation, instance.job, began, self._now())
         except (Refused, OSError) as error:
-            self._note(task_events.setup_failure(self._now(), f"no identity can be given: {error}"))
+            self._note(task_events.setup_failure(self._now(), f"no identity token: {error}"))
         if self._task.secrets_config is not None:
             await self._token.recall()
         if self._templates is not None:

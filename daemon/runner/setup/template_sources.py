@@ -48,7 +48,7 @@ class TemplateSources:
         instance: Callable[[], TaskInstance],
         secrets: GivenSecrets | None = None,
     ) -> None:
-        """Note the values of all variables that are read in `secrets`."""
+        """Initialize; add the values of all variables that are read to `secrets`."""
         self._ground, self._instance = ground, instance
         self.refusals: dict[LookupKey, str] = {}
         self.secrets = secrets or GivenSecrets()
@@ -109,7 +109,7 @@ class TemplateSources:
         return result
 
     async def signatures(self, lookups: Iterable[LookupKey]) -> dict[str, Signature | None]:
-        """Return the signatures of the files that were read."""
+        """Return the signature of each file that was read, by path; None if it is missing."""
         names = {lookup.name for lookup in lookups if lookup.kind == LookupType.FILE}
         return {name: await self._signature(name) for name in sorted(names)}
 

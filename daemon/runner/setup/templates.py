@@ -32,11 +32,11 @@ from storage.records.task import Template
 
 _PACE = 0.1  # seconds between two changes that are handled
 _FILES_AGAIN = 1.0  # seconds between two polls of files
-_ROUNDS = 20  # of lookups that depend on other lookups
+_ROUNDS = 20  # rounds of lookups that depend on other lookups
 _SHORT = 16 * 1024  # characters; longer templates are parsed in a thread
 # Characters of an environment; a longer one is parsed in a thread. A line of four takes 2 µs.
 _SHORT_ENVIRONMENT = 4 * 1024
-_MOST_VARIABLES = 1000  # of one template
+_MOST_VARIABLES = 1000  # variables of one template
 _SHOWN = 3  # missing items named in an event
 _PERMISSIONS = 0o777  # permission bits only, without set-user-ID and similar
 _DEFAULT_PERMISSIONS = 0o644
@@ -45,7 +45,7 @@ RESTARTED = "Template with change_mode restart re-rendered"
 
 
 class TemplateWriter(msgspec.Struct, frozen=True, kw_only=True):
-    """The dependencies for rendering one task's templates. `note` emits an event immediately."""
+    """The dependencies of a `TemplateRunner`. `note` emits an event immediately."""
 
     host: RuntimeContext
     files: TaskFiles
@@ -55,7 +55,7 @@ class TemplateWriter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TemplateRunner:
-    """The templates of one task."""
+    """Renders and rewrites the templates of one task."""
 
     def __init__(self, writer: TemplateWriter, instance: Callable[[], TaskInstance]) -> None:
         self._desk, self._instance = writer, instance
@@ -70,7 +70,7 @@ class TemplateRunner:
         self._lookups: set[LookupKey] = set()
         self._read_files: dict[str, object] = {}  # signatures from before each file was read
         self._reported = ""  # last reported missing item or error
-        self._is_fresh = False  # rendered for an attempt whose process has not started
+        self._is_fresh = False  # templates rendered for an attempt whose process has not started
         self.environment: dict[str, str] = {}
 
     @property
@@ -92,7 +92,7 @@ class TemplateRunner:
         ]
 
     async def write_all(self) -> None:
-        """Write all templates as soon as their data is complete. Raises `Refused`."""
+        """Wait until the data of all templates is complete, and write them. Raises `Refused`."""
         try:
             await self._write_all()
         except (TemplateError, OSError) as error:
@@ -165,7 +165,7 @@ class TemplateRunner:
     def _delay(self, changed: list[Template]) -> float:
         """Return a random delay within `splay` in seconds.
 
-        It prevents that all tasks restart together.
+        It prevents all tasks from restarting at the same time.
         """
         longest = max(template.splay for template in changed)
         return self._desk.host.chance() * longest / SECOND
@@ -180,8 +180,8 @@ class TemplateRunner:
     ) -> None:
         """Return when an answer may have changed.
 
-        `read` are the signatures of files that were read. A change since then counts, so that none
-        is missed between the read and the wait.
+        `read` has the signatures of the files that were read. A change since the read counts, so
+        none is missed between the read and the wait.
         """
         before = {**await self._sources.signatures(self._lookups), **(read or {})}
         if before:
@@ -241,7 +241,7 @@ class TemplateRunner:
                     answers[question] = await self._sources.answer(question)
         except TemplateError as error:
             raise TemplateError(f"{template.dest_path}: {error}") from error
-        raise TemplateError(f"{template.dest_path}: lookups depend on further lookups without end")
+        raise TemplateError(f"{template.dest_path}: its lookups keep adding further lookups")
 
     async def _program(self, template: Template) -> ParsedTemplate:
         known = self._programs.get(template.dest_path)
@@ -313,7 +313,7 @@ class TemplateRunner:
         self.environment |= environment
 
     def _emit_problem(self, text: str) -> None:
-        """Emit an event for a problem, but not again while it is the same one."""
+        """Emit an event for a problem, unless the last event had the same text."""
         if text != self._reported:
             self._reported = text
             self._desk.note(task_events.template(self._desk.host.clock.now(), text))

@@ -22,14 +22,14 @@ from storage.records.base import SECOND
 from storage.records.task import SecretsConfig
 
 _FILE = "secrets/vault_token"
-_SOURCE = "token"  # of a secret for masking
+_SOURCE = "token"  # name of this source of secrets, for masking
 _LONGEST = 4096  # bytes of a token file
 _AGAIN = 30.0  # seconds until issuing a token is tried again
 _LEAST = 4  # a token with less than 1/4 of its TTL left is replaced
 
 
 class VaultTokenRenewer:
-    """The token of one task. `note` emits an event immediately."""
+    """Issues and renews the token of one task. `note` emits an event immediately."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class VaultTokenRenewer:
         self.secrets.add(_SOURCE, self._secret)
 
     async def renew_when_due(self) -> list[ChangeAction]:
-        """Renew the token when due; after a replacement return the change action."""
+        """Renew the token if it is due; return the change action if the token was replaced."""
         while True:
             await trio.sleep(max(0, self._due() - self._now()) / SECOND)
             if self._block.allow_token_expiration and self._token is not None:
@@ -112,7 +112,7 @@ class VaultTokenRenewer:
             ]
 
     def _due(self) -> int:
-        """Return the time at half of the token's TTL; now if there is no token."""
+        """Return the renewal time, at half of the TTL, in nanoseconds; now if there is no token."""
         token = self._token
         return (token.renewed_at + token.expires_at) // 2 if token else 0
 

@@ -28,7 +28,7 @@ _MAX_FILE = 16 * 1024  # bytes; longer than any token
 
 
 class IdentitySigner(Protocol):
-    """Signs tokens."""
+    """Signs workload identity tokens."""
 
     def sign(self, claims: Mapping[str, object], key_id: str = "") -> str:
         """Sign claims and return the token."""
@@ -38,8 +38,8 @@ class IdentitySigner(Protocol):
 class IssuerInfo(msgspec.Struct, frozen=True):
     """The issuer, its URL, and the node of the tokens.
 
-    `claims` are additional claims by name. Their texts are interpolated with the node's `values`
-    and with job, group, task and allocation.
+    `claims` are additional claims by name. Their texts can refer to the node's `values`, the job,
+    group, task and allocation.
     """
 
     issuer: str
@@ -56,7 +56,7 @@ class TokenTimes(msgspec.Struct, frozen=True):
 
 
 class WorkloadIdentities:
-    """The identities of one task and their token files."""
+    """Delivers and renews the identity tokens of one task."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class WorkloadIdentities:
 
     @property
     def identities(self) -> list[Identity]:
-        """Return the identities of the task and of its services."""
+        """Return the identities of the task, including those of its services."""
         own = [self._task.identity] if self._task.identity else []
         own = [
             msgspec.structs.replace(identity, service_name="")
@@ -147,7 +147,7 @@ class WorkloadIdentities:
         return min(times, default=None)
 
     async def renew(self, allocation: Allocation, job: Job, now: int) -> list[Identity]:
-        """Renew the tokens that are due, and return their identities."""
+        """Renew all tokens that are due; return their identities."""
         due = [identity for identity, time in self._renewals() if time <= now]
         for identity in due:
             await self._deliver(identity, allocation, job, now)
@@ -221,7 +221,7 @@ def extra_claims(
 
 
 def _of_service(service: Service) -> Identity:
-    """Return the identity of a service; without a block, an empty identity."""
+    """Return the identity of a service; without an identity block, an empty identity."""
     identity = service.identity or Identity()
     name = identity.name or f"service_{service.name}"
     return msgspec.structs.replace(identity, name=name, service_name=service.name)

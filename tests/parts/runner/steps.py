@@ -17,7 +17,7 @@ FAULTY = [
     (f"rm {OUTPUT}; mkdir {OUTPUT}", "its outputs cannot be read"),
     (f"head -c 70000 /dev/zero | tr '\\0' x > {OUTPUT}", "more than 65536 bytes"),
     (f"printf '\\377\\n' > {OUTPUT}", "its outputs are not UTF-8"),
-    (f"echo x > {OUTPUT}", "line 1 of the environment is not NAME=value"),
+    (f"echo x > {OUTPUT}", "line 1 of the environment is not of the form NAME=value"),
     (f"echo a-b=1 > {OUTPUT}", "must have a name of letters, digits and _"),
     (
         f"seq -f 'a%g=1' 129 > {OUTPUT}",

@@ -435,7 +435,7 @@ async def test_artifacts_module_is_imported_in_a_thread_and_can_be_missing(
     async with on_stage(job, tmp_path) as stage:
         pass
     assert stage.status == "failed"
-    text = "the part that downloads artifacts is missing: the disk is gone"
+    text = "the module that downloads artifacts cannot be loaded: the disk is gone"
     assert text in [told for _, _, told in stage.told()]
     assert threads
     assert threading.get_ident() not in threads

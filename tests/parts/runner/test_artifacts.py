@@ -510,7 +510,7 @@ async def test_hard_link_to_a_private_file_is_refused(root: Path, tmp_path: Path
     (folder / "own-name").hardlink_to(secret)
     allowed = fetcher(files_from=(str(folder),))
     for source in (str(folder), f"{folder}/own-name"):
-        with pytest.raises(FetchFailed, match="has 2 names and is not readable by everyone"):
+        with pytest.raises(FetchFailed, match="has 2 hard links and is not world-readable"):
             await allowed.fetch(order(root, source))
     assert there(root) == []
     secret.chmod(0o644)

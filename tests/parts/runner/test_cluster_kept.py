@@ -319,7 +319,7 @@ async def test_file_list_of_a_host_is_validated(sender: Sender) -> None:
     assert await sender.list(b"\0".join([*records, b"f 1 1 ./main/out/cut"])) == (200, "")
     told = await finished(sender)
     assert told == [
-        "out/a\nb: its name has characters that cannot be shown",
+        "out/a\nb: its name has unprintable characters",
         "out/d: it is not a regular file",
         "out/\ufffd: its name is not UTF-8",
         "no file matches alloc/x",

@@ -55,7 +55,7 @@ async def test_missing_programs_are_named(world: FakeSlurm) -> None:
     (world.bin / "srun").unlink()
     (one,) = await found(world)
     assert (one.step, one.good) == ("programs", False)
-    assert one.message.startswith(f"srun: not in {world.bin}, where the daemon looks; install")
+    assert one.message.startswith(f"srun: not in {world.bin}, the daemon's search path; install")
 
 
 async def test_unreachable_controller_gets_no_further_queries(world: FakeSlurm) -> None:

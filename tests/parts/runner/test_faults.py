@@ -50,7 +50,7 @@ async def test_thousand_open_sessions_are_accepted_and_further_ones_refused(worl
             nursery.start_soon(talk, client)
         for client in clients:
             await client.until_seen("here")
-        with pytest.raises(Refused, match=f"{_MOST_SESSIONS} exec sessions are open already"):
+        with pytest.raises(Refused, match=f"{_MOST_SESSIONS} exec sessions are open: close one"):
             await run(world, alloc_id, "/bin/true")
         await runs_still(world)
         for client in clients:

@@ -66,7 +66,7 @@ async def test_two_tasks_cannot_write_the_same_output(store: Store, data_dir: Pa
         assert (await world.until_done(one)).client_status == "failed"
         told = [world.told(one, name) for name in ("first", "second")]
         assert any(
-            "has written the output a already" in text for found in told for _, text in found
+            "has already written the output a" in text for found in told for _, text in found
         )
 
 
@@ -117,7 +117,7 @@ async def test_task_without_its_input_results_does_not_start(
         told = world.told(one)
         assert [kind for kind, _ in told].count("Setup Failure") == 1
         assert (
-            f"the results of earlier steps cannot be given: {reason}" in dict(told)["Setup Failure"]
+            f"cannot provide the results of earlier steps: {reason}" in dict(told)["Setup Failure"]
         )
         assert "Started" not in dict(told)
 

@@ -309,7 +309,7 @@ async def test_git_that_resolves_names_again_is_not_used(
     program.chmod(0o755)
     url = repository.show(site)
     monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
-    words = f"{said or 'git of no known version'} on this node .* needs git 2.37 or newer"
+    words = f"{said or 'git of an unknown version'} on this node .* needs git 2.37 or newer"
     with pytest.raises(FetchFailed, match=words) as told:
         await plain().fetch(order(root, url))
     assert not told.value.recoverable

@@ -103,8 +103,8 @@ async def test_token_can_be_omitted_from_file_and_environment(world: World) -> N
 @pytest.mark.parametrize(
     ("block", "problem"),
     [
-        (asking(role="none"), 'no token can be given: there is no role "none"'),
-        (asking(policies=["root"]), 'no token can be given: a task cannot have the policy "root"'),
+        (asking(role="none"), 'no Vault token: there is no role "none"'),
+        (asking(policies=["root"]), 'no Vault token: a task cannot have the policy "root"'),
     ],
 )
 async def test_failed_token_request_fails_the_task(

@@ -35,7 +35,7 @@ async def test_task_without_a_free_user_id_fails_with_a_reason(
         await world.until_status(first, "running")
         second = await world.place(batch(script("echo ran", driver="exec"), job_id="two"))
         await world.until_status(second, "failed")
-        assert any("all 1 numbers of task_uids" in text for _, text in world.told(second))
+        assert any("all 1 user IDs of task_uids" in text for _, text in world.told(second))
         assert not list(world.directory(second).rglob("main.stdout*"))
     end_all_of(data_dir)
     discard(data_dir)

@@ -252,7 +252,7 @@ def test_cgroup_that_contains_the_daemon_cannot_be_divided() -> None:
     # An explicit setting gets an error that states why it is impossible.
     named = find(Path("/data"), "/system.slice/steward.service", CgroupMount(MOUNT, "/"), kernel)
     assert isinstance(named, str)
-    assert "there are processes in it" in named
+    assert "the cgroup contains processes" in named
     assert [file for file in kernel.files if "steward-limits" in file] == []
 
 

@@ -114,7 +114,7 @@ class InterfaceStats(msgspec.Struct, frozen=True):
 class ContainerStats(msgspec.Struct, frozen=True):
     """The usage of a container in nanoseconds and bytes.
 
-    Podman has its traffic by interface since version 5. Before, `NetInput` meant either direction.
+    Since version 5, podman reports traffic by interface. Before, `NetInput` meant either direction.
     """
 
     cpu: int = msgspec.field(default=0, name="CPUNano")
@@ -124,13 +124,13 @@ class ContainerStats(msgspec.Struct, frozen=True):
 
 
 class AllStats(msgspec.Struct, rename="pascal", frozen=True):
-    """The usage of several containers."""
+    """The response to a request for statistics: the usage of several containers."""
 
     stats: list[ContainerStats] | None = None
 
 
 class ExecSpec(msgspec.Struct, rename="pascal", frozen=True):
-    """The state of an exec session, with its process ID on the host."""
+    """The state of an exec session, with the process ID of its command on the host."""
 
     running: bool = False
     exit_code: int = 0
@@ -143,7 +143,7 @@ class PodmanClient:
     def __init__(
         self, socket: str, dial: Callable[[], Awaitable[trio.SocketStream]] | None = None
     ) -> None:
-        """Use this socket; `dial` connects to it if the daemon has no permission to do so."""
+        """Initialize; `dial` connects to the socket if the daemon has no permission to do so."""
         self.socket, self.dial = socket, dial or partial(trio.open_unix_socket, socket)
 
     async def _request(
@@ -171,7 +171,7 @@ class PodmanClient:
                     async for piece in reply.body:
                         received += piece
                         if len(received) > _MOST:
-                            raise PodmanFailed(f"podman: the answer to {path} is too long")
+                            raise PodmanFailed(f"podman: the response to {path} is too large")
         except trio.TooSlowError as error:
             raise PodmanFailed(f"podman did not answer within {within:.0f} seconds") from error
         except HttpError as error:
@@ -206,7 +206,7 @@ class PodmanClient:
                 raise PodmanFailed(error)
 
     async def create(self, spec: Mapping[str, object]) -> bool:
-        """Create a container; return false if one with this name exists."""
+        """Create a container; return false if a container with this name exists."""
         try:
             await self._request("POST", "/containers/create", body=spec)
         except PodmanFailed as error:

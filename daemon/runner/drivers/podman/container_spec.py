@@ -49,7 +49,7 @@ _OWN = f"/{SHARED}", HOME, f"/{SECRETS}"
 
 
 class PodmanConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The driver configuration."""
+    """The driver configuration of `podman` and `docker`."""
 
     image: str
     command: str = ""
@@ -133,7 +133,7 @@ def full_name(image: str) -> str:
 
 
 def credentials(settings: PodmanConfig) -> list[tuple[str, str]]:
-    """Return the header with the registry credentials."""
+    """Return the request header with the registry credentials; empty without credentials."""
     auth = {name: text for name, text in settings.auth.items() if text}
     if not auth:
         return []
@@ -147,7 +147,7 @@ def credentials(settings: PodmanConfig) -> list[tuple[str, str]]:
 def container_name(attempt: Attempt) -> str:
     """Return the name of an attempt's container.
 
-    It is always the same, so that no second container is created.
+    The name depends only on the attempt, so no second container is created.
     """
     task = _UNFIT.sub("-", attempt.task)
     if task != attempt.task:  # the shortened name may collide with another task's
@@ -156,14 +156,14 @@ def container_name(attempt: Attempt) -> str:
 
 
 def labels_of(alloc_id: str, directory: str) -> dict[str, str]:
-    """Return the labels of the containers of this daemon's allocation."""
+    """Return the labels of the containers of an allocation of this daemon."""
     return {f"{LABEL}.alloc": alloc_id, f"{LABEL}.directory": directory}
 
 
 def container(
     attempt: Attempt, settings: PodmanConfig, limits: ResourceLimits, log: str
 ) -> dict[str, object]:
-    """Return the container specification; `log` is the output file. Raises like `start`."""
+    """Return the container specification; `log` is the output file. Raises as `start`."""
     if attempt.network_mode == "bridge" and not settings.network_mode:
         raise InvalidConfig(
             'a container cannot join the network of a group with mode "bridge": set network_mode ='
@@ -215,7 +215,7 @@ def container(
 
 
 def _names(attempt: Attempt, settings: PodmanConfig, network: str) -> dict[str, object]:
-    """Return the DNS settings; podman accepts none with the host's network."""
+    """Return the DNS settings; podman rejects them with the host's network."""
     if network in {"host", "none"} and attempt.dns is None:
         return {}
     dns = attempt.dns or NetworkDNS()
@@ -250,7 +250,7 @@ def _ports(attempt: Attempt, settings: PodmanConfig) -> Iterator[dict[str, objec
     for label in settings.ports:
         port = ports.get(label)
         if port is None:
-            raise InvalidConfig(f"ports: {label!r} is not a port of the group's network")
+            raise InvalidConfig(f"ports: {label!r} is not declared in the group's network block")
         for protocol in ("tcp", "udp"):
             yield {
                 "container_port": port.to if port.to > 0 else port.value,
@@ -273,7 +273,7 @@ def _mounts(attempt: Attempt, settings: PodmanConfig) -> Iterator[dict[str, obje
         if target == "/" or any(f"{target}/".startswith(f"{own}/") for own in _OWN):
             raise InvalidConfig(f"volume {mount.name!r} cannot be mounted at {mount.destination!r}")
         if _is_missing(mount.source):
-            raise StartFailed(f"volume {mount.name!r} is not a directory on this host")
+            raise StartFailed(f"volume {mount.name!r} is not a directory on this host: create it")
         yield _bind(mount.source, target, "ro" if mount.read_only else "rw")
     for text in settings.volumes:
         source, colon, rest = text.partition(":")
@@ -286,7 +286,7 @@ def _mounts(attempt: Attempt, settings: PodmanConfig) -> Iterator[dict[str, obje
 
 
 def _is_missing(source: str) -> bool:
-    """Return whether a directory is missing, as far as the daemon may see; podman sees more."""
+    """Return whether a directory is missing; false if the daemon may not look there."""
     try:
         return not stat.S_ISDIR(os.stat(source).st_mode)
     except PermissionError:

@@ -1,7 +1,7 @@
 """The driver `podman`: tasks as containers.
 
 Podman's monitor process outlives the daemon. The name of a container identifies its attempt, so a
-restarted daemon finds it. A container is removed after its end was recorded; containers of purged
+restarted daemon finds it. A container is removed after its end is recorded. Containers of purged
 allocations are found by their labels.
 """
 
@@ -57,7 +57,7 @@ _log = logging.getLogger("steward.runner")
 
 
 class PodmanDriver:
-    """The driver. `found` is podman's description of itself, or why podman is not usable.
+    """The driver `podman`. `found` is podman's description, or the reason why it is unusable.
 
     A container gets only some variables of `inherited`, the agent's environment, because images
     define their own.
@@ -356,9 +356,9 @@ async def find(
     volumes: bool,
     processes: int,
 ) -> list[PodmanDriver]:
-    """Return the driver under both of its names, with podman's description of itself.
+    """Return two drivers, one for each driver name, with podman's description of itself.
 
-    `dial` connects to the socket if the daemon has no permission to.
+    `dial` connects to the socket if the daemon has no permission to do so.
     """
     podman = PodmanClient(socket, dial)
     found: PodmanInfo | str = (

@@ -26,7 +26,7 @@ _SWITCHED, _OK = 101, 200
 
 
 class PodmanSession:
-    """The session."""
+    """An exec session in a container."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class PodmanSession:
                 continue
 
     async def _know_process(self) -> None:
-        """Find the process of the command as soon as it exists; none if it has ended."""
+        """Wait until the process of the command exists, and store its ID; stop if it has ended."""
         while self._process is None:
             try:
                 found = await self._podman.command(self._command)
@@ -203,7 +203,7 @@ async def _attach(
 ) -> tuple[trio.SocketStream, bytes]:
     """Start a command; return the connection and the bytes after the response head.
 
-    Raises like `ask`.
+    Raises `PodmanFailed`, `OSError`, `trio.BrokenResourceError` or `h11.ProtocolError`.
     """
     stream = await podman.dial()
     try:
@@ -233,7 +233,7 @@ async def _switched(stream: trio.SocketStream, protocol: h11.Connection) -> byte
     while (event := protocol.next_event()) is h11.NEED_DATA:
         protocol.receive_data(bytes(await stream.receive_some(_CHUNK)))
     if not isinstance(event, h11.InformationalResponse | h11.Response):
-        raise h11.RemoteProtocolError("the connection was closed before an answer came")
+        raise h11.RemoteProtocolError("podman closed the connection before it answered")
     if event.status_code not in {_SWITCHED, _OK}:
         raise PodmanFailed(f"podman: status {event.status_code}", event.status_code)
     return bytes(protocol.trailing_data[0])

@@ -22,7 +22,7 @@ _WHOLE = b"F"
 
 
 class ContainerLogReader:
-    """The output file of one container, and the logs for its lines."""
+    """Moves the output of one container from podman's file into the logs of the task."""
 
     def __init__(self, path: str, logs: Mapping[str, TaskLog]) -> None:
         self._path, self._noted = path, f"{path}.moved"

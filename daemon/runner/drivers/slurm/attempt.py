@@ -1,10 +1,10 @@
 """An attempt as a cluster job, from submission to exit.
 
 The wrapper's reports are authoritative: the claim marks the start, the result marks the end. The
-polled job state is used when the wrapper is silent. A job that is over, and whose wrapper has been
-silent for ten seconds, has ended as the cluster reports. The cluster may also explain why a signal
-ended a task. A job that the cluster lost before the claim is submitted again with a new claim; the
-old claim is invalid.
+polled job state is used when the wrapper is silent. If a job is over and its wrapper is silent for
+ten seconds, the result is the one that the cluster reports. The cluster may also explain why a
+signal ended a task. A job that the cluster lost before the claim is submitted again with a new
+claim; the old claim is invalid.
 """
 
 import hashlib
@@ -41,19 +41,19 @@ from storage.writer import Transaction
 
 LATE = 10.0  # seconds of silence before the cluster's report is used
 _AGAIN = 2.0  # seconds between retries when the cluster does not answer
-_SOON = 0.5  # seconds until a repeated query for a state that is about to change
+_SOON = 0.5  # seconds before a state that is about to change is queried again
 _SENDING = 600.0  # seconds after a stop in which a wrapper may send files to keep
 _RENEWALS = 3  # failed submissions before the attempt fails
-_DELIVERY = 60.0  # seconds for the delivery of files to the task
+_DELIVERY = 60.0  # seconds for the delivery of current files to the task
 _TICK = SECOND // 100  # clock tick of /proc, the same on every Linux
 _PAGE = 4096
 # Job states that the wrapper reports more precisely.
 _EXPECTED = frozenset({"RUNNING", "COMPLETING", "COMPLETED", "FAILED"})
-# Signals with which a cluster ends jobs. A task whose output was read by a process that ended first
-# gets SIGPIPE.
+# Signals with which a cluster ends jobs. SIGPIPE is one because a task gets it when the process
+# that reads its output ends first.
 _OF_CLUSTERS = frozenset({signals.SIGTERM, signals.SIGKILL, signals.SIGPIPE})
 KINDS = ("stdout", "stderr")
-_NEVER = ExitResult(code=137, signal=9, message="it was stopped before it began")
+_NEVER = ExitResult(code=137, signal=9, message="the task was stopped before it started")
 
 _log = logging.getLogger("steward.runner")
 
@@ -130,7 +130,7 @@ class SlurmAttempt:
         return f"job {self.row.job_id} runs on {self.row.host or 'a host'}"
 
     def adopted(self) -> None:
-        """Continue an attempt whose start an earlier daemon has reported."""
+        """Mark the start as reported, because an earlier daemon reported it."""
         if self.row.status == RunStatus.RUNNING:
             self._said = self._location
 
@@ -141,7 +141,7 @@ class SlurmAttempt:
             self._note(text)
 
     async def _next(self) -> None:
-        """Wait for a change.
+        """Wait for a change of the state.
 
         Query the reason of an end while the cluster remembers the job.
         """
@@ -223,7 +223,7 @@ class SlurmAttempt:
         except SlurmCommandFailed as error:
             if error.unsure or job_states.may_have_succeeded(str(error)):
                 note(f"the cluster did not answer: {error}")
-                return  # the next call checks whether the cluster has it
+                return  # the next call checks whether the cluster has the job
             await self._change(status=RunStatus.ENDED)
             passes = job_states.may_recover(str(error))
             raise StartFailed(f"the cluster refused it: {error}", recoverable=passes) from error
@@ -234,7 +234,7 @@ class SlurmAttempt:
     async def _was_submitted(self, note: Callable[[str], None]) -> bool:
         """Return whether the cluster has the job.
 
-        It does not if the job was missing twice, ten seconds apart.
+        The answer is no if the job was missing in two polls, ten seconds apart.
         """
         absent = 0
         while self.row.status == RunStatus.SUBMITTING:
@@ -256,7 +256,7 @@ class SlurmAttempt:
         return True
 
     async def _accept(self, job_id: str) -> None:
-        """Record that the cluster has the job, which may be claimed already."""
+        """Record the ID of the submitted job, which a wrapper may have claimed already."""
         if not job_id:
             return
         self._asked_since = trio.current_time()
@@ -311,7 +311,7 @@ class SlurmAttempt:
         return end
 
     async def stop(self, signal: str, grace: float) -> str:
-        """Stop the task through the wrapper, or through the cluster if that is silent.
+        """Stop the task through the wrapper, or through the cluster if the wrapper is silent.
 
         The task is killed after `grace` seconds.
         """
@@ -335,7 +335,7 @@ class SlurmAttempt:
         return ""
 
     async def _withdraw(self) -> None:
-        """Withdraw the attempt unless it was claimed just now; its jobs are cancelled later."""
+        """Withdraw the attempt unless a wrapper claimed it; its jobs are cancelled later."""
 
         def write(tx: Transaction) -> ClusterRun:
             row = cluster_runs.find(tx, *self.key) or self.row
@@ -352,7 +352,7 @@ class SlurmAttempt:
         self._orders.signal(name)
 
     async def refresh(self) -> None:
-        """Make the wrapper download the files again; return when it has them or has failed."""
+        """Make the wrapper download the files again; return when the download ended."""
         if self.row.status != RunStatus.RUNNING:
             return
         command = self._orders.fetch_files()
@@ -425,12 +425,12 @@ class SlurmAttempt:
             self._changes.announce()
 
     def _report_progress(self) -> None:
-        """Report notable states while the task runs."""
+        """Report notable states of the job while the task runs."""
         if self.row.status == RunStatus.RUNNING and (standing := self._queue_description()):
             self._report_queue_state(standing)
 
     def cluster_unreachable(self) -> None:
-        """Draw no conclusions until the cluster answers again."""
+        """Ignore earlier polls until the cluster answers again."""
         self._over_since = None
         self._report_progress()
         self._changes.announce()
@@ -452,13 +452,13 @@ class SlurmAttempt:
         return self.row.allocation_id, self.row.task, self.row.number
 
     def claimed(self, row: ClusterRun) -> None:
-        """Continue as a claimed attempt."""
+        """Continue with the record of the attempt after a wrapper claimed it."""
         self.record_contact()
         self._apply(row)
         self.cluster.watch(self)
 
     def reread(self) -> None:
-        """Load the record again after another party changed it."""
+        """Reload the record after another part of the daemon changed it."""
         self._apply(self._stored())
 
     def _stored(self) -> ClusterRun:
@@ -484,14 +484,14 @@ class SlurmAttempt:
         self._orders.close()
 
     def uses(self, *, user: int, system: int, pages: int) -> None:
-        """Record the usage: CPU ticks and pages of memory."""
+        """Record the usage that the wrapper reports: CPU ticks and memory pages."""
         memory = MemoryUsage(measured=("RSS",), rss=pages * _PAGE)
         self._used = UsageReading(
             account=CpuAccount(user=user * _TICK, system=system * _TICK, memory=memory)
         )
 
     async def rebase(self, kind: str, base: int) -> None:
-        """Continue in the log after bytes that a power failure has lost."""
+        """Continue the log at a new base offset, after a power failure lost bytes."""
         await self._change(**{f"{kind}_base": base})
 
     def sends_files(self) -> None:
@@ -510,7 +510,7 @@ class SlurmAttempt:
         return DeliveredFiles(outputs=hashlib.sha256(content).hexdigest())
 
     def outputs_ignored(self) -> None:
-        """Report that a wrapper of an earlier version sends no outputs."""
+        """Record that the wrapper is from an earlier version, which sends no outputs."""
         self._report_queue_state("its host runs an earlier version, which sends no outputs")
 
     async def finished(self, end: ExitResult, kept_by_path: Mapping[str, str]) -> None:
@@ -558,7 +558,7 @@ class SlurmAttempt:
 
 
 def _number_of(user: str, users: TaskUsers) -> int:
-    """Return the ID of the task's user, or of the daemon's user without one."""
+    """Return the ID of the task's user, or of the daemon's user if the task names no user."""
     try:
         found = users.find(SLURM, user) if user else None
     except StartFailed:  # reported at submission

@@ -27,7 +27,7 @@ _LONGEST_CA = 64 * 1024  # bytes that fit into the environment of a job
 
 
 class SlurmBackend(msgspec.Struct, frozen=True):
-    """The drivers of each pool and the API for wrappers; `url` is its address."""
+    """The drivers of each pool, and the API for wrappers; `url` is the address of that API."""
 
     drivers: Mapping[str, Mapping[str, SlurmDriver]]
     wrapper_api: WrapperApi
@@ -49,7 +49,7 @@ async def open_engine(
 ) -> AsyncIterator[SlurmBackend]:
     """Open the backend for the configured pools and poll their clusters.
 
-    `port` is that of the listener for wrappers, `fresh` returns random secrets, `own` is the user
+    `port` is that of the listener for wrappers, `fresh` returns random secrets. `own` is the user
     ID of the launcher, by default the daemon's, and `path` is the search path for the clusters'
     programs. Raises `Invalid`.
     """

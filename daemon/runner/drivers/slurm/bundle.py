@@ -49,7 +49,7 @@ class SlurmConfig(msgspec.Struct, frozen=True):
 
 
 def home_of(folder: str, attempt: Attempt) -> str:
-    """Return the directory of an attempt on its host; `folder` is that of the pool."""
+    """Return the directory of an attempt on its host; `folder` is the directory of the pool."""
     return f"{folder}/steward-{attempt.alloc_id}-{attempt.task}"
 
 
@@ -61,7 +61,7 @@ def task_dirs_of(folder: str, alloc_id: str, task: str) -> TaskDirectories:
 def pack(file: IO[bytes], attempt: Attempt, home: str, secret: str) -> None:
     """Write the archive of an attempt that runs in `home` on its host. Raises `OSError`.
 
-    `secret` authenticates its wrapper from now on.
+    `secret` authenticates the wrapper after its claim.
     """
     settings = driver_config.read(SlurmConfig, attempt.config)
     own, work_dir = f"{home}/{_OWN}", shlex.quote(settings.work_dir or f"{home}/{attempt.task}")
@@ -95,7 +95,7 @@ def _write(file: IO[bytes], attempt: Attempt, texts: Mapping[str, str]) -> None:
             found.size, found.mode = len(data), 0o600
             archive.addfile(found, io.BytesIO(data))
         task = attempt.task
-        # A task that runs may have written outputs already.
+        # A running task may have written outputs already, so its outputs file is left out.
         fits = partial(_plain, without="" if texts else attempt.outputs)
         for name in (SHARED, f"{task}/local", f"{task}/{SECRETS}"):
             if texts or name != SHARED:

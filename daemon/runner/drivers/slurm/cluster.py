@@ -33,7 +33,7 @@ _TRIES = 3  # failed polls before the cluster counts as unreachable
 _MOST_NAMES = 2000  # names that fit into one argument
 _MOST_SUBMISSIONS = 4  # concurrent submissions; more are not faster (facts, Slurm, section 3)
 
-_MOST_ELEMENTS = 500  # that one call cancels
+_MOST_ELEMENTS = 500  # names of jobs that one call cancels
 
 _ALL = ("-h", "-r", "--states=all")  # arguments of squeue
 
@@ -43,26 +43,26 @@ _log = logging.getLogger("steward.runner")
 
 
 class WatchedJob(Protocol):
-    """An attempt that the loop watches."""
+    """An attempt that the poll loop watches."""
 
     row: ClusterRun
 
     def update_jobs(
         self, jobs: list[SlurmJobState], asked_at: float, *, is_array_known: bool = False
     ) -> None:
-        """Handle its jobs as they were at `asked_at`, and whether its array was listed."""
+        """Handle the listed jobs of the attempt at `asked_at`, and whether its array was listed."""
         ...
 
     def cluster_unreachable(self) -> None:
-        """Handle that the cluster is unreachable."""
+        """Handle the loss of contact with the cluster."""
         ...
 
 
 class SlurmCluster:
     """The cluster of a pool.
 
-    `url` is the daemon's address for wrappers, `ca` its CA certificate. `users` finds users
-    without a rule.
+    `url` is the daemon's address for wrappers, `ca` its CA certificate. `users` permits all users
+    of this host.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class SlurmCluster:
         self._submitting = trio.CapacityLimiter(_MOST_SUBMISSIONS)
         self._finding = trio.Lock()
         self.submissions = Submissions(self, clock.now)
-        self._arrays: dict[str, tuple[float, dict[int, list[str]]]] = {}  # see `find`
+        self._arrays: dict[str, tuple[float, dict[int, list[str]]]] = {}  # cached answers of `find`
 
     def watch(self, run: WatchedJob) -> None:
         """Start watching an attempt."""
@@ -170,8 +170,8 @@ class SlurmCluster:
     async def find(self, row: ClusterRun) -> list[str]:
         """Return the jobs of an attempt that may still run, identified by their comment.
 
-        The name of an array is unique. All its elements ask at the same time after a restart, so
-        one answer serves them. Raises `SlurmCommandFailed`.
+        The name of an array is unique. After a restart, all elements of an array query at the same
+        time, so they share one answer. Raises `SlurmCommandFailed`.
         """
         if not row.array:
             active = [job.job_id for job in await self.listed(row.name) if job.is_active]
@@ -192,7 +192,8 @@ class SlurmCluster:
     async def _is_of(self, job_id: str, row: ClusterRun) -> bool:
         """Return whether a job belongs to an attempt.
 
-        This needs a call for one job only, because the comment is free text.
+        The check makes one call for this job, because comments are free text and cannot be listed
+        safely.
         """
         async with self._turn:
             try:
@@ -249,9 +250,9 @@ class SlurmCluster:
             await self._clear(row, found.get((row.name, row.element), []))
 
     async def _clear(self, row: ClusterRun, jobs: list[SlurmJobState]) -> None:
-        """Cancel the jobs of a withdrawn attempt, and delete its record when none is left.
+        """Cancel the jobs of a withdrawn attempt, and delete its record when no job is left.
 
-        Other jobs with its name belong to later attempts, or are rejected when they claim it.
+        Other jobs with the same name belong to later attempts, or their claims are rejected.
         """
         try:
             active = [

@@ -18,12 +18,12 @@ from storage.errors import StewardError
 
 SECONDS = 12.0
 MOST = 64 * 1024 * 1024  # bytes: half a million lines of squeue
-_STARTER = "setpriv: "  # in front of errors of the program that changes the user
+_STARTER = "setpriv: "  # prefix of error messages of `setpriv`
 _SIGNALLED = range(129, 193)  # exit statuses of a program that a signal ended
 
 
 class SlurmCommandFailed(StewardError):
-    """A program failed or did not answer; `unsure` if the operation may have succeeded."""
+    """A program failed or did not answer. `unsure` means that the operation may have succeeded."""
 
     def __init__(self, message: str, *, unsure: bool = False) -> None:
         super().__init__(message)
@@ -70,7 +70,7 @@ class SlurmCommands(msgspec.Struct, frozen=True, kw_only=True):
     def order(
         self, program: str, *words: str, user: str = "", env: Mapping[str, str] | None = None
     ) -> ProgramCommand:
-        """Return the order for the launcher. Raises `SlurmCommandFailed` for a long argument."""
+        """Return the command for the launcher. Raises `SlurmCommandFailed` for a long argument."""
         fields = [program, user, words, self.config, dict(env or {})]  # in the order of the record
         try:
             return msgspec.convert(fields, ProgramCommand)

@@ -81,7 +81,7 @@ class SlurmDriver:
         driver_config.read(SlurmConfig, block)
 
     async def start(self, attempt: Attempt) -> TaskHandle:
-        """Start to submit an attempt, or re-attach to it."""
+        """Begin the submission of an attempt, or re-attach to an earlier one."""
         self.check(attempt.config)
         attempt = self._as_somebody(attempt)
         if attempt.user and self._refuses(attempt.user):
@@ -125,7 +125,7 @@ class SlurmDriver:
         return self.name == _WALLED and self._users.is_root
 
     async def adopt(self, attempt: Attempt, handle: bytes) -> TaskHandle | None:
-        """Re-attach to an attempt; None if it is unknown."""
+        """Re-attach to an attempt; return None if it is unknown."""
         del handle  # the name is sufficient
         key = attempt.alloc_id, attempt.task, attempt.number
         row = self._cluster.store.read(lambda db: cluster_runs.find(db, *key))
@@ -161,7 +161,7 @@ class SlurmDriver:
         return SlurmExec(PassedSession(launcher, number, *ends))
 
     async def _checked_number(self, row: ClusterRun) -> str:
-        """Return the number of a job, also of an element, for `srun`.
+        """Return the job number for `srun`, also for an array element.
 
         Raises `StartFailed` unless the cluster has the job with this ID and name.
         """
@@ -200,6 +200,6 @@ class SlurmDriver:
 def drivers_of(
     cluster: SlurmCluster, wrapper_api: WrapperApi, users: TaskUsers
 ) -> dict[str, SlurmDriver]:
-    """Return the driver under each name that tasks of a pool may use."""
+    """Return the driver for each driver name that tasks of a pool may use."""
     names = dict.fromkeys([SLURM, *cluster.pool.drivers])
     return {name: SlurmDriver(cluster, wrapper_api, name, users=users) for name in names}

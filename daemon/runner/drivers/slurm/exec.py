@@ -7,11 +7,11 @@ from daemon.runner.drivers.local_exec import PassedSession
 
 # Messages that `srun --quiet` prints for a step with a nonzero exit status.
 _SAID = re.compile(rb"srun: error: [^\n]*: task \d+: (?:Exited with exit code|[A-Z])[^\n]*\n")
-_LONGEST = 512  # bytes of such a line
+_LONGEST = 512  # maximum bytes of such a line
 
 
 class SlurmExec:
-    """The session, with the messages of `srun` itself removed."""
+    """An exec session in a cluster task. It removes the messages of `srun` from the output."""
 
     def __init__(self, inner: PassedSession) -> None:
         self._inner = inner

@@ -63,7 +63,7 @@ _LIMITS = re.compile(r"(QOS|Assoc|MaxCpuPer|MaxMemPer|MaxJobs|MaxSubmit|.*Limit)
 class SlurmJobState(msgspec.Struct, frozen=True, kw_only=True):
     """A job as `squeue` lists it; `user` is its user ID.
 
-    The `job_id` of an array's element is `ARRAY_ELEMENT`.
+    The `job_id` of an array element has the form `ARRAY_ELEMENT`.
     """
 
     job_id: str

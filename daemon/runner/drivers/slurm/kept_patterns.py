@@ -1,6 +1,6 @@
-"""The files to keep on a host of a cluster: what its wrapper searches, and which entries match.
+"""Patterns of files to keep on a cluster host: the wrapper's searches, and the daemon's matching.
 
-The wrapper knows only `find`, so its searches are wider than the patterns. It sends a list of
+The wrapper can only use `find`, so its searches match more than the patterns. It sends a list of
 entries. The daemon chooses among them, and does not trust the list. No I/O.
 """
 
@@ -14,13 +14,13 @@ import msgspec
 from daemon.launcher.file_collector import ANY_DEPTH
 from daemon.runner.core.task_dir import PRIVATE, SECRETS, SHARED
 
-MOST_LISTED = 1024 * 1024  # bytes of a list
-_DEEPEST = 64  # directories below each other, as on the daemon's host
+MOST_LISTED = 1024 * 1024  # maximum bytes of a list
+_DEEPEST = 64  # maximum directory depth, as on the daemon's host
 _WILD = frozenset("*?[")
 _HIDDEN = "."
 _FIELDS = 4
 _MOST_DIGITS = 15
-_MOST_STEPS = 3_000_000  # of all patterns with all paths: some seconds of a thread
+_MOST_STEPS = 3_000_000  # comparisons of all patterns with all paths: some seconds of a thread
 _HERE = b"./"
 
 
@@ -76,18 +76,18 @@ def full(task: str, pattern: str) -> list[str]:
 
 
 class TooManyComparisons(Exception):
-    """A list and its patterns take too long to compare."""
+    """The comparison of a list with its patterns would take too long."""
 
 
 class _Steps:
-    """The comparisons of names with parts of patterns that one list may still cause."""
+    """The remaining number of comparisons that one list may cause."""
 
     def __init__(self) -> None:
         self.left = _MOST_STEPS
 
 
 class _Pattern:
-    """A pattern of paths. Its states are the numbers of parts that a path has matched."""
+    """A path pattern as a state machine. A state is the number of pattern parts matched so far."""
 
     def __init__(self, task: str, pattern: str) -> None:
         names = full(task, pattern)
@@ -114,7 +114,7 @@ class _Pattern:
         return len(self._parts) in states
 
     def _reached(self, states: set[int]) -> set[int]:
-        """Add the states after `**`, which also matches nothing."""
+        """Return `states` with the states after each `**`, which can match no directory."""
         last = len(self._parts)
         return states | {
             state + 1 for state in states if state < last and self._parts[state] == ANY_DEPTH
@@ -122,7 +122,7 @@ class _Pattern:
 
 
 def _test(pattern: str) -> Callable[[str], bool]:
-    """Return the test of one name of a path."""
+    """Return a function that tests one component of a path."""
     if not _WILD & {*pattern}:
         return pattern.__eq__
     text, shows_hidden = "*" if pattern == ANY_DEPTH else pattern, pattern.startswith(_HIDDEN)
@@ -136,13 +136,13 @@ def matches(path: bytes, task: str, pattern: str) -> bool:
 
 
 def _names(path: bytes) -> list[str] | None:
-    """Return the names of a path; None for secrets and private files."""
+    """Return the components of a path; None for secrets and private files."""
     names = path.decode(errors="surrogateescape").split("/")
     return None if len(names) < 2 or names[1] in (SECRETS, PRIVATE) else names
 
 
 class Found(NamedTuple):
-    """An entry that matches, or without one why none does."""
+    """A matching entry, or the reason why a pattern has no match."""
 
     entry: Entry | None
     reason: str = ""
@@ -178,7 +178,7 @@ def select(listing: bytes, task: str, patterns: Sequence[str], most: int) -> lis
 
 
 def entries(listing: bytes) -> Iterator[Entry]:
-    r"""Yield the valid entries of a list, without a last one that is cut off.
+    r"""Yield the valid entries of a list, without a truncated last entry.
 
     >>> [entry.path for entry in entries(b"f 1 3 ./main/a b\0x\0f 1 3 ./main/c")]
     [b'main/a b']

@@ -1,10 +1,10 @@
 """Files to keep that wrappers send from the hosts of a cluster.
 
-A wrapper lists what may match, and sends the files that the daemon chooses, in pieces. The daemon
-trusts neither: it checks names, sizes and numbers, and computes the digests. The files of all
-wrappers that send at the same time have together at most the bytes that are left in the namespace.
-A file goes to the content-addressed store when it is complete; the end of the attempt stores the
-names. After a crash of the daemon, the wrapper begins again.
+A wrapper lists possible matches, and sends the files that the daemon chooses in chunks. The daemon
+trusts neither: it checks names, sizes and numbers, and computes the digests. Concurrent uploads
+together cannot exceed the free bytes of the namespace. A file goes to the content-addressed store
+when it is complete; the end of the attempt stores the names. After a crash of the daemon, the
+wrapper begins again.
 """
 
 import hashlib
@@ -28,25 +28,25 @@ _INCOMPLETE = "it did not arrive: {} of {} bytes"
 
 
 class SendAgain(StewardError):
-    """A wrapper must begin again: with the list, or with a file."""
+    """The wrapper must restart its upload, either with the list or with one file."""
 
     status = 409
 
 
 class TurnedAway(StewardError):
-    """A wrapper must wait: others send files in its namespace."""
+    """The wrapper must wait, because other wrappers are sending files in the same namespace."""
 
     status = 503
 
 
 class FileRefused(StewardError):
-    """A wrapper must continue with the next file."""
+    """The daemon refuses a file; the wrapper must continue with the next one."""
 
     status = 422
 
 
 class _Chosen(msgspec.Struct):
-    """A file that is expected. `size` is the announced one."""
+    """An expected file. `size` is the announced size in bytes."""
 
     path: bytes
     size: int
@@ -75,10 +75,10 @@ class KeptUploads:
         is_root: bool,
         is_whole: bool,
     ) -> str:
-        """Return the files that a wrapper shall send, one per line with its number.
+        """Return the files that a wrapper must send, one per line with its number.
 
-        It replaces an earlier upload of the same attempt. `is_root` means that the task had root's
-        rights, `is_whole` that the host could list all files. Raises `TurnedAway`.
+        The call replaces an earlier upload of the same attempt. `is_root` means that the task ran
+        as root. `is_whole` means that the host could list all files. Raises `TurnedAway`.
         """
         found = await trio.to_thread.run_sync(
             kept_patterns.select, listing, task, patterns, MOST_FILES
@@ -119,9 +119,9 @@ class KeptUploads:
                     upload.discard()
 
     async def report(self, name: str) -> tuple[Mapping[str, str], Sequence[str]] | None:
-        """Return the digests of the kept files by path, and why others are not kept.
+        """Return the digests of the kept files by path, and the reasons for the others.
 
-        None if the daemon does not know the upload.
+        Return None if the daemon does not know the upload.
         """
         upload = self._uploads.get(name)
         if upload is None:
@@ -130,21 +130,21 @@ class KeptUploads:
             return upload.report()
 
     def forget(self, name: str) -> None:
-        """Delete what an incomplete upload left."""
+        """Delete the files of an incomplete upload."""
         upload = self._uploads.pop(name, None)
         if upload is not None and not upload.turn.locked():  # else `take` deletes it at its end
             upload.discard()
 
 
 class _Choice:
-    """The decision about each file that matches, within the free bytes of the namespace."""
+    """Decides about each matching file, within the free bytes of the namespace."""
 
     def __init__(self, upload: "KeptUpload", *, free: int, most: int, is_root: bool) -> None:
         self._upload, self._is_root = upload, is_root
         self._free, self._most = free, most
 
     def choose(self, entries: Sequence[Found]) -> None:
-        """Expect the permitted files, and refuse the others."""
+        """Expect the permitted files, and record a reason for each other file."""
         for entry, reason in entries:
             if entry is None:
                 self._upload.refuse(b"", reason)
@@ -171,7 +171,7 @@ class _Choice:
 
 
 class KeptUpload:
-    """The files of one attempt. One file is staged at a time, at `place`."""
+    """The upload of one attempt. One file at a time is staged at the path `place`."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class KeptUpload:
         self._kept.refuse(user_path(path), reason)
 
     def expect(self, path: bytes, size: int) -> None:
-        """Add a file to those that are expected."""
+        """Add a file to the expected files."""
         self._chosen.append(_Chosen(path=path, size=size))
 
     async def take(self, number: int, offset: int, data: bytes, *, is_end: bool) -> None:
@@ -232,7 +232,7 @@ class KeptUpload:
             await self._finish(file)
 
     async def _finish(self, file: _Chosen) -> None:
-        """Move a file into the store; a task can have shortened or removed it."""
+        """Move a complete file into the store; record a reason if the task has changed it."""
         if file.received != file.size:
             self.refuse(file.path, _INCOMPLETE.format(file.received, file.size))
         else:
@@ -253,7 +253,7 @@ class KeptUpload:
         file.is_done = True
 
     def report(self) -> tuple[Mapping[str, str], Sequence[str]]:
-        """Return the digests of the kept files by path, and why others are not kept."""
+        """Return the digests of the kept files by path, and the reasons for the others."""
         for file in self._chosen:
             if not file.is_done:
                 file.is_done = True

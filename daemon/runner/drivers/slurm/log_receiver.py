@@ -24,14 +24,14 @@ class LogReceiver:
         return (await self._log.current()).pieces()[-1].end
 
     async def gap(self, offset: int) -> int:
-        """Return the number of bytes missing before an offset.
+        """Return the number of missing bytes between the end of the log and an offset.
 
         Bytes are lost when the host's power fails before they are written to disk.
         """
         return max(0, self.base + offset - await self.end())
 
     async def take(self, offset: int, data: bytes) -> int:
-        """Append the new bytes of a chunk; return the next offset. Raises `OSError`."""
+        """Append the new bytes of a chunk; return the next expected offset. Raises `OSError`."""
         async with self._still:
             if self._written is None or self._written.is_gone:
                 self._written = await self._log.writing()
@@ -45,7 +45,7 @@ class LogReceiver:
         await self._still.acquire()
 
     async def resume(self) -> None:
-        """Resume writing, if this instance has paused it.
+        """Resume writing, if this receiver has paused it.
 
         The recovery of an interrupted log rotation resumes writers that it did not pause.
         """

@@ -1,7 +1,7 @@
 """The state of a Slurm partition: its hosts, their states with reasons, and its limits.
 
 `sinfo -N` prints a line for each host (facts, Slurm, section 6). The load of a host changes with
-every job and is not of interest, so allocated hosts count as `up`.
+every job and is ignored, so allocated hosts count as `up`.
 """
 
 import msgspec
@@ -39,7 +39,7 @@ _OPEN = frozenset({"UP", "DOWN"})
 
 
 class PartitionNotFound(SlurmCommandFailed):
-    """The cluster answers, but has no such partition, or no host in it."""
+    """The cluster has no partition of this name, or no host in it."""
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +122,7 @@ def _state(text: str) -> str:
 
 
 def described(state: str, reason: str) -> str:
-    """Return a description of a host's state, to follow its name.
+    """Return a predicate that describes a host's state, to be placed after the host's name.
 
     >>> described("drained", "disk is full")
     'accepts no new jobs: disk is full'

@@ -79,7 +79,7 @@ def _programs(tools: SlurmCommands) -> str:
     if missing:
         raise _NotGood(
             "programs",
-            f"{', '.join(missing)}: not in {tools.path}, where the daemon looks; install the "
+            f"{', '.join(missing)}: not in {tools.path}, the daemon's search path; install the "
             "cluster's client programs (Debian: slurm-client), or start the daemon with their PATH",
         )
     return f"{', '.join(PROGRAMS)} are in {tools.path}"

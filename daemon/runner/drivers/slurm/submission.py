@@ -49,13 +49,13 @@ def submit_delay(vanished: int) -> float:
 
 
 def identity(run: ClusterRun, elements: int = 1) -> list[str]:
-    """Return the arguments of `sbatch` that identify a job, or an array of several elements."""
+    """Return the `sbatch` arguments that name a job, and the array size for several elements."""
     array = [f"--array=0-{elements - 1}"] if elements > 1 else []
     return [f"--job-name={run.name}", f"--comment={run.job_comment}", *array]
 
 
 def sbatch_arguments(attempt: Attempt, run: ClusterRun, pool: Pool, *, is_root: bool) -> list[str]:
-    """Return the other arguments of `sbatch`; `is_root` means that root submits.
+    """Return the `sbatch` arguments apart from `identity`; `is_root` means that root submits.
 
     Raises `StartFailed` for a request that no argument can express.
     """
@@ -97,7 +97,7 @@ def sbatch_arguments(attempt: Attempt, run: ClusterRun, pool: Pool, *, is_root: 
 
 
 def environment_of(*, url: str, ca: str) -> dict[str, str]:
-    """Return the environment of every wrapper: it connects to `url`, with certificates `ca`."""
+    """Return the environment of every wrapper: the daemon's `url` and CA certificates `ca`."""
     variables = {
         "PATH": PATH,
         "STEWARD_URL": url,
@@ -108,10 +108,10 @@ def environment_of(*, url: str, ca: str) -> dict[str, str]:
 
 
 def claim_variables(claims: Sequence[str], directory: str, task: str) -> dict[str, str]:
-    """Return the variables with the claims of a task's attempts; `directory` is the pool's.
+    """Return the variables that hold the claims of attempts; `directory` is the pool's.
 
-    Several claims are those of an array and have the same end. A wrapper takes its claim by the
-    number of its element. Other users cannot read the variables, unlike the script.
+    Several claims belong to an array, and their secrets have the same end. A wrapper takes its
+    claim by the number of its element. Other users cannot read the variables, unlike the script.
     """
     starts = [claim.rpartition(".")[0] for claim in claims]
     if len(claims) == 1:

@@ -1,7 +1,7 @@
-"""Submit attempts: equal ones that arrive together become one array of the cluster.
+"""Submit attempts. Equal attempts that arrive together become one job array of the cluster.
 
-The first attempt waits until no more arrive, and submits for all. Each element has its own claim,
-so the claim protects it as it protects a single job (decision 31).
+The first attempt waits until no more attempts arrive, and submits the array for all. Each element
+has its own claim, so the claim protects it as it protects a single job (decision 31).
 """
 
 from collections.abc import Callable, Mapping
@@ -20,15 +20,16 @@ from storage.writer import Transaction
 
 MOST = 500  # elements of an array; the default limit of Slurm is 1000
 _PAUSE = 0.02  # seconds without another attempt after which an array is complete
-_LONGEST = 0.25  # seconds that the first attempt waits at most
+_LONGEST = 0.25  # maximum seconds that the first attempt waits
 
 Written = TypeVar("Written")
-# Returns a new claim secret and its hash; the second argument is the end of the secret, if not new.
+# Returns a new claim secret and its hash. The second argument, if not empty, is the end of the
+# secret.
 Claims = Callable[[ClusterRun, str], tuple[str, str]]
 
 
 class PendingSubmission(msgspec.Struct, eq=False, kw_only=True):
-    """An attempt to submit. `apply` receives its changed record.
+    """An attempt that waits for submission. `apply` receives its changed record.
 
     `words` are the arguments of `sbatch`, `env` the variables that all wrappers have.
     """
@@ -41,7 +42,7 @@ class PendingSubmission(msgspec.Struct, eq=False, kw_only=True):
     claims: Claims
     apply: Callable[[ClusterRun], None]
     is_done: bool = False
-    job_id: str = ""  # in the cluster; empty if the attempt no longer needs a job
+    job_id: str = ""  # ID in the cluster; empty if no job is needed any more
     error: SlurmCommandFailed | None = None
 
     @property
@@ -55,7 +56,7 @@ class PendingSubmission(msgspec.Struct, eq=False, kw_only=True):
 
 
 class Sbatch(Protocol):
-    """The cluster that takes the jobs."""
+    """The parts of `SlurmCluster` that submissions use."""
 
     pool: Pool
 
@@ -69,7 +70,7 @@ class Sbatch(Protocol):
 
 
 class _Line:
-    """The equal attempts that wait, in order; one of them submits at a time."""
+    """A queue of equal attempts; one of them submits at a time."""
 
     def __init__(self) -> None:
         self.turn = trio.Lock()
@@ -78,7 +79,7 @@ class _Line:
 
 
 class Submissions:
-    """The attempts of a cluster that wait for their submission."""
+    """Submits the attempts of one cluster, in arrays if possible."""
 
     def __init__(self, cluster: Sbatch, now: Callable[[], int]) -> None:
         self._cluster, self._now = cluster, now
@@ -106,7 +107,7 @@ class Submissions:
         return pending.job_id
 
     async def _submit_first(self, line: _Line) -> None:
-        """Submit the attempts that have waited longest, when no more arrive."""
+        """Submit the oldest waiting attempts when no more attempts arrive."""
         known = 0
         with trio.move_on_after(_LONGEST):
             while known < len(line.waiting) < MOST:
@@ -144,7 +145,7 @@ class Submissions:
             pending.finish(f"{number}_{element}" if is_array else number)
 
     async def _send_singly(self, batch: list[PendingSubmission]) -> None:
-        """Submit attempts without an array. If the cluster refuses one, it refuses all others."""
+        """Submit attempts without an array. After one refusal, the others fail without a call."""
         refusal: SlurmCommandFailed | None = None
         for pending in batch:
             if refusal is None:
@@ -162,7 +163,7 @@ class Submissions:
             rows = [_stored(tx, pending.row) for pending in batch]
             count = sum(row.status == RunStatus.SUBMITTING for row in rows)
             end = array = ""
-            claims.clear()  # of an earlier try
+            claims.clear()  # claims of an earlier try
             for position, row in enumerate(rows):
                 if row.status != RunStatus.SUBMITTING:
                     continue

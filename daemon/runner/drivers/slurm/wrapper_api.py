@@ -58,7 +58,7 @@ _WHY = {
 
 
 class WrapperRejected(StewardError):
-    """A wrapper's request is rejected; `status` is the HTTP status."""
+    """A request of a wrapper was rejected; `status` is the HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -79,7 +79,7 @@ class WrapperApi:
     # --- driver side ---
 
     def run(self, cluster: SlurmCluster, attempt: Attempt, row: ClusterRun) -> SlurmAttempt:
-        """Register an attempt, so that its wrapper is answered from now on."""
+        """Register an attempt, so that the API answers its wrapper."""
         slurm_attempt = SlurmAttempt(cluster, attempt, row, self._claims, self._forget)
         self._runs[row.comment] = slurm_attempt
         if row.status in {RunStatus.WAITING, RunStatus.RUNNING}:
@@ -92,7 +92,7 @@ class WrapperApi:
             run.end_waiting_requests()
 
     def of_allocation(self, alloc_id: str) -> list[SlurmAttempt]:
-        """Return the attempts of an allocation."""
+        """Return the registered attempts of an allocation."""
         return [run for run in self._runs.values() if run.row.allocation_id == alloc_id]
 
     def _forget(self, run: SlurmAttempt) -> None:
@@ -101,7 +101,7 @@ class WrapperApi:
             self._uploads.forget(run.row.comment)
 
     def _claims(self, row: ClusterRun, end: str = "") -> tuple[str, str]:
-        """Return a new secret for an attempt, and its hash; `end` is its random part, if not new."""
+        """Return a secret for an attempt and its hash; an empty `end` means a new random part."""
         secret = f"{row.allocation_id}.{row.number}.{end or self._fresh()}"
         return secret, _hash(secret)
 
@@ -118,20 +118,20 @@ class WrapperApi:
     async def claim(self, secret: str, *, nonce: str, job_id: str, host: str) -> IO[bytes]:
         """Assign an attempt to the first wrapper that claims it; return the file with its bundle.
 
-        The same wrapper, identified by its nonce, gets it again. Raises `Denied`, `WrapperRejected`,
-        `OSError`.
+        The same wrapper, identified by its nonce, gets the file again. Raises `Denied`,
+        `WrapperRejected`, `OSError`.
         """
         row = self._known(secret, "claim_hash")
         for name, text in (("nonce", nonce), ("host", host)):
             if not _WORD.fullmatch(text) or (name == "nonce" and not text):
-                raise WrapperRejected(400, f"{name} has letters, digits, '_', '.' and '-' only")
+                raise WrapperRejected(400, f"{name} must have only letters, digits, '_.-'")
         if not _JOB.fullmatch(job_id):
             raise WrapperRejected(
                 400,
-                "job is a number of at most 10 digits, or that of an array, '_' and that of an element",
+                "job is not valid: it must be NUMBER or ARRAY_ELEMENT, with at most 10 digits each",
             )
         if job_id and row.job_id not in {"", job_id}:
-            raise WrapperRejected(409, f"this attempt is job {row.job_id}, and not {job_id}")
+            raise WrapperRejected(409, f"this attempt is job {row.job_id}, not {job_id}")
         self._check(row, nonce)
         run = self._find(row)
         async with run.claiming:
@@ -197,12 +197,12 @@ class WrapperApi:
             raise WrapperRejected(409, "another wrapper has claimed this attempt")
 
     async def files(self, secret: str) -> IO[bytes]:
-        """Return a file with the current files of an attempt."""
+        """Return an archive with the current files of an attempt."""
         run = self._running(secret)
         return await self._packed(run, bundle.pack_files, run.attempt)
 
     def pieces(self, file: IO[bytes]) -> AsyncIterator[bytes]:
-        """Yield the content of a file and close it afterwards, even if the client disconnects."""
+        """Yield the content of a file in chunks; close the file even if the client disconnects."""
         stream = _read_chunks(file)
         weakref.finalize(stream, file.close)
         return stream
@@ -218,7 +218,7 @@ class WrapperApi:
         return await intake.take(offset, data)
 
     async def orders(self, secret: str, seen: int, used: tuple[int, int, int], span: float) -> str:
-        """Return the commands after a number; wait up to `span` seconds for the first one."""
+        """Return the commands after number `seen`; wait up to `span` seconds for the first one."""
         run = self._running(secret)
         run.uses(user=used[0], system=used[1], pages=used[2])
         with trio.move_on_after(span):
@@ -226,7 +226,7 @@ class WrapperApi:
         return ""
 
     async def list_kept(self, secret: str, listing: bytes, *, is_root: bool, is_whole: bool) -> str:
-        """Return the files to keep that a wrapper shall send, chosen from its list.
+        """Return the files to keep that a wrapper must send, chosen from its list.
 
         The flags are those of `KeptUploads.begin`.
         """
@@ -247,7 +247,7 @@ class WrapperApi:
     async def keep(
         self, secret: str, number: int, offset: int, data: bytes, *, is_end: bool
     ) -> None:
-        """Store a chunk of a file to retain. Raises `OSError`, after which it is sent again."""
+        """Store a chunk of a file to keep. Raises `OSError`; the wrapper then sends it again."""
         run = self._running(secret)
         await self._uploads.take(run.row.comment, number, offset, data, is_end=is_end)
 
@@ -262,8 +262,9 @@ class WrapperApi:
     ) -> None:
         """Store the exit result of a task, and before that its file of outputs.
 
-        `outputs` says whether the body has the file, or why not; `kept_paths` says whether the files to
-        keep were sent. Raises `OSError`, after which the wrapper sends the result again.
+        `outputs` reports whether the body has the file, or why not. `kept_paths` reports whether
+        the files to keep were sent. Raises `OSError`, after which the wrapper sends the result
+        again.
         """
         row = self._known(secret, "token_hash")
         if row.status == RunStatus.ENDED:  # a repeated report: the wrapper missed the response
@@ -281,7 +282,7 @@ class WrapperApi:
         await run.finished(end, digests)
 
     async def _kept(self, run: SlurmAttempt, word: str) -> tuple[Mapping[str, str], Sequence[str]]:
-        """Return the digests of the kept files by path, and why others are not kept.
+        """Return the digests of the kept files by path, and the reasons for the others.
 
         Raises `WrapperRejected` if an earlier daemon received the files.
         """

@@ -18,7 +18,7 @@ _ENDS = frozenset({"signal TERM", "signal KILL"})
 
 
 class WrapperCommand(msgspec.Struct):
-    """A command to the wrapper; its number acknowledges all commands up to it."""
+    """A command to the wrapper. Acknowledging its number acknowledges all earlier commands."""
 
     number: int
     text: str

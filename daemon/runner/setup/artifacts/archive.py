@@ -36,7 +36,7 @@ _MAGIC = {b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zXZ": "xz"}
 
 
 class BadArchive(Exception):
-    """The archive cannot be read, or holds something that is not allowed."""
+    """The archive cannot be read, or contains an entry that is not permitted."""
 
 
 class ArchiveLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +54,7 @@ class _Plain:
     """The bytes of a tar archive, with a limit on the bytes read between two calls of `refill`.
 
     The library keeps in memory everything that is not file content: long names, headers, tables.
-    The archive decides on their size.
+    The archive determines their size.
     """
 
     def __init__(self, source: _Source) -> None:
@@ -73,7 +73,7 @@ class _Plain:
 
 
 class _Content(msgspec.Struct):
-    """The content of a file in a tar archive."""
+    """The content of one file in a tar archive, read through `_Plain`."""
 
     source: _Source
     archive: _Plain
@@ -86,7 +86,7 @@ class _Content(msgspec.Struct):
 class _Xz:
     """The content of an xz file.
 
-    The standard library's reader has no memory limit: it takes as much as the file requests.
+    The standard library's reader has no memory limit: the file determines the memory.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -145,8 +145,8 @@ class _Zip(io.FileIO):
     """A zip archive that limits the memory of its directory.
 
     `zipfile` creates an object for every entry before the caller sees one. It reads the central
-    directory with one large read, and all else in small pieces. The declared size of the directory
-    is not trusted: all bytes that are read as directory are counted.
+    directory with one large read, and everything else in small pieces. The declared size of the
+    directory is not trusted, so all bytes that are read as directory are counted.
     """
 
     def __init__(self, path: str, files: int) -> None:
@@ -248,7 +248,7 @@ class Unpacker:
     # --- writing ---
 
     def _member_path(self, name: str) -> str:
-        """Return the path of a member and count the member. Raises `BadArchive`."""
+        """Return the target path of a member, and count the member. Raises `BadArchive`."""
         inner = posixpath.normpath(name)
         if name.startswith("/") or inner == ".." or inner.startswith("../") or "\0" in name:
             raise BadArchive(f"{name!r} points outside the archive")

@@ -48,7 +48,7 @@ _SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
 _CHECKSUMS = {32: "md5", 40: "sha1", 64: "sha256", 128: "sha512"}
 _FETCHED = "fetched"  # subdirectory of the staging directory for the download
 _OUT = "out"  # subdirectory for the unpacked content
-_LISTED, _SERVICE = "/info/refs", "service=git-upload-pack"  # the first request of a clone
+_LISTED, _SERVICE = "/info/refs", "service=git-upload-pack"  # path of the first request of a clone
 _GIT_PORTS = {"http": 80, "https": 443, "ssh": 22}
 
 
@@ -64,12 +64,12 @@ class ArtifactRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An artifact with its references interpolated, its task, and its destination."""
 
     artifact: Artifact
-    files: TaskFiles  # of the task
+    files: TaskFiles  # access to the files of the task
     # Returns the digest of a file of the job by its name, or an empty text.
     payload: Callable[[str], str] = lambda _: ""
     # Returns the digest of a file that a step left, by step, element and path, or an empty text.
     kept_digest: Callable[[str, int | None, str], Awaitable[str]] | None = None
-    namespace: str = ""  # of the job
+    namespace: str = ""  # namespace of the job
     # Called with the number of bytes downloaded so far.
     arrived: Callable[[int], None] = lambda _: None
 
@@ -82,7 +82,7 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
     limits: ArchiveLimits
     seconds: float
     files_from: tuple[str, ...]  # directories of this host that `file` artifacts may come from
-    own_ports: frozenset[int]  # of the daemon's listeners
+    own_ports: frozenset[int]  # ports of the daemon's listeners
     # Opens sandboxes for git; without it, git runs as a child of the daemon.
     git_sandbox: "Callable[[], GitSandbox] | None" = None
 
@@ -156,7 +156,7 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
     async def _opened(
         self, url: str, headers: Sequence[http_client.Header], *, verify: bool
     ) -> AsyncIterator[tuple[str, http_client.HttpResponse]]:
-        """Yield the response at the end of all redirects, and its address. Raises `HttpError`."""
+        """Yield the final URL after all redirects, and its response. Raises `HttpError`."""
         for _ in range(_REDIRECTS + 1):
             question = http_client.send_request(
                 url, headers=headers, verify=verify, permit=self.permit
@@ -236,7 +236,7 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
     async def _address_of(self, url: str) -> tuple[str, int, str]:
         """Return the host, the port and the resolved address that git must use.
 
-        Pinning the address prevents a second lookup with another result (DNS rebinding).
+        A pinned address prevents a second lookup with another result (DNS rebinding).
         """
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or _GIT_PORTS[parts.scheme]
@@ -264,7 +264,7 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
             size = os.stat(source).st_size
         except FileNotFoundError as error:
             raise BadArchive(
-                f"the file with digest {digest} is missing, as after the restore of a snapshot: "
+                f"the file with digest {digest} is missing, for example after a snapshot restore: "
                 "dispatch the job again"
             ) from error
         if size > self.limits.bytes:
@@ -347,7 +347,7 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _kept_digest(source: ArtifactSource, request: ArtifactRequest) -> str:
-    """Return the digest of `kept://STEP/PATH`. Raises `InvalidSource`."""
+    """Return the digest of the file that `kept://STEP/PATH` names. Raises `InvalidSource`."""
     parts = urlsplit(source.url)
     step, path = unquote(parts.netloc), unquote(parts.path).lstrip("/")
     text = source.options.get("element", "")
@@ -368,9 +368,9 @@ async def _kept_digest(source: ArtifactSource, request: ArtifactRequest) -> str:
 
 
 def _plain(name: str) -> str:
-    """Return a file name that stays in its folder. Raises `InvalidSource`."""
+    """Return the name unchanged if it is a plain file name. Raises `InvalidSource`."""
     if not is_file_name(name):
-        raise InvalidSource(f"{name!r} is not the name of a file")
+        raise InvalidSource(f"{name!r} is not the name of a file: it must have no '/'")
     return name
 
 

@@ -51,7 +51,7 @@ async def _nothing() -> bool:
 
 
 class GitProcess(Protocol):
-    """A running program."""
+    """A running program of a clone."""
 
     async def read(self, output: str) -> bytes:
         """Return the next bytes of `stdout` or `stderr`; empty at the end."""
@@ -83,7 +83,7 @@ class GitPlace(Protocol):
     def run(
         self, words: Sequence[str], env: Mapping[str, str]
     ) -> AbstractAsyncContextManager[GitProcess]:
-        """Run a program while the block runs, and then kill it. Raises `HttpError`."""
+        """Start a program and yield it; kill it at the end of the block. Raises `HttpError`."""
         ...
 
     async def used(self, most: int) -> int:
@@ -109,7 +109,7 @@ class LocalGit:
 
     @asynccontextmanager
     async def run(self, words: Sequence[str], env: Mapping[str, str]) -> AsyncIterator[GitProcess]:
-        """Run a program while the block runs, and then kill its process group."""
+        """Start a program and yield it; kill its process group at the end of the block."""
         process = await trio.lowlevel.open_process(
             list(words),
             env=env,
@@ -152,7 +152,7 @@ class _LocalProcess:
 
 
 class GitClient:
-    """The program git for one repository at one address."""
+    """Runs git for one repository, with connections to one pinned address only."""
 
     def __init__(
         self, location: GitPlace, server: tuple[str, int, str], key_file: str, *, verify: bool
@@ -240,7 +240,7 @@ class GitClient:
         await self._run([self._words[0], "--version"], keep)
         match = re.search(rb"(?<!\d)(\d++)\.(\d++)", output)
         if match is None or (int(match[1]), int(match[2])) < _PINS:
-            version = output.decode(errors="replace").strip() or "git of no known version"
+            version = output.decode(errors="replace").strip() or "git of an unknown version"
             raise EgressDenied(
                 f"{version} on this node cannot be pinned to one address of a host:"
                 f" a repository over http needs git {_PINS[0]}.{_PINS[1]} or newer"
@@ -263,7 +263,7 @@ class GitClient:
         enough: Callable[[bytes], bool] = lambda _: False,
         growing: Callable[[], Awaitable[bool]] = _nothing,
     ) -> bool:
-        """Run git with its limits, as `_run` does; no file gets more than `most` blocks."""
+        """Run git with its limits, as `_run` does; no file may exceed `most` blocks."""
         bounds = (str(most), str(MOST_MEMORY // _KILOBYTE))
         command = ["/bin/sh", "-c", _BOUNDED, *bounds, *self._words, *words]
         return await self._run(command, enough, growing)
@@ -274,9 +274,10 @@ class GitClient:
         enough: Callable[[bytes], bool] = lambda _: False,
         growing: Callable[[], Awaitable[bool]] = _nothing,
     ) -> bool:
-        """Run a program until it ends or a callback stops it; return whether it was stopped.
+        """Run a program until it ends or a callback stops it; return whether a callback stopped it.
 
-        `enough` examines the output, `growing` the files. Raises `HttpError` with the output.
+        `enough` checks the output, and `growing` checks the downloaded files. Raises `HttpError`
+        with the output.
         """
         output = bytearray()
 
@@ -335,7 +336,7 @@ def _size(folder: str, most: int) -> int:
 
 
 async def read_output(process: GitProcess, output: str, enough: Callable[[bytes], bool]) -> bool:
-    """Read to the end, or until `enough` returns true; return the latter."""
+    """Read to the end, or until `enough` returns true; return whether `enough` stopped it."""
     while chunk := await process.read(output):
         if enough(chunk):
             return True
@@ -351,7 +352,7 @@ def read_key(text: str) -> bytes:
 
 
 class _Tree(msgspec.Struct):
-    """A counter for the output of `git ls-tree`.
+    """Counts the files and bytes in the output of `git ls-tree`.
 
     Each entry is mode, type, ID and size, a tab and a name, and ends with a zero byte.
     """

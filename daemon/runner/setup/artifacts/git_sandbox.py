@@ -33,7 +33,7 @@ from storage.records.task import LogConfig, Resources
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 _log = logging.getLogger("steward.runner")
 _TASK = "git"
-_PACE = 0.02  # seconds between two looks whether the sandbox is there
+_PACE = 0.02  # seconds between two checks whether the sandbox has started
 _BEGINS_WITHIN = 10.0  # seconds
 _MORE = 60  # seconds that the sandbox may outlive the time limit of an artifact
 _MEMORY_MB = 1024  # of all processes with the files that they have open; each has its own limit
@@ -44,7 +44,7 @@ _PACK = ("/bin/sh", "-c", 'exec 2>/dev/null; rm -rf "$0/.git" && exec tar -C "$0
 
 
 class GitSandbox:
-    """Opens the sandboxes. `present` has the allocation IDs of open sandboxes.
+    """Opens sandboxes for git. `present` has the allocation IDs of open sandboxes.
 
     `driver` is the driver `exec`, and `directory` is the parent of all allocation directories.
     `ids` yields new allocation IDs, and `seconds` is the time limit of an artifact.
@@ -151,7 +151,7 @@ class SandboxedGit:
 
     @asynccontextmanager
     async def run(self, words: Sequence[str], env: Mapping[str, str]) -> AsyncIterator[GitProcess]:
-        """Run a program in the sandbox while the block runs. Raises `HttpError`."""
+        """Start a program in the sandbox and yield it for the block. Raises `HttpError`."""
         attempt = msgspec.structs.replace(self._attempt, env=env)
         try:
             session = await self._driver.open_session(attempt, words, tty=False)
@@ -164,7 +164,7 @@ class SandboxedGit:
             await session.close()
 
     async def used(self, most: int) -> int:
-        """Return the disk usage of the sandbox in bytes, measured without its processes."""
+        """Return the disk usage of the sandbox in bytes, measured from outside its processes."""
         del most
         return (await self._launcher.measure(self._attempt.alloc_id)).used
 

@@ -14,13 +14,13 @@ from daemon.launcher.safe_open import resolver
 from daemon.net.egress_policy import EgressDenied
 from daemon.runner.setup.artifacts.archive import ArchiveLimits, BadArchive
 
-_DEEPEST = 64  # nested folders
+_DEEPEST = 64  # maximum depth of nested directories
 _PIECE = 1024 * 1024
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class LocalFiles:
-    """Copies one file or directory within limits; `check` can abort by raising."""
+    """Copies one file or directory within limits; `check` can abort by raising an exception."""
 
     def __init__(
         self, permitted: Sequence[str], limits: ArchiveLimits, check: Callable[[], None]
@@ -57,7 +57,7 @@ class LocalFiles:
 
     def _copy_folder(self, source: int, target: str, depth: int) -> None:
         if depth > _DEEPEST:
-            raise BadArchive(f"it has more than {_DEEPEST} nested folders")
+            raise BadArchive(f"its directories are nested more than {_DEEPEST} deep")
         os.mkdir(target, 0o700)
         with os.scandir(source) as entries:
             for entry in entries:
@@ -86,7 +86,7 @@ class LocalFiles:
             raise BadArchive(f"{name!r} is neither a file nor a directory")
         if facts.st_nlink > 1 and not facts.st_mode & stat.S_IROTH:
             raise EgressDenied(
-                f"{name!r} has {facts.st_nlink} names and is not readable by everyone: copy the file"
+                f"{name!r} has {facts.st_nlink} hard links and is not world-readable: copy it"
             )
         with open(source, "rb", closefd=False) as file, open(target, "xb") as copy:
             while chunk := file.read(_PIECE):

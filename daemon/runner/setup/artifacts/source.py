@@ -44,7 +44,7 @@ class SourceType(Enum):
 
 
 class ArtifactSource(msgspec.Struct, frozen=True, kw_only=True):
-    """The address of an artifact, and how to fetch it."""
+    """The parsed source of an artifact: its address and its fetch method."""
 
     kind: SourceType
     url: str
@@ -70,7 +70,7 @@ class ArtifactSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _path(url: str) -> str:
-    """Return the path of a URL; the one of `payload://NAME` is the name."""
+    """Return the path of a URL; for `payload://NAME` it is the name."""
     parts = urlsplit(url)
     return parts.path or (parts.netloc if parts.scheme == SourceType.PAYLOAD.value else "")
 
@@ -80,7 +80,7 @@ class InvalidSource(ValueError):
 
 
 def is_file_name(text: str) -> bool:
-    """Return whether a text names an entry of a folder, and cannot lead out of it."""
+    """Return whether a text is a plain file name, which cannot leave its directory."""
     return text not in {"", ".", ".."} and "/" not in text and "\0" not in text
 
 
@@ -135,7 +135,7 @@ def _kind(name: str, text: str) -> SourceType:
 
 
 def _of_forge(text: str) -> str:
-    """Return the address of a repository in the short form of a forge: host, owner, name."""
+    """Expand the short form of a repository on a forge (host/owner/name) to its address."""
     path, question, query = text.partition("?")
     pieces = path.split("/")
     repository = "/".join(pieces[:_REPOSITORY_DEPTH]).removesuffix(".git")
