@@ -43,7 +43,7 @@ def snapshot_time(name: str) -> int | None:
 
 
 def wait(names: Iterable[str], *, interval: int, now: int) -> int:
-    """Return the nanoseconds until the next snapshot is due, at most one hour."""
+    """Return the nanoseconds to wait for the next snapshot, at most one hour."""
     made = [at for name in names if (at := snapshot_time(name)) is not None and at <= now]
     return min(max(max(made) + interval - now, 0), _LOOK_AGAIN) if made else 0
 
@@ -59,7 +59,7 @@ def expired_snapshots(names: Iterable[str], keep: int, *, latest: str) -> list[s
 
 
 def save_snapshot(source: Path, target: Path, *, keep: int, now: int) -> Path:
-    """Save a snapshot of the store in `source`, verify it, and delete the superfluous ones.
+    """Save a snapshot of the store in `source`, verify it, and delete superfluous snapshots.
 
     Raises `StewardError` or `OSError`. The existing snapshots then stay unchanged.
     """
@@ -89,7 +89,7 @@ async def open_backups(
 ) -> AsyncIterator[None]:
     """Save snapshots at the configured interval while the block runs, or never if it is not set.
 
-    A failed snapshot is logged and tried again later. It stops nothing else.
+    A failed snapshot is logged and tried again later. The failure affects no other part.
     """
     if not config.snapshot_hours:
         yield

@@ -1,6 +1,6 @@
 """Layout of the data directory, and its migration from an older version while tasks run.
 
-All moves are renames below one open descriptor. If the daemon is killed between two of them, the
+All moves are renames below one open descriptor. If the daemon is killed between two renames, the
 next start continues. After the first rename, older versions refuse to start. docs/service.md
 describes the rollback.
 """
@@ -113,7 +113,7 @@ def _move_tasks(top: int) -> None:
 
 
 def _permit_traversal(top: int) -> None:
-    """Let other users enter the directory, if there are any; the store's own mode keeps them out."""
+    """Permit other users to enter the directory; the store's own mode keeps them out."""
     mode = stat.S_IMODE(os.fstat(top).st_mode)
     if os.geteuid() == 0 and mode & _MAY_PASS != _MAY_PASS:
         os.fchmod(top, mode | _MAY_PASS)

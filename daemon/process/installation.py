@@ -43,19 +43,19 @@ Systemctl = Callable[[str, str], None]  # an action and a unit, which may be emp
 
 
 class UnitLocation(msgspec.Struct, frozen=True):
-    """The target of the units: the system, or one user without root's rights."""
+    """The target of an installation: the system, or one user without root's rights."""
 
     directory: Path
     of_user: bool = False
 
     @property
     def data(self) -> str:
-        """Return the data directory of the daemon that is started there."""
+        """Return the data directory of the installed daemon."""
         return str(default_data_dir({}))
 
     @property
     def systemctl(self) -> str:
-        """Return the systemctl command that people type."""
+        """Return the systemctl command that a user must type."""
         return "systemctl --user" if self.of_user else "systemctl"
 
 
@@ -125,7 +125,7 @@ def uninstall(location: UnitLocation, systemctl: Systemctl) -> Iterator[str]:
     """Stop the service and remove the units; yield the steps taken. Raises `Refused`."""
     present = [name for name in UNITS if (location.directory / name).exists()]
     if not present:
-        yield f"there is no {location.directory / SERVICE}: nothing to do"
+        yield f"{location.directory / SERVICE} does not exist, so there is nothing to uninstall"
         return
     for name in present:
         _check_ours(location.directory / name)
@@ -142,7 +142,7 @@ def uninstall(location: UnitLocation, systemctl: Systemctl) -> Iterator[str]:
 
 
 def make_account(run: Callable[[Sequence[str]], None], settings: Path) -> str:
-    """Create the daemon's user and let it read the settings; return the step taken."""
+    """Create the daemon's user and let it read the settings; return a description of this step."""
     try:
         run(["systemd-sysusers", "--inline", _ACCOUNT])
         group = grp.getgrnam(NAME).gr_gid
@@ -153,7 +153,7 @@ def make_account(run: Callable[[Sequence[str]], None], settings: Path) -> str:
         if path.exists():
             os.chown(path, -1, group, follow_symlinks=False)
             path.chmod(mode)
-    return f"the daemon will run as the user {NAME}, who may read {settings}"
+    return f"the daemon will run as the user {NAME}, which may read {settings}"
 
 
 def _write(unit: Path, text: str) -> bool:
@@ -232,7 +232,7 @@ def _unit_location(*, user: bool) -> UnitLocation:
         base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
         return UnitLocation(Path(base) / "systemd/user", of_user=True)
     if os.geteuid() != 0:
-        raise Refused("only root may do this: use sudo, or the option --user")
+        raise Refused("only root can install for the system: use sudo, or the option --user")
     if any((directory / SERVICE).exists() for directory in _OF_PACKAGES):
         raise Refused(
             "a package has installed the service: start it with systemctl enable --now steward, "

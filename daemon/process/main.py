@@ -124,7 +124,7 @@ async def _operate(parts: DaemonParts, stopping: trio.Event) -> None:
         )
         watch = partial(parts.launcher.watch, parts.context.clock.now)
         nursery.start_soon(parts.fences.keep_running, "launcher", watch)
-        # The only line on standard output, for people and for scripts that wait for it.
+        # This is the only line on standard output, for users and for scripts that wait for it.
         print(f"steward is ready at {config.address}", flush=True)  # noqa: T201
         manager.ready(_status(config))
         parts.is_ready.set()

@@ -19,7 +19,8 @@ _ENDS_WITHIN = 1.0  # seconds to wait for output of left-over children
 async def run_by_launcher(launcher: Launcher, name: str, words: Sequence[str], body: bytes) -> str:
     """Run a command with the message on standard input; return its exit status.
 
-    The launcher kills its process group at the end of the attempt. Raises `DeliveryFailed`.
+    The launcher kills the command's process group at the end of the delivery attempt. Raises
+    `DeliveryFailed`.
     """
     del words  # the launcher has its own
     try:

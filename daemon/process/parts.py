@@ -1,8 +1,9 @@
 """The parts of the running daemon: a table in the order in which they open.
 
-Each part has one opener, a small function that enters the part and stores it in `DaemonParts`.
-`PARTS` names for each part the earlier parts that its opener reads. Parts close in reverse order.
-An opener imports its part, because a thread creates a new store's signing key in the meantime.
+Each part has one opener, a small function that enters the part and stores it in `DaemonParts`. For
+each part, `PARTS` names the earlier parts that its opener reads. Parts close in reverse order. An
+opener imports its part itself, because a thread creates a new store's signing key during the
+imports.
 """
 
 import logging
@@ -94,7 +95,7 @@ class DaemonParts:
         return await self.stack.enter_async_context(part)
 
     def complete(self, config: Settings) -> None:
-        """Replace the current settings by settings that an opener has completed."""
+        """Replace the current settings with settings that an opener has completed."""
         self.config = config
 
 
@@ -205,7 +206,7 @@ async def _listeners(parts: DaemonParts) -> None:
 
 
 async def _engine(parts: DaemonParts) -> None:
-    """Open the cluster pools, if cluster hosts can connect. The settings get their URL."""
+    """Open the cluster pools, if cluster hosts can connect. The settings get the hosts' URL."""
     parts.engine = None
     if parts.wrapper_listeners is None:
         return
@@ -250,7 +251,7 @@ async def _traces(parts: DaemonParts) -> None:
 
 
 def _token_of(file: Path) -> str:
-    """Return the token of the OTLP receiver, empty without a file. Raises `ReceiverFailed`."""
+    """Return the token for the OTLP receiver, empty without a file. Raises `ReceiverFailed`."""
     if file == Path():
         return ""
     from daemon.notify.channels import DeliveryFailed
@@ -366,7 +367,7 @@ async def _triggers(parts: DaemonParts) -> None:
 async def open_triggers(
     store: Store, clock: Clock, ids: Iterator[str], fences: Fences, budgets: "Budgets"
 ) -> AsyncIterator[None]:
-    """Dispatch children of jobs after the jobs that these follow, while the block runs."""
+    """Dispatch jobs when runs of the jobs that they follow end, while the block runs."""
     async with trio.open_nursery() as nursery:
         loop = partial(_follow_jobs, store, clock, ids, fences, budgets)
         nursery.start_soon(fences.keep_running, "triggers", loop)
@@ -395,7 +396,7 @@ async def _queues(parts: DaemonParts) -> None:
 async def open_queues(
     store: Store, clock: Clock, ids: Iterator[str], fences: Fences
 ) -> AsyncIterator[None]:
-    """Grant the slots of queues to the runs that wait for them, while the block runs."""
+    """Grant slots of queues to the runs that wait for slots, while the block runs."""
     async with trio.open_nursery() as nursery:
         loop = partial(_serve_queues, store, clock, ids, fences)
         nursery.start_soon(fences.keep_running, "queues", loop)
@@ -422,7 +423,7 @@ async def _freezes(parts: DaemonParts) -> None:
 async def open_freezes(
     store: Store, clock: Clock, ids: Iterator[str], fences: Fences
 ) -> AsyncIterator[None]:
-    """End freezes on time, and release the jobs that they held, while the block runs."""
+    """End freezes on time, and release the jobs that were held, while the block runs."""
     async with trio.open_nursery() as nursery:
         loop = partial(_end_freezes, store, clock, ids, fences)
         nursery.start_soon(fences.keep_running, "freezes", loop)
@@ -517,7 +518,7 @@ async def _dev_login(parts: DaemonParts) -> None:
 
 
 async def _context(parts: DaemonParts) -> None:
-    """Collect what the request handlers use."""
+    """Create the context with all parts that request handlers use."""
     from daemon.variables.task_secrets import JobMasks, OutputMatchers
 
     parts.context = AppContext(
@@ -572,7 +573,7 @@ async def _wrapper_server(parts: DaemonParts) -> None:
 
 
 async def _public_server(parts: DaemonParts) -> None:
-    """Serve public documents at their own listener, if it is set."""
+    """Serve public documents at a separate listener, if the settings have one."""
     from daemon.api.vault_routes import PUBLIC
     from daemon.web.connections import public_listeners_at
     from daemon.web.server import open_web, public_context

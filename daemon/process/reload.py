@@ -1,7 +1,7 @@
 """Reload of the settings of a running daemon: SIGHUP, `systemctl reload steward`.
 
-A reload applies the certificate and the settings in `LIVE`, which no other part has copied. All are
-read and checked before the first is changed, so an error changes nothing.
+A reload applies the certificate and the settings in `LIVE`, which no other part has copied. It
+reads and checks all of them before it changes the first, so an error changes nothing.
 """
 
 import logging
@@ -25,7 +25,7 @@ log = logging.getLogger("steward")
 
 
 class SettingsReloader:
-    """The settings that the daemon started with, and the sources to read them again."""
+    """Holds the settings of the daemon, and reloads them from their sources."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class SettingsReloader:
         read_own: Callable[[str], Awaitable[int]],
         wrappers: ConnectionListeners | None = None,
     ) -> None:
-        """`read_own` opens a file named in the settings that only root can read.
+        """Initialize; `read_own` opens a configured file that only root can read.
 
         `wrappers` are the listeners for cluster hosts, if there are any.
         """
@@ -69,9 +69,9 @@ class SettingsReloader:
 
     @asynccontextmanager
     async def _opened(self, fresh: Settings) -> AsyncIterator[dict[Path, Path]]:
-        """Yield copies of files that only root can read, opened by the launcher.
+        """Yield a readable path for each file that only root can read; the launcher opens it.
 
-        The later check reports other faults.
+        The later check of the settings reports other errors.
         """
         opened: dict[Path, Path] = {}
         with ExitStack() as stack:
@@ -85,7 +85,7 @@ class SettingsReloader:
             yield opened
 
     def _differing(self, fresh: Settings) -> list[str]:
-        """Return the settings that changed but need a restart."""
+        """Return the names of changed settings that need a restart."""
         both = fresh.is_encrypted and self._config.is_encrypted
         fixed = FIELDS.keys() - {*LIVE, *(_CERTIFICATE if both else ())}
         return sorted(name for name in fixed if getattr(fresh, name) != getattr(self._config, name))

@@ -92,8 +92,9 @@ def starts_programs(
 ) -> bool:
     """Return whether the daemon itself must execute programs.
 
-    A separated daemon leaves notification commands to its launcher. It runs git only if the host
-    has no sandbox for it; `support` returns the sandbox support of the host.
+    If the daemon and its launcher have different users, the launcher runs notification commands. It
+    runs git only if the host has no sandbox for it; `support` returns the sandbox support of the
+    host.
     """
     has_git = shutil.which("git") is not None
     if not is_separated:
@@ -112,7 +113,7 @@ def writable(config: Settings) -> Iterator[str]:
 
 
 def readable(config: Settings) -> Iterator[str]:
-    """Yield the paths below which the daemon may read, as far as its user can."""
+    """Yield the paths below which the daemon may read, if its user has permission."""
     yield from _READABLE
     yield from program_directories()
     for path in (getattr(config, name) for name in _CERTIFICATES):

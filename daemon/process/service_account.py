@@ -56,16 +56,16 @@ def find_account(config: Settings) -> ServiceAccount | None:
 
 
 def why_root(config: Settings) -> str:
-    """Return why the daemon keeps root's rights, and how to change that."""
+    """Return why the daemon keeps root's rights, with a fix."""
     if config.user:
         return f"user = {config.user!r}"
     if usual := _known(NAME):
         return unreachable(usual, config)
-    return f"this machine has no user {NAME}: {_ADD}"
+    return f"this host has no user {NAME}; create it with: {_ADD}"
 
 
 def unreachable(account: ServiceAccount, config: Settings) -> str:
-    """Return why a user cannot run the daemon: part of the program or the data is closed to it."""
+    """Return why a user cannot access the program or the data; empty if access is possible."""
     above = next(
         (parent for parent in (config.data_dir, *config.data_dir.parents) if parent.exists()), None
     )
@@ -102,7 +102,7 @@ def program_directories() -> list[str]:
 
 
 def _known(name: str) -> ServiceAccount | None:
-    """Return a user of this host by name or number. A number needs no account."""
+    """Return a user of this host by name or number. A numeric ID needs no account."""
     try:
         entry = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
     except (KeyError, OverflowError):

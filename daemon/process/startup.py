@@ -1,4 +1,4 @@
-"""Start-up of the daemon until it gives up root's rights.
+"""Startup of the daemon until it gives up root's rights.
 
 This module opens everything that needs root's rights, in this order: the data directory with its
 lock, the sockets, the root key and the launcher. Then the daemon switches its user and confines
@@ -50,9 +50,9 @@ _ROOT = ServiceAccount("root", ROOT, 0)
 class StartupResult(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the daemon after it gave up root's rights, with a locked store.
 
-    `present` holds the current settings and `given` the settings as read. `read` reads the settings
-    again. `channel` is the socket to the launcher. `holding` manages the cgroups of tasks. `guard`
-    enforces the egress policy.
+    `present` has the current settings, and `given` the settings as they were read. `read` reads the
+    settings again. `channel` is the socket to the launcher. `holding` manages the cgroups of tasks.
+    `guard` enforces the egress policy.
     """
 
     present: Settings
@@ -82,8 +82,8 @@ def begin(
         data_dir = stack.enter_context(_data_directory(config))
         present = msgspec.structs.replace(config, data_dir=data_dir)
         stack.enter_context(_locked(present.store_dir))
-        # This comes before the store changes its owner: data that another user could have written
-        # is not trusted.
+        # This comes before the store changes its owner, because data that another user could have
+        # written is not trusted.
         present = in_force(present, stored_settings(data_dir, present.store_dir))
         _settle(present, account)
         sockets = stack.enter_context(
@@ -180,7 +180,7 @@ def _check_places(config: Settings) -> None:
 
 @contextmanager
 def _locked(store: Path) -> Iterator[None]:
-    """Hold the lock of the store, taken as the store's owner, who may have put a link at the path."""
+    """Lock the store for the block, with the owner's rights, because the path may be a link."""
     with ExitStack() as stack:
         with being(owner_of(store) or _ROOT):
             stack.enter_context(lock(store))
@@ -188,7 +188,7 @@ def _locked(store: Path) -> Iterator[None]:
 
 
 def _permit_traversal(groups: Iterable[Path]) -> None:
-    """Let the daemon's user enter its own cgroups, even if their parents had a strict umask."""
+    """Permit the daemon's user to traverse its cgroups, even after creation with a strict umask."""
     for above in {above for group in groups for above in group.parents}:
         mode = stat.S_IMODE(above.stat().st_mode)
         if os.geteuid() == ROOT and not mode & stat.S_IXOTH:

@@ -4,9 +4,9 @@ The owner of the store's directory owns all its contents. The change first close
 all users except root. Then it changes the owner of each entry, and of the directory last. If a
 start is interrupted in between, the next start repeats the change.
 
-The previous owner can have put anything into the directory. So no link is followed, and only
-directories and files with a single name change their owner. For any other entry, the change stops
-with an error that names its path.
+The previous owner can have created any entry in the directory. So no link is followed, and only
+directories and files without other hard links change their owner. For any other entry, the change
+stops with an error that names its path.
 """
 
 import errno
@@ -41,7 +41,7 @@ def change_owner(store: Path, account: ServiceAccount) -> bool:
     except OSError as error:
         raise StorageUnusable(
             f"{error.filename or store} cannot be given to the user {account.name}: {error.strerror}; "
-            "move it away, or give it to that user"
+            "move it away, or change its owner"
         ) from error
     return True
 

@@ -1,9 +1,9 @@
 """Client of the service manager's protocol sd_notify(3): readiness, status and watchdog.
 
-The protocol is lines of text to a socket that the environment names. Without the socket nothing is
-sent. With `WatchdogSec=`, the manager gets a message whenever the health check succeeds. If a part
-hangs, the messages stop, and the manager restarts the daemon. The manager may also hold the
-listening socket.
+The protocol is text lines, sent to a socket that an environment variable names. Without the socket
+nothing is sent. With `WatchdogSec=`, the manager gets a message whenever the health check succeeds.
+If a part hangs, the messages stop, and the manager restarts the daemon. The manager may also hold
+the listening socket.
 """
 
 import os
@@ -34,7 +34,7 @@ class ServiceManager:
 
     def stopping(self) -> None:
         """Report the shutdown of the daemon."""
-        self._send(STOPPING="1", STATUS="ending; tasks keep running")
+        self._send(STOPPING="1", STATUS="stopping; tasks keep running")
 
     def send_watchdog(self) -> None:
         """Send a watchdog message."""
@@ -67,7 +67,7 @@ def inherited_sockets(environment: Mapping[str, str], *, first: int = 3) -> list
 
 
 def _watchdog_interval(environment: Mapping[str, str]) -> float | None:
-    """Return the watchdog interval in seconds, or None if the watchdog is off."""
+    """Return the watchdog interval in seconds, or None if the watchdog is disabled."""
     allowed = environment.get("WATCHDOG_USEC", "")
     is_own = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
     return int(allowed) / 1e6 if is_own and allowed.isdecimal() and int(allowed) else None
