@@ -9,7 +9,7 @@ from storage.records.allocation import Allocation
 
 
 class AllocNameIndex:
-    """The names of one group; the lowest free index comes first."""
+    """The allocation names of one group; the lowest free index is assigned first."""
 
     def __init__(
         self,
@@ -18,7 +18,7 @@ class AllocNameIndex:
         allocations: Iterable[Allocation],
         ranges: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Use the group and the allocations whose names are in use.
+        """Initialize with the allocations whose names are in use.
 
         `ranges` are further indexes in use, as (first, last) in ascending order.
         """
@@ -29,7 +29,7 @@ class AllocNameIndex:
         self._only: int | None = None
 
     def restrict(self, bits: int) -> int:
-        """Use only these indexes, given as set bits; return the number of free ones."""
+        """Permit only the indexes that are set bits of `bits`; return the number of free ones."""
         self._only = bits
         for first, last in self._ranges:
             bits &= ~(((1 << (last - first + 1)) - 1) << first)
@@ -39,7 +39,7 @@ class AllocNameIndex:
         return bits.bit_count()
 
     def _end_of_range(self, number: int) -> int | None:
-        """Return the last index of the range that has this index, or None."""
+        """Return the last index of the range that contains this index, or None."""
         at = bisect_right(self._ranges, number, key=itemgetter(0)) - 1
         return self._ranges[at][1] if at >= 0 and number <= self._ranges[at][1] else None
 

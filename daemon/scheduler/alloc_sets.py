@@ -1,8 +1,8 @@
 """Sort the allocations of a group by their situation, for service and batch jobs.
 
 An allocation can be unchanged, surplus, migrating from its node, or lost with it. It can have
-failed, to be rescheduled now or later. It can also have an older version that is updated in place
-or must be replaced. Each allocation is in exactly one of these sets.
+failed, to be rescheduled now or later. It can also belong to an older job version, and be updated
+in place or replaced. Each allocation is in exactly one of these sets.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -64,7 +64,7 @@ class ReconcileContext(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def batch(self) -> bool:
-        """Return whether completed allocations are not to be replaced."""
+        """Return whether the job is a batch job, whose completed allocations are not replaced."""
         return self.job.type == JobType.BATCH
 
     def is_older(self, allocation: Allocation) -> bool:
@@ -72,7 +72,7 @@ class ReconcileContext(msgspec.Struct, frozen=True, kw_only=True):
         return allocation.job_version != self.job.version
 
     def version_of(self, allocation: Allocation) -> Job:
-        """Return the job in the allocation's version."""
+        """Return the job in the version of the allocation."""
         return self.versions.get(allocation.job_version, self.job)
 
     def policy_of(self, allocation: Allocation) -> ReschedulePolicy | None:
@@ -82,7 +82,7 @@ class ReconcileContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllocSets(msgspec.Struct, kw_only=True):
-    """The sorted allocations of one group, by name index."""
+    """The allocations of one group in disjoint sets, each sorted by name index."""
 
     ignored: int = 0
     stop: list[tuple[Allocation, str]] = []  # with the description
@@ -99,7 +99,7 @@ class AllocSets(msgspec.Struct, kw_only=True):
 def sort(
     situation: ReconcileContext, group_name: str, allocations: Iterable[Allocation]
 ) -> AllocSets:
-    """Return the sets of a group, before count and version are considered."""
+    """Return the sets of a group, before the count and the job version are applied."""
     sorting = _Sorting(situation, group_name)
     for alloc in by_number(allocations):
         sorting.add(alloc)
@@ -131,7 +131,7 @@ class _Sorting:
             sets.keep.append(alloc)
 
     def _add_unwanted(self, alloc: Allocation) -> None:
-        """Add a stopped allocation; a drained batch allocation keeps its index."""
+        """Add an allocation that is not desired; a drained batch allocation keeps its index."""
         if self._situation.batch and alloc.desired.transition.migrate_disable_placement:
             self.sets.keep.append(alloc)
         elif self._situation.batch and alloc.client_terminal:

@@ -1,7 +1,7 @@
 """A plan under construction.
 
 Several decisions may change one allocation, such as a stop and then a reference to its replacement.
-The draft keeps only the final state of each allocation.
+The builder keeps only the final state of each allocation.
 """
 
 from collections import Counter
@@ -53,7 +53,7 @@ class PlanBuilder:
     # --- allocations ---
 
     def stop(self, allocation: Allocation, description: str, *, lost: bool = False) -> None:
-        """Stop an allocation; with `lost`, its node is lost."""
+        """Stop an allocation; `lost` means that its node is lost."""
         known = self._changed.get(allocation.id, allocation)
         stopped = msgspec.structs.replace(
             known,
@@ -159,8 +159,8 @@ class PlanBuilder:
     def plan(self, rollout: Rollout, placer: Placer, *, wait: bool, node_id: str = "") -> Plan:
         """Return the plan.
 
-        With `wait`, unplaced allocations get a blocked evaluation, for one node if `node_id` names
-        it.
+        With `wait`, unplaced allocations get a blocked evaluation, only for the node `node_id` if
+        set.
         """
         job = self._state.job
         waits = wait and job is not None and placer.failures

@@ -1,8 +1,8 @@
 """Reconcile the desired and the current state of one group, for service and batch jobs.
 
-The input are sorted allocations (`alloc_sets`). Missing allocations up to the count are to be placed,
-and outdated ones are replaced as fast as the rollout permits. No nodes are chosen here. The numbers
-appear in plan annotations (recorded from Nomad: plan, deploy-canary, evaluate).
+The input is the sorted allocations of the group (`alloc_sets`). Missing allocations up to the count
+are to be placed, and outdated ones are replaced as fast as the rollout permits. No nodes are chosen
+here. The numbers appear in plan annotations (recorded from Nomad: plan, deploy-canary, evaluate).
 """
 
 from collections.abc import Iterable, Mapping
@@ -76,7 +76,7 @@ def _stop_group(allocations: list[Allocation], nodes: Mapping[str, Node]) -> Gro
 
 
 class _Reconciliation:
-    """The reconciliation of one group; `change` runs its steps in order."""
+    """The reconciliation of one group; `change` runs the steps in order."""
 
     def __init__(
         self, situation: ReconcileContext, group: TaskGroup, allocations: list[Allocation]
@@ -170,13 +170,13 @@ class _Reconciliation:
 
     @property
     def _ready(self) -> bool:
-        """Return whether the rollout may continue: not paused, failed, or waiting for promotion."""
+        """Return whether the rollout may continue: not paused, not failed, not unpromoted."""
         return not (self._rollout.is_blocked or self._on_trial)
 
     # --- canaries ---
 
     def _try_first(self, canaries: list[Allocation]) -> None:
-        """Place canaries before anything is replaced, unless they are promoted."""
+        """Place canaries before any allocation is replaced, unless they are promoted."""
         lacking = self._canaries_wanted - len(canaries)
         # The outdated allocations may be gone, but the deployment still waits for the canaries.
         tried = bool(self._sets.outdated) or self._on_trial
@@ -219,7 +219,7 @@ class _Reconciliation:
         )
 
     def _hold_back(self) -> None:
-        """Start nothing while the rollout is held; lost and failed allocations are still replaced.
+        """Start no new allocation while the rollout is held; still replace lost and failed ones.
 
         Allocations of a failed deployment are not retried.
         """
@@ -273,6 +273,6 @@ class _Reconciliation:
             self._rollout.begin(self._group, total=self._begun, canaries=canaries)
 
     def _is_complete(self, *, settled: bool) -> bool:
-        """Return whether the deployment no longer needs to wait for this group."""
+        """Return whether the group has no further changes that the deployment must wait for."""
         name = self._group.name
         return self._rollout.group(name) is None or (settled and self._rollout.is_healthy(name))

@@ -50,7 +50,7 @@ def decide(
     """Return when to reschedule a failed allocation.
 
     During a deployment its watcher decides first and marks allocations that may be rescheduled.
-    `LATER` is returned once; after that a follow-up evaluation exists.
+    `LATER` is returned only once, because a follow-up evaluation exists after that.
     """
     desired = allocation.desired
     if _is_blocked_by_deployment(allocation, deployment):

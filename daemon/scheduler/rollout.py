@@ -42,7 +42,7 @@ class Rollout:
         now: int,
         ids: Iterator[str],
     ) -> None:
-        """`latest` is the newest deployment of the job, of any version and status."""
+        """Initialize; `latest` is the newest deployment of the job, of any version and status."""
         self._job = job
         self._latest = latest
         self._evaluation = evaluation
@@ -66,7 +66,7 @@ class Rollout:
         self.old = latest
 
     def of_this_version(self, deployment: Deployment | None) -> bool:
-        """Return whether a deployment belongs to the job's current version."""
+        """Return whether a deployment belongs to the current version of the job."""
         return (
             deployment is not None
             and self._job is not None
@@ -119,7 +119,7 @@ class Rollout:
         return self.current.task_groups.get(name) if self.current else None
 
     def unneeded_canaries(self, group_name: str) -> set[str]:
-        """Return the IDs of a group's canaries that were not promoted and no longer can be."""
+        """Return the IDs of a group's unpromoted canaries that can no longer be promoted."""
         given_up = [item for item in (self.old, self.current if self.failed else None) if item]
         groups = [deployment.task_groups.get(group_name) for deployment in given_up]
         return {
@@ -137,7 +137,7 @@ class Rollout:
     def update_capacity(self, group: TaskGroup, allocs: Iterable[Allocation]) -> int:
         """Return how many more allocations of a group may be replaced now.
 
-        Allocations that are not healthy yet count against the limit, and an unhealthy one stops the
+        Allocations without a health result count against the limit. An unhealthy one stops the
         rollout.
         """
         limit = max_parallel(group)

@@ -53,7 +53,7 @@ def _schedule(state: ClusterState, evaluation: Evaluation, *, now: int, ids: Ite
 
 
 def _is_held(state: ClusterState, job: Job) -> bool:
-    """Return whether the run of a job has not begun, so that a freeze holds it."""
+    """Return whether a freeze holds the job, because its run has not begun."""
     if job.type not in (JobType.BATCH, JobType.SYSBATCH) or any(
         settled.count for settled in state.settled.values()
     ):
@@ -71,7 +71,7 @@ def _end_run(state: ClusterState, plan: Plan, reason: str, now: int) -> Plan:
 
 
 def _stop(state: ClusterState, evaluation: Evaluation, *, now: int, ids: Iterator[str]) -> Plan:
-    """Return the plan that stops everything of a stopped or purged job."""
+    """Return the plan that stops all allocations of a stopped or purged job."""
     job = state.job
     draft = PlanBuilder(state, evaluation, now=now, ids=ids)
     nodes = {node.node.id: node.node for node in state.nodes}

@@ -24,7 +24,7 @@ ChangesOf = Callable[[ReconcileContext, ClusterState], dict[str, GroupChange]]
 
 
 def changes_by_count(situation: ReconcileContext, state: ClusterState) -> dict[str, GroupChange]:
-    """Return the changes of each group: first those of the job, then those it no longer has."""
+    """Return the change of each group by name: current groups first, then removed groups."""
     by_group: defaultdict[str, list[Allocation]] = defaultdict(list)
     for group in situation.job.task_groups or ():
         by_group[group.name] = []
@@ -91,7 +91,7 @@ def _change_existing(
 
 
 def _counts(change: GroupChange, replaced: int) -> DesiredUpdates:
-    """Return the counts of a change, with allocations replaced for lack of capacity."""
+    """Return the counts of a change, including `replaced` allocations."""
     known = change.counts
     if not replaced:
         return known
@@ -149,7 +149,7 @@ def _note_unplaced(missing: MissingAllocation, draft: PlanBuilder) -> None:
 
 
 class _Filling:
-    """Places missing allocations, one group after the other."""
+    """Places missing allocations, group by group."""
 
     def __init__(self, situation: ReconcileContext, placer: Placer) -> None:
         self.job = situation.job
@@ -179,7 +179,8 @@ class _Filling:
     def add(self, changes: dict[str, GroupChange]) -> None:
         """Place further missing allocations.
 
-        Unplaced ones do not count against the rollout, so the same number may be replaced instead.
+        Unplaced allocations do not use the update capacity, so the same number may be replaced
+        instead.
         """
         for group in self.job.task_groups or ():
             change = changes[group.name]

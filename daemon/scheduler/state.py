@@ -40,7 +40,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
 class SettledAllocations(msgspec.Struct, frozen=True, kw_only=True):
     """The allocations of a batch group that have completed in the current version.
 
-    Their number, and the indexes of their names as ranges (first, last) in ascending order.
+    `ranges` are the indexes of their names, as (first, last) in ascending order.
     """
 
     count: int = 0
@@ -50,8 +50,8 @@ class SettledAllocations(msgspec.Struct, frozen=True, kw_only=True):
 class StepGrant(msgspec.Struct, frozen=True, kw_only=True):
     """The slots of a step: the elements that want slots, that hold some, and that were active.
 
-    A step that `keeps` its slots passes them from an element that ended to the next one. Otherwise
-    another step has waited longer for them.
+    A step that `keeps` its slots passes the slots of an ended element to its next element.
+    Otherwise, another step has waited longer for these slots.
     """
 
     wanted: int
@@ -65,11 +65,11 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
 
     `allocations` are those of the job, at least all desired and all non-terminal ones. `ended`
     counts, for a batch job, the other stopped allocations of each group. A group in `settled` has
-    completed allocations that are not in `allocations`. `versions` has the job in
-    each version of these allocations and the current one. `deployment` is the job's newest.
-    `run` is the newest run of a workflow, with its `steps`. `exit_codes` has that of the newest
-    failure of each step. `holders` are the non-terminal allocations of all jobs if preemption is possible, otherwise
-    None.
+    completed allocations that are not in `allocations`. `versions` has the job in each version of
+    these allocations and the current one. `deployment` is the job's newest. `run` is the newest run
+    of a workflow, with its `steps`. `exit_codes` has the exit code of the newest failure of each
+    step. `holders` are the non-terminal allocations of all jobs if preemption is possible,
+    otherwise None.
     """
 
     index: int
@@ -101,7 +101,7 @@ class Eviction(msgspec.Struct, frozen=True):
 
 
 class RunChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A new or changed run with its changed steps; `before` and `known` are the stored ones."""
+    """A new or changed run with its changed steps; `before` and `known` are the stored versions."""
 
     run: FlowRun
     before: FlowRun | None
@@ -113,8 +113,8 @@ class FlowChange(msgspec.Struct, frozen=True, kw_only=True):
     """The changes of a plan to the runs of a job; stale if `seen` is no longer the newest run.
 
     A new run `awaits` the ends of these allocations (IDs). The plan is also stale if all of them
-    have ended, because an end before the run is stored creates no evaluation. `demands` are the slots
-    of steps that changed, and `freed` the steps that need none any more.
+    have ended, because an end before the run is stored creates no evaluation. `demands` are the
+    slots of steps that changed, and `freed` the steps that need none any more.
     """
 
     seen: FlowRun | None

@@ -1,7 +1,7 @@
 """Plans of system and sysbatch jobs: each group once on every feasible node.
 
-A system job runs permanently, a sysbatch job until it completes. An infeasible node is not counted
-as missing. A node without capacity is, and gets a blocked evaluation (recorded from Nomad:
+A system job runs permanently, a sysbatch job until it completes. An infeasible node does not count
+as missing. A node without capacity counts, and gets a blocked evaluation (recorded from Nomad:
 kind-system, kind-sysbatch, plan-batch-system).
 """
 
@@ -180,7 +180,7 @@ class _Planning:
             sorted_group.failed.append(ended)
 
     def _may_place_again(self, ended: Allocation) -> bool:
-        """Return whether an allocation that Steward did not stop is placed again on its node.
+        """Return whether an ended allocation that Steward did not stop is placed again on its node.
 
         System jobs have no reschedule policy. A failure alone does not cause a new placement. Of
         all other triggers, only a user's request counts more than once per version. Otherwise each

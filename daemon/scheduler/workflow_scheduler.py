@@ -68,7 +68,7 @@ def _later(job: Job, evaluation: Evaluation, time: int, eval_id: str, now: int) 
 
 
 def end_run(state: ClusterState, plan: Plan, reason: str, now: int) -> Plan:
-    """Return a plan that also cancels the run, for a job whose steps are no longer wanted."""
+    """Return a plan that also cancels the run, for a job whose steps are no longer desired."""
     run = state.run
     if run is None or run.status.has_ended:
         return plan
@@ -91,12 +91,12 @@ def _canceled(
 
 
 def _is_alive(allocation: Allocation, nodes: Mapping[str, Node]) -> bool:
-    """Return whether tasks of an allocation may run; this decision ends those on lost nodes."""
+    """Return whether tasks of an allocation may still run; those on lost nodes may not."""
     return not allocation.client_terminal and not is_on_lost_node(allocation, nodes)
 
 
 class _WorkflowDecision:
-    """The decision about the runs of a job; `changes` also makes it."""
+    """The decision about the runs of a job, made by `changes`."""
 
     def __init__(self, state: ClusterState, job: Job, evaluation: Evaluation, now: int) -> None:
         self._state, self._job, self._evaluation, self._now = state, job, evaluation, now
@@ -110,7 +110,7 @@ class _WorkflowDecision:
         self._demands: list[SlotDemand] = []
 
     def change(self) -> FlowChange:
-        """Return the changed runs; without any, the plan still depends on the newest run."""
+        """Return the changes of runs; even without changes, the plan depends on the newest run."""
         awaits = self._alive() if any(run.before is None for run in self._runs) else ()
         demanded = {demand.step for demand in self._demands}
         return FlowChange(
@@ -130,7 +130,7 @@ class _WorkflowDecision:
     def due(self) -> Iterator[int]:
         """Yield the next time for which this decision needs an evaluation.
 
-        The applier drops it if there is an earlier one, which then decides about this time.
+        The applier drops this evaluation if an earlier one exists, which then creates the next one.
         """
         yield from self._due[:1]
 
@@ -143,7 +143,7 @@ class _WorkflowDecision:
         return self._state.freeze.id if self._state.freeze is not None and is_held else ""
 
     def _freeze(self, steps: Sequence[RunStep]) -> str:
-        """Return why no step begins in a freeze; empty without one, or if it holds new runs only."""
+        """Return why a freeze lets no step begin; empty if no freeze holds the steps."""
         freeze = self._state.freeze
         if freeze is None:
             return ""
@@ -156,7 +156,7 @@ class _WorkflowDecision:
         return (alloc.id for alloc in self._state.allocations if _is_alive(alloc, nodes))
 
     def changes(self, situation: ReconcileContext, state: ClusterState) -> dict[str, GroupChange]:
-        """Return the changes of each group: first those of the job, then those it no longer has."""
+        """Return the change of each group by name: current groups first, then removed groups."""
         own_allocs: defaultdict[str, list[Allocation]] = defaultdict(list)
         older_allocs: defaultdict[str, list[Allocation]] = defaultdict(list)
         for alloc in state.allocations:
@@ -241,7 +241,7 @@ class _WorkflowDecision:
     def _keep_slots(
         self, step: Step, allocs: Sequence[Allocation], nodes: Mapping[str, Node]
     ) -> None:
-        """Let the elements of a step keep their slots until they end; the others want none."""
+        """Let the active elements of a step keep their slots; other elements want none."""
         grant = self._state.grants.get(step.name)
         if grant is not None and step.name in self._open:
             active = len(_active(allocs, nodes))
@@ -258,7 +258,7 @@ class _WorkflowDecision:
     ) -> GroupChange:
         """Return a change that begins no more elements than have slots, and note the demand.
 
-        An element that waits for its next attempt has no slot.
+        An element that waits for its next attempt holds no slot.
         """
         grant = self._state.grants.get(step.name) or StepGrant(
             wanted=0, held=0, busy=0, keeps=False
@@ -398,7 +398,7 @@ def _active(allocations: Iterable[Allocation], nodes: Mapping[str, Node]) -> set
 
 
 def _continues(missing: MissingAllocation, nodes: Mapping[str, Node]) -> bool:
-    """Return whether an allocation replaces one with tasks that may run, and has its slots."""
+    """Return whether an allocation replaces one whose tasks may run, and takes over its slots."""
     return missing.previous is not None and _is_alive(missing.previous, nodes)
 
 
@@ -411,12 +411,12 @@ def _limited(change: GroupChange, most: int) -> GroupChange:
 
 @lru_cache(maxsize=64)
 def _unchanged(ended: int) -> GroupChange:
-    """Return the change of a group that is not desired and has only ended allocations."""
+    """Return the empty change of an undesired group that has only ended allocations."""
     return GroupChange(counts=DesiredUpdates(ignore=ended))
 
 
 def _nothing(allocations: list[Allocation], nodes: Mapping[str, Node], ended: int) -> GroupChange:
-    """Return the change of a group that is not desired: ended allocations stay as they are."""
+    """Return the change of an undesired group, which leaves ended allocations unchanged."""
     stop = [
         (alloc_set, LOST if is_on_lost_node(alloc_set, nodes) else NOT_NEEDED)
         for alloc_set in alloc_sets.by_number(allocations)
@@ -483,7 +483,7 @@ def _settled_bits(situation: ReconcileContext, name: str) -> int:
 
 
 def _settled(situation: ReconcileContext, name: str) -> int:
-    """Return how many completed elements of a step were counted, but not loaded."""
+    """Return the number of completed elements of a step that were counted but not loaded."""
     known = situation.settled.get(name)
     return known.count if known else 0
 

@@ -1,8 +1,9 @@
 """Capacity: the free resources of a node, the ask of a group, and the allocated resources.
 
-A `NodeCapacity` is one node during planning. It knows the resources of all allocations, releases those that
-the plan stops, and assigns resources to those that it places. Resources are never overcommitted:
-`lack` returns the missing resource, and `offer` may only be called after it returned None.
+A `NodeCapacity` is one node during planning. It knows the resources of all allocations, releases
+those that the plan stops, and assigns resources to those that it places. Resources are never
+overcommitted. `missing_resource` returns the missing resource, and `offer` may only be called after
+it returned None.
 """
 
 from collections import Counter
@@ -32,7 +33,7 @@ class ResourceAsk(msgspec.Struct, frozen=True, kw_only=True):
     """The resource ask of one allocation: CPU in MHz, memory and disk in MB.
 
     The CPU of tasks with reserved cores is not in `cpu`, because it depends on the node. `fixed`
-    are the allocated resources if nothing has to be chosen.
+    has the allocated resources if they do not depend on the node.
     """
 
     group: TaskGroup
@@ -103,7 +104,7 @@ def resources_of(
 
 
 class ResourceShare(Protocol):
-    """Resources on a node: CPU in MHz, memory and disk in MB, and exclusive resources."""
+    """Resources of an allocation: CPU in MHz, memory and disk in MB, ports, cores and devices."""
 
     # The docstring of the class describes each property, so none has its own (D102).
 
@@ -122,12 +123,12 @@ class ResourceShare(Protocol):
 
 
 class NodeCapacity:
-    """The free resources of one node at this point of the plan."""
+    """The free resources of one node, with the changes that the plan has so far."""
 
     queues = False  # whether allocations without capacity may be queued there
 
     def __init__(self, state: NodeState, allocations: Iterable[Allocation]) -> None:
-        """Use the node and the job's allocations on it, which the state already counts."""
+        """Initialize; the state already counts the job's `allocations` on the node."""
         self.node = state.node
         self.capacity_cpu, self.capacity_memory, capacity_disk = state.node.capacity
         self._core_cpu = _cpu_of_a_core(state.node)
@@ -162,13 +163,13 @@ class NodeCapacity:
             self.release(allocation.placement.resources)
 
     def hold(self, allocation: Allocation) -> None:
-        """Assign the resources of an allocation: a new one, or one that continues after all."""
+        """Assign the resources of a new allocation, or of one that the plan no longer stops."""
         self.groups[allocation.task_group] += not allocation.terminal
         if not allocation.client_terminal:
             self.take(allocation.placement.resources)
 
     def take(self, share: ResourceShare) -> None:
-        """Assign resources."""
+        """Subtract resources from the free resources."""
         self._count(share, 1)
         self._cores = self._cores - share.cores
         self._devices = self._devices | share.device_ids
@@ -177,7 +178,7 @@ class NodeCapacity:
             self._ports |= used_ports
 
     def release(self, share: ResourceShare) -> None:
-        """Release resources."""
+        """Add resources to the free resources."""
         self._count(share, -1)
         self._cores = self._cores | share.cores
         self._devices = self._devices - share.device_ids
@@ -261,7 +262,7 @@ class NodeCapacity:
     # --- allocated resources ---
 
     def offer(self, need: ResourceAsk, allocation_id: str, region: str) -> AllocatedResources:
-        """Return the resources of a new allocation; only valid after `lack` returned None."""
+        """Return the resources of a new allocation; call after `missing_resource` returned None."""
         if need.fixed is not None:
             return need.fixed
         group = need.group

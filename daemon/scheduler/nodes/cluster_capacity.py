@@ -16,17 +16,17 @@ _ENDLESS = 2**62  # MB of disk; the disks of hosts are unknown
 
 
 def cluster_capacity(state: NodeState, allocations: Iterable[Allocation]) -> NodeCapacity:
-    """Return the free resources of a node, local or a cluster."""
+    """Return the capacity object for a node: the local host, or a cluster pool."""
     return (ClusterCapacity if state.node.engine else NodeCapacity)(state, allocations)
 
 
 class ClusterCapacity(NodeCapacity):
-    """A partition of a cluster. `cpu`, `memory` and `free_cores` are the maximum of any host."""
+    """A partition of a cluster. `cpu`, `memory` and `free_cores` are those of its largest host."""
 
     queues = True
 
     def __init__(self, state: NodeState, allocations: Iterable[Allocation]) -> None:
-        """Use all hosts of the node, including those that are down, because they return."""
+        """Initialize with all hosts, including those that are down, because they may return."""
         super().__init__(state, allocations)
         self._hosts = state.node.hosts or []
         self._core_cpu = int(state.node.attributes.get(MHZ_PER_CORE, 1))

@@ -23,7 +23,7 @@ _UNIQUE = ("${unique.", "${node.unique.", "${attr.unique.", "${meta.unique.")
 
 
 def resolve(target: str, node: Node, region: str) -> str | None:
-    """Return the value of a target on a node, or None if the node does not have it.
+    """Return the value of a target on a node, or None if the node has no such value.
 
     All nodes are in one region, so it is an argument and not a field of the node.
     """
@@ -58,7 +58,7 @@ def _of_node(key: str, node: Node) -> str | None:
 
 
 def matches(condition: Constraint | Affinity, node: Node, region: str) -> bool:
-    """Return whether a node satisfies a constraint that depends on this node only."""
+    """Return whether a node satisfies a constraint that depends only on this node."""
     left = resolve(condition.l_target, node, region)
     right = resolve(condition.r_target, node, region)
     return compare(condition.operand, left, right)

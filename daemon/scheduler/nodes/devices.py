@@ -17,14 +17,14 @@ from storage.records.task import Device
 
 
 class DeviceInstance(Record, frozen=True, kw_only=True):
-    """A device that can be assigned to a task."""
+    """One device that can be assigned to a task."""
 
     id: str
     healthy: bool = True
 
 
 class DeviceKind(Record, frozen=True, kw_only=True):
-    """Identical devices of a node."""
+    """A group of identical devices of a node."""
 
     vendor: str = ""
     type: str = ""
@@ -49,7 +49,7 @@ class DeviceOffer(msgspec.Struct, frozen=True):
     score: float
 
     def record(self) -> AllocatedDevice:
-        """Return the devices as stored in an allocation."""
+        """Return the offer as stored in an allocation."""
         return AllocatedDevice(
             vendor=self.kind.vendor,
             type=self.kind.type,
@@ -146,7 +146,7 @@ def _resolve(target: str, kind: DeviceKind) -> str | None:
 
 
 def _values(attribute: object) -> Iterator[str]:
-    """Yield the value of an attribute, plain or as `{"Int": 8, "Unit": "GiB"}`."""
+    """Yield the value of an attribute, which is plain or like `{"Int": 8, "Unit": "GiB"}`."""
     if isinstance(attribute, Mapping):
         for form in ("String", "Int", "Float", "Bool"):
             if attribute.get(form) is not None:

@@ -1,7 +1,7 @@
 """Feasibility: why a group cannot run on a node, regardless of capacity.
 
-The reasons appear in placement metrics (recorded from Nomad: blocked-evaluation). The first reason
-in the order below counts; `placement` counts nodes per reason.
+The reasons appear in placement metrics (recorded from Nomad: blocked-evaluation). Only the first
+reason in the order of the checks counts. `placement` counts nodes per reason.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,7 +31,7 @@ _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 
 
 def in_scope(job: Job, node: Node) -> bool:
-    """Return whether a node is in the job's datacenters and node pool."""
+    """Return whether a node is in the node pool and in a datacenter of the job."""
     return in_pool(job, node) and in_datacenter(job, node)
 
 

@@ -97,7 +97,7 @@ _Ranked = list[tuple[scoring.NodeScores, capacity.NodeCapacity]]
 
 
 class _Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """The nodes that one version of the job may use."""
+    """The nodes in the scope of one version of the job."""
 
     rooms: list[capacity.NodeCapacity]
     available: Mapping[str, int]  # by datacenter
@@ -120,7 +120,7 @@ class PlacementFailure:
     """A group with unplaced allocations, and their number."""
 
     def __init__(self, search: _Search, metric: PlacementMetric) -> None:
-        """Start with the search and the metric of the first failure."""
+        """Initialize with the search and the metric of the first failure."""
         self._tasks = search.group.tasks or ()
         self._metric = metric
         self.count = 0
@@ -147,12 +147,12 @@ class PlacementFailure:
 
 
 class Placer:
-    """The nodes during planning, and the placement failures."""
+    """Places allocations; holds the nodes during planning and the placement failures."""
 
     def __init__(
         self, state: ClusterState, evaluation: Evaluation, *, now: int, ids: Iterator[str]
     ) -> None:
-        """Start with the nodes of a state.
+        """Initialize with the nodes of a state.
 
         `now` is in nanoseconds; `ids` returns an ID for each placed allocation.
         """
@@ -273,7 +273,7 @@ class Placer:
         self.failures[group.name] = failure
 
     def may_stay(self, job: Job, group: TaskGroup, allocation: Allocation) -> bool:
-        """Return whether a new version of the job may run on the allocation's node."""
+        """Return whether a new job version may run on the node of an existing allocation."""
         node_capacity = self.rooms.get(allocation.node_id)
         if node_capacity is None or not feasibility.in_scope(job, node_capacity.node):
             return False
@@ -293,7 +293,7 @@ class Placer:
         return self._search(job, group).obstacles.get(node_id) is None
 
     def _preferred(self, search: _Search, request: PlacementRequest) -> list[capacity.NodeCapacity]:
-        """Return the previous node if the disk is to be migrated, as a list."""
+        """Return a list with the previous node if its disk data is to be migrated, else empty."""
         disk, previous = request.group.ephemeral_disk, request.previous
         if previous is None or not (disk.sticky or disk.migrate):
             return []
@@ -461,7 +461,7 @@ class Placer:
         return scope
 
     def eligibility(self) -> dict[str, bool]:
-        """Return, for each node class, whether any unplaced group is feasible there."""
+        """Return whether any unplaced group is feasible, by node class."""
         classes: dict[str, bool] = {}
         for search in self._searches.values():
             for node_id, obstacle in search.obstacles.items():

@@ -25,7 +25,7 @@ _LAST = 65535
 
 
 def reserved(node: Node) -> set[int]:
-    """Return the reserved ports of a node, on any of its networks."""
+    """Return the reserved ports of a node, from all its networks."""
     texts = [node.reserved_resources.networks.reserved_host_ports]
     texts += [
         str(host_network.get("ReservedPorts", "")) for host_network in node.host_networks.values()
@@ -45,7 +45,7 @@ def dynamic_range(node: Node) -> range:
 
 
 def missing_ports(networks: Iterable[Network], used: Set[int], free_dynamic: int) -> str | None:
-    """Return the missing ports in Nomad's text, or None.
+    """Return Nomad's text about the missing ports, or None.
 
     `free_dynamic` is the number of unused ports in the dynamic range.
     """
@@ -86,7 +86,7 @@ class PortAllocator:
         seed: str,
         avoided: Set[int] = frozenset(),
     ) -> None:
-        """Use all requested networks; `seed` is the allocation ID.
+        """Initialize with all requested networks; `seed` is the allocation ID.
 
         Ports in `avoided` are used only if no others are free.
         """
@@ -169,7 +169,7 @@ def _host_address(node: Node) -> str:
 
 
 def _address(port: Port, node: Node, region: str) -> str:
-    """Return the address of the host network that a port names, or an empty string."""
+    """Return the address of a port's host network on the node, or an empty string."""
     name = resolve(port.host_network, node, region) or ""
     known = node.host_networks.get(name, {})
     for key in ("IP", "CIDR"):

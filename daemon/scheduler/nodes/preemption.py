@@ -1,6 +1,6 @@
 """Preemption: choose allocations to stop in favor of a job with a higher priority.
 
-Only allocations of other jobs are candidates, with a priority lower by at least `MARGIN`. The
+Candidates are allocations of other jobs with a priority lower by at least `MARGIN`. The
 lowest priorities are preempted first. Among equals, the one that reduces the shortage most is
 chosen, then the smallest. The result is minimal: without any one of the victims, capacity would be
 insufficient.
@@ -24,7 +24,7 @@ _Kind = tuple[int, int, int, frozenset[int], int, frozenset[str]]
 
 
 class PreemptionCandidates:
-    """Allocations on one node that can be preempted, or are stopping."""
+    """The allocations on one node that can be preempted or are already stopping."""
 
     def __init__(
         self, node_capacity: NodeCapacity, holders: Iterable[ResourceHolder], job: Job
@@ -38,7 +38,7 @@ class PreemptionCandidates:
         cores = {value for holder in staying for value in holder.cores}
         devices = {value for holder in staying for value in holder.device_ids}
         self._ending = [holder.without(ports, cores, devices) for holder in here if holder.ending]
-        # A port held twice, with collisions ignored, is not freed by one preemption.
+        # If two allocations hold the same port, one preemption does not free it.
         holders_of = Counter(value for holder in staying for value in holder.ports)
         shared = {value for value, number in holders_of.items() if number > 1}
         self._movable = [
@@ -76,7 +76,7 @@ class PreemptionCandidates:
             self._room.take(victim)
 
     def evict(self, victims: Iterable[ResourceHolder], successor: Allocation) -> None:
-        """Record the victims of a new allocation, which holds their resources from now on."""
+        """Record the victims of a new allocation, which then holds their resources."""
         evicted = list(victims)
         ids = {victim.id for victim in evicted}
         self._movable = [item for item in self._movable if item.id not in ids]

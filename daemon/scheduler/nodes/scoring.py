@@ -20,7 +20,7 @@ _BEST_FIT = 18.0  # 20 minus the minimal sum of two powers of ten with exponents
 
 
 class NodePreferences(msgspec.Struct, frozen=True, kw_only=True):
-    """The node preferences of a group, as far as they are equal for all its allocations."""
+    """The node preferences of a group that are the same for all its allocations."""
 
     affinities: list[Affinity]
     spreads: list[spread.SpreadTargetCounts]
@@ -42,7 +42,7 @@ class NodeScores(msgspec.Struct, frozen=True):
 
 
 def fit_score(need: ResourceAsk, node_capacity: NodeCapacity) -> float:
-    """Return how full the node would be, 0 to 1; fuller is better (bin packing).
+    """Return the utilization of the node after placement, 0 to 1; higher is better (bin packing).
 
     Nodes with a queue come last.
     """
@@ -55,7 +55,7 @@ def fit_score(need: ResourceAsk, node_capacity: NodeCapacity) -> float:
 
 
 def fit_only(need: ResourceAsk, node_capacity: NodeCapacity) -> NodeScores:
-    """Return the score that is used when there is only one node."""
+    """Return the scores for the only candidate node, without comparisons."""
     score = fit_score(need, node_capacity)
     return NodeScores(score, {"binpack": score})
 

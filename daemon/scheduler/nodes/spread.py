@@ -24,7 +24,7 @@ _REST = "*"  # every value without a target
 def _in_use(
     node_capacities: Iterable[NodeCapacity], attribute: str, region: str, group: str | None
 ) -> Counter[str]:
-    """Return the number of allocations on nodes with each value, of one group or of all."""
+    """Return the number of allocations for each attribute value, of one group or of all groups."""
     used: Counter[str] = Counter()
     for node_capacity in node_capacities:
         count = node_capacity.groups.total() if group is None else node_capacity.groups[group]
@@ -40,7 +40,7 @@ def _in_use(
 def exhausted_property(
     job: Job, group: TaskGroup, node_capacity: NodeCapacity, node_capacities: Iterable[NodeCapacity]
 ) -> str | None:
-    """Return the `distinct_property` that excludes a node, or None."""
+    """Return a text with the `distinct_property` that excludes a node, or None."""
     checks: list[tuple[Constraint, str | None]]
     checks = [(limit, None) for limit in _limits(job.constraints)]
     checks += [(limit, group.name) for limit in _limits(group.constraints)]
@@ -66,7 +66,7 @@ def _limits(constraints: Iterable[Constraint] | None) -> list[Constraint]:
 
 
 class SpreadTargetCounts(msgspec.Struct, frozen=True):
-    """A spread of a group: its share of the weight, and the desired count per value.
+    """One spread of a group: its share of the total weight, and the desired count per value.
 
     Without targets, allocations are distributed evenly over all values.
     """
