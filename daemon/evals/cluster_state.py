@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from daemon.flow.calendars import Openings
 
 _NOT_BEGUN = (StepState.WAITING, StepState.HELD)
-_OUTPUTS = "outputs"  # in a condition
+_OUTPUTS = "outputs"  # characters of a condition
 FEW = 64  # allocations of a batch job that are all read
 
 
@@ -119,19 +119,19 @@ def _step_openings(
 
 
 def _grants(db: ReadSnapshot, job: Job, run: FlowRun) -> dict[str, StepGrant]:
-    """Return the slots of steps that hold some or wait."""
+    """Return the slots by step, for steps that hold slots or wait for slots."""
     if not any(STEP_QUEUES.name in (group.meta or ()) for group in job.task_groups or ()):
         return {}
     from storage.queries import concurrency, step_slots  # imported late: few steps have queues
 
     @cache
     def queue(name: str) -> tuple[StepSlots | None, int, int]:
-        """Return the first step that waits in a queue, its slots in use, and its limit."""
+        """Return the first waiting step of a queue, the slots in use, and the limit."""
         key = (run.namespace, name)
         return step_slots.first(db, key), concurrency.in_use(db, key), concurrency.limit(db, key)
 
     def keeps(slots: StepSlots) -> bool:
-        """Return whether nothing waits before a step, and no queue has more users than slots."""
+        """Return whether no step waits ahead, and no queue exceeds its slots."""
         for name in slots.names:
             head, in_use, limit = queue(name)
             if head is not None and head.order < slots.order:
@@ -257,7 +257,7 @@ def _exit_codes(db: ReadSnapshot, allocations_: Sequence[Allocation]) -> dict[st
 
 
 class _Found(msgspec.Struct, frozen=True):
-    """The relevant allocations of a job, oldest first, and the counts of the others by group."""
+    """The loaded allocations of a job, oldest first, and the counts of the others by group."""
 
     allocations: list[Allocation]
     ended: Mapping[str, int] = {}
@@ -290,7 +290,7 @@ def _allocations(
     run: FlowRun | None,
     kept_steps: Collection[str],
 ) -> _Found:
-    """Return the allocations of a job with this type."""
+    """Return the relevant allocations of a job of this type."""
     if kind == JobType.SYSBATCH:  # stopped allocations count as completed
         return _Found(allocations.of_job(db, namespace, job_id)[::-1])
     if run is not None:
@@ -309,8 +309,8 @@ def _unsettled(
 ) -> _Found | None:
     """Return the allocations of a large batch job without those that have completed.
 
-    Otherwise each decision about a job with thousands of allocations would read all of them. None
-    for another job, and if completed allocations may have to be stopped or belong to another run.
+    Otherwise each decision about a job with thousands of allocations would read all of them. Return
+    None for other jobs, or if completed allocations may need a stop or belong to another run.
     """
     if job.type != JobType.BATCH or job.stop or (run is not None and run.version != job.version):
         return None

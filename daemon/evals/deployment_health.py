@@ -15,12 +15,12 @@ TOO_SLOW = "Failed due to progress deadline"
 
 
 class DeploymentDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The decision; `failure` is the reason for a failure, or empty."""
+    """The decision about a deployment; `failure` is the reason for a failure, or empty."""
 
     groups: Mapping[str, DeploymentGroup]
     failure: str = ""
     reverts: bool = False
-    deadline: int | None = None  # when to decide again without a change, nanoseconds
+    deadline: int | None = None  # time of the next decision without a change, in nanoseconds
 
     @property
     def calls_scheduler(self) -> bool:
@@ -101,7 +101,7 @@ def _promoted(state: DeploymentGroup) -> DeploymentGroup:
 def _has_met_deadline(state: DeploymentGroup) -> bool:
     """Return whether the progress deadline no longer applies.
 
-    Then only a promotion is missing, or nothing.
+    Then the group is complete, or waits only for its promotion.
     """
     if state.desired_canaries and not state.promoted:
         return state.healthy_allocs >= state.desired_canaries
@@ -109,7 +109,7 @@ def _has_met_deadline(state: DeploymentGroup) -> bool:
 
 
 def _failure(state: DeploymentGroup, policy: ReschedulePolicy | None, now: int) -> str:
-    """Return why a group fails its deployment, or empty (recorded from Nomad: deploy-*).
+    """Return why a group fails its deployment, or an empty text (recorded from Nomad: deploy-*).
 
     An unhealthy allocation that may be rescheduled is tolerated until the deadline.
     """

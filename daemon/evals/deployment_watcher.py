@@ -1,9 +1,9 @@
 """Watch deployments: continue or finish them according to the health of their allocations.
 
-A pure function of the stored state decides (`deployment_health.py`). Each active deployment has a watcher.
-It waits for changes of the job's allocations or for the progress deadline, and stores the decision.
-The scheduler places allocations and completes deployments, through the evaluation that each change
-of health creates.
+A pure function of the stored state decides (`deployment_health.py`). Each active deployment has a
+watcher. It waits for changes of the job's allocations or for the progress deadline, and stores the
+decision. Each change of health creates an evaluation, in which the scheduler places allocations and
+completes deployments.
 """
 
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ async def _fail_deployment(store: Store, deployment_id: str, reason: str, now: i
             failed = msgspec.structs.replace(
                 deployment,
                 status=DeploymentStatus.FAILED,
-                status_description=f"the deployment cannot be watched: {reason}",
+                status_description=f"the deployment watcher failed repeatedly: {reason}",
             )
             deployments.put(tx, failed, now)
             job_status.refresh_summary(tx, deployment.namespace, deployment.job_id)

@@ -29,7 +29,7 @@ from storage.records.job import Job
 
 
 class DryRunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a registration; `index` is that of the stored job, or 0."""
+    """The result of a registration; `index` is the modify index of the stored job, or 0."""
 
     index: int
     diff: JobDiff
@@ -78,7 +78,7 @@ def dry_run(db: ReadSnapshot, job: Job, *, now: int, ids: Iterator[str]) -> DryR
 
 
 def _free_queues(db: ReadSnapshot, job: Job) -> dict[str, StepGrant]:
-    """Return the slots of each step with queues, as if nothing else used these."""
+    """Return the slots of each step with queues, as if no other step used the queues."""
     grants = dict[str, StepGrant]()
     for group in job.task_groups or ():
         slots, slots_held = STEP_SLOTS.of(group.meta), list[int]()

@@ -94,7 +94,7 @@ def _reasons(db: ReadSnapshot, job: Job, allocs: list[Allocation]) -> Iterator[R
     elif job.periodic is not None:
         yield from _of_clock(db, job)
     elif job.launches_children:
-        message = "it is a parent: each dispatch of it runs as a child"
+        message = "it is a parameterized job: each dispatch starts a child job"
         yield Reason(cause=Cause.DISPATCH, message=message)
         yield from _of_triggers(db, job)
     else:
@@ -158,14 +158,14 @@ def _of_run(
 
 
 def _end_of(step: RunStepView) -> str:
-    """Return how a step ended; the reason of failed tasks says already that they failed."""
+    """Return how a step ended; a reason about failed tasks is not repeated."""
     if step.state == StepState.FAILED:
         return step.reason if step.failed else f"it failed: {step.reason}"
     return f"it was {step.state}: {step.reason}" if step.reason else f"it was {step.state}"
 
 
 def _of_counterparts(step: RunStepView, there: int) -> Iterator[Reason]:
-    """Yield why elements of an open step have not begun: they wait for those of other steps."""
+    """Yield why elements of an open step wait for the elements of other steps."""
     if waiting := max(step.total - there, 0):
         words = f"{count_noun(waiting, 'element')} {'waits' if waiting == 1 else 'wait'}"
         message = f"{words} for {', '.join(step.waits_for)}"
@@ -269,7 +269,7 @@ def _of_clock(db: ReadSnapshot, job: Job) -> Iterator[Reason]:
 
 
 class _Case(msgspec.Struct, frozen=True, kw_only=True):
-    """The stored facts about a job with allocations."""
+    """The stored facts about one job, from which its explanation is derived."""
 
     job: Job
     versions: dict[int, Job | None]  # older versions that have allocations
@@ -291,7 +291,7 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
         return (group.reschedule_policy if group else None) or ReschedulePolicy()
 
     def is_given_up(self, alloc: Allocation) -> bool:
-        """Return whether an allocation belongs to a failed deployment and was not replaced."""
+        """Return whether a failed allocation is not replaced because its deployment failed."""
         deployment = self.deployment
         return (
             deployment is not None
@@ -382,7 +382,7 @@ def _name_job(by: Allocation | None, namespace: str) -> str:
 
 
 def _starting(db: ReadSnapshot, alloc: Allocation) -> Reason:
-    """Return the last event of the tasks of an allocation that is not running yet."""
+    """Return why an allocation is not running yet: the latest event of its tasks."""
     last = [
         f"task {name}: {plain_reason(event.display_message)}"
         for name, state in (alloc.client.task_states or {}).items()
@@ -517,7 +517,7 @@ def _restart_forecast(db: ReadSnapshot, alloc: Allocation) -> tuple[str, int]:
 def _unplaced(
     db: ReadSnapshot, case: _Case, group: TaskGroup, lacking: int, *, retried: int
 ) -> Iterator[Reason]:
-    """Yield why allocations are unplaced; `retried` of them are explained by their failures."""
+    """Yield why allocations are unplaced, except for `retried` ones that their failures explain."""
     explained = retried
     for evaluation in case.blocked():
         metric = (evaluation.failed_tg_allocs or {}).get(group.name)

@@ -120,7 +120,7 @@ def _log_deleted(before: dict[str, int], after: dict[str, int]) -> None:
 
 
 async def collect_once(store: Store, now: int, retention_limits: RetentionLimits) -> None:
-    """Delete all objects beyond their retention at time `now`."""
+    """Delete all objects whose retention has expired at time `now`, or that exceed a limit."""
     # Jobs first: other objects are then only searched for existing jobs.
     index = store.read(partial(index_times.index_at, time=now - retention_limits.jobs_for))
     while await _forget_jobs(store, index, retention_limits.jobs):
@@ -147,7 +147,7 @@ async def _remove(store: Store, remove: Remove, ids: list[str]) -> int:
 def _expired_objects(
     db: ReadSnapshot, *, now: int, limits: RetentionLimits
 ) -> list[tuple[Remove, list[str]]]:
-    """Return some objects beyond their retention, with the function that deletes them."""
+    """Return some expired objects of each kind, with the function that deletes them."""
     before, long_ago = now - limits.allocations_for, now - limits.jobs_for
     return [
         (
@@ -194,7 +194,7 @@ async def _forget_all(store: Store, keys: Sequence[Key]) -> int:
 
 
 def _forget_some(tx: Transaction, *, keys: Sequence[Key]) -> tuple[int, int]:
-    """Delete some rows; return the number of completed jobs, and of deleted ones."""
+    """Delete some rows in one write; return the numbers of finished keys and of deleted jobs."""
     checked = removed_count = rows = 0
     for key in keys:
         done, removed = garbage_collection.forget_job(tx, key, ROWS - rows)

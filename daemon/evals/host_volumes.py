@@ -48,7 +48,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
 def complete(
     db: ReadSnapshot, volume: DynamicVolume, node_id: str, region: str, *, registered: bool
 ) -> DynamicVolume:
-    """Complete a requested volume with defaults, except for its ID and times.
+    """Return a requested volume completed with defaults, except for its ID and times.
 
     Raises `Malformed`, `NotFound` or `Conflict`.
     """
@@ -85,7 +85,7 @@ def _check_size(volume: DynamicVolume) -> None:
         longest = max(sizes, key=lambda name: sizes[name])
         raise Malformed(
             f"volume {volume.name[:_LONGEST_NAME]!r} has {size} bytes as JSON, {sizes[longest]} of "
-            f"them in {longest}: the limit is {_LARGEST} bytes, so shorten {longest}"
+            f"them in {longest}: the maximum is {_LARGEST}, so shorten {longest}"
         )
 
 
@@ -159,7 +159,7 @@ def _node(db: ReadSnapshot, volume: DynamicVolume, node_id: str, region: str) ->
     if node is None:
         raise NotFound("node not found")
     if volume.node_pool not in (*_ANYWHERE, node.node_pool):
-        raise Malformed(f'volume {volume.name!r}: no machine is in node pool "{volume.node_pool}"')
+        raise Malformed(f'volume {volume.name!r}: no host is in node pool "{volume.node_pool}"')
     try:
         with regexp.limited():
             unmet = (
@@ -279,7 +279,7 @@ async def retire(store: Store, volume_id: str, ids: Iterator[str], *, now: int) 
 
 
 async def forget(store: Store, volume_id: str) -> int:
-    """Delete a volume that is not usable, after its directory; return the index of the write."""
+    """Delete an unusable volume after its directory was removed; return the index of the write."""
 
     def write(tx: Transaction) -> int:
         host_volumes.forget(tx, volume_id)

@@ -77,7 +77,7 @@ def of_row(
 ) -> JobFacts:
     """Return the facts about the job in a row.
 
-    `job` and `latest`, its newest deployment, save reading them again.
+    `job` and `latest`, its newest deployment, are passed if they were already read.
     """
     if row["launches_children"]:
         return _of_parent(db, row, now)
@@ -109,14 +109,14 @@ def of_row(
 
 
 def _run(db: ReadSnapshot, row: job_status.Row) -> FlowRun | None:
-    """Return the run of the current version, or an older run that has not ended; None without."""
+    """Return the run of the current version, or an older unended run; None without runs."""
     run = runs_of.newest(db, row["namespace"], row["id"])
     is_over = run is not None and run.version != row["version"] and run.status.has_ended
     return None if is_over else run
 
 
 def _held(db: ReadSnapshot, row: job_status.Row, run: FlowRun) -> str:
-    """Return why no task of a run is active: the reason of its first step that is held or open."""
+    """Return why no task of a run is active: the reason of the first step that is held or open."""
     if run.status.has_ended:
         return ""
     if run.version != row["version"]:
@@ -160,7 +160,7 @@ def _desired_allocations(db: ReadSnapshot, row: job_status.Row, job: Job | None)
 
 
 def _tallies(db: ReadSnapshot, row: job_status.Row, now: int) -> tuple[Tally, Tally]:
-    """Return the counts of the current version, and those of older versions.
+    """Return the allocation counts of the current version, and those of older versions.
 
     The summary of a job shows its number of allocations.
     """
@@ -342,7 +342,7 @@ def _dispatch_meta(job: Job | None) -> dict[str, str]:
 
 
 def strip(db: ReadSnapshot, namespace: str, job_id: str) -> list[State]:
-    """Return the states of the last ended child jobs, newest first, including stopped ones."""
+    """Return the states of the latest ended child jobs, newest first, including stopped ones."""
     return [ended_as(result) for result in tallies.results(db, namespace, job_id, STRIP)]
 
 

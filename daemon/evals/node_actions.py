@@ -75,7 +75,7 @@ async def evaluate_node(
 
 
 async def evaluate_down(store: Store, ids: Iterator[str], *, now: int) -> None:
-    """Create evaluations for all jobs with allocations on nodes that are down, which are lost.
+    """Create evaluations for all jobs with allocations on nodes that are down: these are lost.
 
     A node is down after a start if its pool was removed from the configuration.
     """

@@ -75,7 +75,7 @@ def _why_closed(job: Job, node: Node) -> str:
 def _missing_resources(
     group: TaskGroup, need: ResourceAsk, reasons: Iterable[str]
 ) -> Iterator[str]:
-    """Yield the named resources that no node has, or has free."""
+    """Yield the named resources, such as devices, that no node has or has free."""
     names = {
         "missing drivers": sorted({task.driver for task in group.tasks or ()}),
         "missing compatible host volumes": sorted(
@@ -92,7 +92,7 @@ def _missing_resources(
 def _values(
     job: Job, group: TaskGroup, members: Sequence[Node], filtered: Container[str]
 ) -> Iterator[str]:
-    """Yield the existing values of a constrained attribute, or that no node has it."""
+    """Yield the existing values of a constrained attribute, or a text that no node has it."""
     constraint_lists = [
         job.constraints,
         group.constraints,

@@ -37,7 +37,7 @@ OPERANDS_OF_MOMENT = frozenset({DISTINCT_HOSTS, DISTINCT_PROPERTY})
 
 
 class TaskFindings(Protocol):
-    """Certain errors, and warnings."""
+    """The certain errors and the warnings about one task on this host."""
 
     @property
     def errors(self) -> list[str]:
@@ -51,7 +51,7 @@ class TaskFindings(Protocol):
 
 
 class PlacementRemarks(msgspec.Struct, frozen=True):
-    """Certain errors, and warnings."""
+    """The certain errors and the warnings about the placement of a job."""
 
     errors: list[str] = []
     warnings: list[str] = []
@@ -118,7 +118,7 @@ def _of_driver(task: Task, members: Sequence[Node]) -> PlacementRemarks:
         )
     if not any(driver.detected and driver.healthy for driver in drivers):
         reasons = sorted({driver.health_description for driver in drivers})
-        text = f'driver "{task.driver}" does not work here: {"; ".join(reasons)}'
+        text = f'driver "{task.driver}" does not work on this host: {"; ".join(reasons)}'
         how = _HOW.get(canonical(task.driver), "")
         return PlacementRemarks([], [f"{text}{how}; there are {', '.join(able)}"])
     return PlacementRemarks()
@@ -181,7 +181,7 @@ def unmet(constraint: Constraint, members: Sequence[Node], region: str) -> str:
 
 
 def values_of(constraint: Constraint, members: Sequence[Node], region: str) -> str:
-    """Return the values of a constraint's attribute on nodes, or that no node has it.
+    """Return a text with the values of a constraint's attribute, or that no node has it.
 
     Empty for a constraint without an attribute.
     """

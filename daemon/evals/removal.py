@@ -14,7 +14,7 @@ from storage.store import Store
 from storage.writer import Transaction
 
 _AT_ONCE = 500  # evaluations per write; more would block other writers
-_MOST = 5000  # per request
+_MOST = 5000  # evaluations per request
 
 Matches = Callable[[object], bool]
 
@@ -29,7 +29,7 @@ async def remove_evaluations(
     an unknown ID.
     """
     if len(ids) > _MOST:
-        raise Malformed(f"EvalIDs has {len(ids)} entries, and must have at most {_MOST}")
+        raise Malformed(f"EvalIDs has {len(ids)} entries; the maximum is {_MOST}")
     chosen = await store.read_long(partial(_chosen, ids=ids, matches=matches))
     index = store.read(lambda db: db.table_index("evaluations"))
     removed = 0

@@ -1,4 +1,4 @@
-"""The children of a job over time: a calendar of their results, and those of one day or result."""
+"""The children of a job over time: a calendar of their results, and a list of selected children."""
 
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, timedelta, tzinfo
@@ -24,15 +24,15 @@ RESULTS: dict[str, frozenset[State]] = {
     "blocked": frozenset({State.BLOCKED}),
     ACTIVE: frozenset(),
 }
-_SCANNED = 5000  # ended children, the newest; it takes a thread 0.1 s
-_ACTIVE = 200  # of the newest children
+_SCANNED = 5000  # newest ended children that are read; this takes 0.1 s in a thread
+_ACTIVE = 200  # number of the newest children
 _YEAR = 371  # days: 53 weeks
 _LATE = MINUTE
 _QUARTER = 15 * MINUTE
 
 
 class RunFilter(msgspec.Struct, frozen=True):
-    """The wanted runs; an empty `day` or `result` includes all."""
+    """A filter of runs; an empty `day` or `result` includes all runs."""
 
     day: str = ""
     result: str = ""
@@ -44,7 +44,7 @@ def zone_of(job: Job) -> tzinfo:
 
 
 def calendar(db: ReadSnapshot, job: Job, now: int) -> RunCalendar:
-    """Return the results of a year, of the newest children if there are very many."""
+    """Return the results of one year by day, limited to the newest children."""
     zone = zone_of(job)
     today = _day(now, zone)
     first = today - timedelta(days=_YEAR - 1)
@@ -107,7 +107,7 @@ def _misses(db: ReadSnapshot, job: Job, zone: tzinfo) -> Iterator[tuple[date, st
 
 
 def selected(db: ReadSnapshot, job: Job, now: int, most: int, run_filter: RunFilter) -> list[Run]:
-    """Return up to `most` runs of one day or result, newest first."""
+    """Return up to `most` runs that match the filter, newest first."""
     slots = {slot.child_id: slot.slot for slot in periodic.slots(db, job.namespace, job.id)}
     selected_runs = []
     for job_id in _ids(db, job, run_filter):
@@ -120,7 +120,7 @@ def selected(db: ReadSnapshot, job: Job, now: int, most: int, run_filter: RunFil
 
 
 def _ids(db: ReadSnapshot, job: Job, run_filter: RunFilter) -> Iterator[str]:
-    """Yield the IDs of the wanted children: active ones, then the ended ones, newest first."""
+    """Yield the IDs of matching children: first the active, then the ended ones, newest first."""
     zone = zone_of(job)
     if run_filter.result in ("", ACTIVE):
         for row in tallies.newest_children(db, job.namespace, job.id, _ACTIVE):

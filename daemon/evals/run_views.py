@@ -36,7 +36,7 @@ _WORDS = {
 def view(
     db: ReadSnapshot, namespace: str, job_id: str, number: int | None = None
 ) -> FlowRunView | None:
-    """Return a run with its steps, the newest one without a number; None if it does not exist."""
+    """Return a run with its steps; without a number, the newest run. None if it does not exist."""
     run = (
         runs.newest(db, namespace, job_id)
         if number is None
@@ -56,7 +56,7 @@ def of_run(db: ReadSnapshot, run: FlowRun) -> FlowRunView:
 
 
 def sized(db: ReadSnapshot, job: Job) -> Job:
-    """Return a job in which the groups with lists have the numbers of elements of its newest run."""
+    """Return a job with the element counts of its newest run in groups that have lists."""
     if not lists.has_lists(job):
         return job
     run = runs.newest(db, job.namespace, job.id)
@@ -184,7 +184,7 @@ def _reason(
     queues: Sequence[StepQueue],
     without: Mapping[str, str],
 ) -> str:
-    """Return the reason of a step, and why an open one has no allocation that runs or starts."""
+    """Return the reason of a step, or why an open step has no starting or running allocation."""
     if any(queue.waiting and not queue.held for queue in queues):
         before = max(queue.before for queue in queues)
         detail = f", {before} {'step waits' if before == 1 else 'steps wait'} before it"

@@ -2,8 +2,8 @@
 
 Settings that this version cannot honor are rejected instead of ignored.
 
-There is one worker. Without a worker, or for a job type without one, evaluations stay pending. This
-lasts until the setting is changed or the daemon restarts.
+There is one worker. Without a worker, or for a job type without one, evaluations stay pending. They
+stay pending until the setting is changed or the daemon restarts.
 """
 
 from collections.abc import Sequence
@@ -100,7 +100,7 @@ async def set_workers(store: Store, number: int, kinds: Sequence[str]) -> Worker
     Nomad's message is "Invalid request". Steward adds the field and the reason.
     """
     if number < 0:
-        raise Malformed(f"Invalid request: num_schedulers is {number}, and must be at least 0")
+        raise Malformed(f"Invalid request: num_schedulers is {number}; it must be 0 or 1")
     if CORE not in kinds:
         raise Malformed(f'Invalid request: enabled_schedulers lacks "{CORE}"')
     if unknown := sorted(set(kinds) - set(ALL)):
@@ -109,7 +109,7 @@ async def set_workers(store: Store, number: int, kinds: Sequence[str]) -> Worker
         )
     if number > 1:
         raise Malformed(
-            f"Invalid request: num_schedulers is {number}, and this server has 1 at most"
+            f"Invalid request: num_schedulers is {number}; it must be 0 or 1: a server has one worker"
         )
     worker_settings = WorkerSettings(
         number=number, kinds=tuple(type_ for type_ in ALL if type_ in kinds)
@@ -124,6 +124,6 @@ async def set_workers(store: Store, number: int, kinds: Sequence[str]) -> Worker
 
 
 async def forget_workers(store: Store) -> None:
-    """Process all job types again, as after each start."""
+    """Delete the worker settings, so that all job types are processed, as at each start."""
     if store.read(lambda db: bool(settings.find(db, _WORKERS))):
         await store.write(lambda tx: settings.remove(tx, _WORKERS))

@@ -70,9 +70,10 @@ def _extra_resources(job: Job, need: ResourceAsk) -> ExtraResources:
 def smallest_resource_ask(state: ClusterState, plan: Plan) -> evaluations.FreedResources:
     """Return the smallest resources with which one allocation of an unplaced group fits.
 
-    All values are zero if no group lacks capacity: only a change of the nodes can help then. If
-    groups differ in kind, any freed resources cause a re-evaluation. Other asks are not stored for
-    several groups, or for a group whose older allocations release resources when they are replaced.
+    All values are zero if no group lacks capacity, because then only a change of the nodes can
+    help. If groups differ in kind, any freed resources cause a re-evaluation. Other asks are not
+    stored for several groups, or for a group whose older allocations release resources when they
+    are replaced.
     """
     job, needs = state.job, []
     groups = job.groups_by_name() if job else {}
@@ -118,10 +119,10 @@ def _shortage(needed: Iterable[int], free: Iterable[int]) -> int:
 
 
 class Unblocker:
-    """The capacity of all nodes at one time."""
+    """Checks asks against the capacity of all nodes at one time."""
 
     def __init__(self, db: ReadSnapshot, states: tuple[NodeState, ...]) -> None:
-        """Use the states of all nodes."""
+        """Initialize with the states of all nodes."""
         self._db = db
         self._rooms = [cluster_capacity(state, ()) for state in states if state.node.ready]
 

@@ -58,7 +58,7 @@ _MANY = 100  # allocations that a job has, or should have
 
 _SHARE = 0.0015  # seconds of CPU time after which the event loop starts no further decision
 
-_MOST_LINKS = 32  # of the span of an evaluation
+_MOST_LINKS = 32  # part of the ID of an evaluation's span
 LONGEST = 20.0  # seconds of CPU time for one decision
 
 # Timers with Nomad's names. Nomad's submit and apply are a single call here.
@@ -86,7 +86,7 @@ async def open_evals(
     """Run the worker, the deployment and drain watchers, and garbage collection.
 
     `listening` returns the ports of this host on which processes listen. `max_count` limits
-    the elements of a workflow, 0 for no limit. Everything starts when `begins` is set.
+    the elements of a workflow, 0 for no limit. All loops start when `begins` is set.
     """
     async with tolerate_disk_full("cannot reset the workers of the scheduler"):
         await forget_workers(store)
@@ -164,7 +164,7 @@ async def fail_closed_evaluations(store: Store, clock: Clock, fences: Fences) ->
 def forget_ended(store: Store, fences: Fences) -> list[Evaluation]:
     """Delete the faults of evaluations that have ended, and return the others.
 
-    An evaluation with an unreadable row keeps its fault, and is not marked as failed.
+    If the row of an evaluation cannot be read, its fault stays, and it is not marked as failed.
     """
     unfinished, unreadable = list[Evaluation](), list[str]()
     for fault in fences.of_kind(_FENCED):
@@ -219,7 +219,7 @@ class TookTooLong(Exception):
 
 
 class EvaluationResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan for one evaluation, or the error."""
+    """The result for one evaluation: its plan, or the error."""
 
     evaluation: Evaluation
     state: ClusterState | None = None
@@ -232,7 +232,7 @@ class EvaluationResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decisions(msgspec.Struct, frozen=True, kw_only=True):
-    """The decisions, the remaining evaluations, and the resulting node states."""
+    """The results, the evaluations without a decision, and the resulting node states."""
 
     decisions: list[EvaluationResult]
     left: tuple[Evaluation, ...] = ()
@@ -319,7 +319,7 @@ def _decide_all(
 
 
 def _is_long(db: ReadSnapshot, evaluation: Evaluation) -> bool:
-    """Return whether loading a job would block the event loop for too long."""
+    """Return whether the job of an evaluation is too large to be loaded on the event loop."""
     key = (evaluation.namespace, evaluation.job_id)
     if allocations.has_more(db, *key, _MANY):
         return True
@@ -396,7 +396,7 @@ async def _apply_result(store: Store, decision: EvaluationResult, fences: Fences
 
 
 async def _causes(store: Store, decision: EvaluationResult) -> list[tuple[str, str]]:
-    """Return origin and ID of allocations of the steps that the placed steps needed."""
+    """Return the origin and the ID of allocations of the steps that the placed steps needed."""
     state, plan = decision.state, decision.plan
     if state is None or state.job is None or state.run is None or plan is None or not plan.place:
         return []

@@ -156,8 +156,8 @@ async def test_scheduler_worker_is_shown_and_set(steward: Steward) -> None:
     assert (shown["num_schedulers"], shown["enabled_schedulers"]) == (1, kinds)
     assert await steward.post(path, {**shown, "enabled_schedulers": kinds[::-1]}) == shown
     for change, told in (
-        ({"num_schedulers": -1}, "num_schedulers is -1, and must be at least 0"),
-        ({"num_schedulers": 4}, "num_schedulers is 4, and this server has 1 at most"),
+        ({"num_schedulers": -1}, "num_schedulers is -1; it must be 0 or 1"),
+        ({"num_schedulers": 4}, "num_schedulers is 4; it must be 0 or 1: a server has one worker"),
         ({"enabled_schedulers": ["system"]}, 'enabled_schedulers lacks "_core"'),
         ({"enabled_schedulers": []}, 'enabled_schedulers lacks "_core"'),
         (

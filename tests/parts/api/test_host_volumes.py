@@ -204,7 +204,7 @@ async def test_use_is_checked_in_the_transaction_of_a_change(volumes: Volumes) -
 
 async def test_document_has_a_limit_and_the_error_names_the_longest_field(volumes: Volumes) -> None:
     parameters = {f"p{number}": "x" * 4000 for number in range(5)}
-    with pytest.raises(Malformed, match=r"20\d\d\d of them in Parameters: the limit is 16384"):
+    with pytest.raises(Malformed, match=r"20\d\d\d of them in Parameters: the maximum is 16384"):
         await volumes.create("photos", Parameters=parameters)
     assert await volumes.list() == ([], "")
 

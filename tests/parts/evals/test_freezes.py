@@ -196,7 +196,7 @@ async def test_changes_are_refused_without_the_capability(cluster: Cluster) -> N
     with pytest.raises(Denied) as caught:
         await _stop(cluster, overrides=False)
     assert 'job "etl" cannot be changed until 2026-' in str(caught.value)
-    assert 'because of freeze f (release): wait for its end, or ask for the capability "' in str(
+    assert 'because of freeze f (release): wait for its end, or request the capability "' in str(
         caught.value
     )
     assert not cluster.job("etl").stop

@@ -69,7 +69,7 @@ async def test_feasible_job_gets_no_warning(machine: Cluster) -> None:
             {"config": {**TRUE, "args": "-l"}},
             'config.args must be a list of string, and is the string "-l"',
         ),
-        ({"config": {}}, 'config lacks "command", a string'),
+        ({"config": {}}, 'config has no "command": add it, a string'),
         (
             {"driver": "docker", "config": {"image": ["x"]}},
             'config.image must be a string, and is the list ["x"]',
@@ -92,14 +92,17 @@ async def test_variable_is_accepted_instead_of_a_number_or_a_flag(machine: Clust
     [
         (
             of_task(driver="docker", config={"image": "x"}),
-            'group "g", task "t": driver "docker" does not work here: there is no socket; install podman '
+            'group "g", task "t": driver "docker" does not work on this host: there is no socket; install podman '
             "and start its socket: systemctl enable --now podman.socket; there are exec, raw_exec",
         ),
         (
             of_task(config={"command": "/usr/bin/nonesuch"}),
-            'group "g", task "t": there is no program /usr/bin/nonesuch on this machine now',
+            'group "g", task "t": this host has no program /usr/bin/nonesuch: install it before the task starts',
         ),
-        (of_task(user="nosuch"), 'group "g", task "t": this machine has no user "nosuch"'),
+        (
+            of_task(user="nosuch"),
+            'group "g", task "t": this host has no user "nosuch": create the user or name another one',
+        ),
         (
             rule("${attr.cpu.archh}", "amd64"),
             'no node has the attribute "cpu.archh" (did you mean "cpu.arch"?)',

@@ -453,7 +453,7 @@ async def test_failure_to_assess_a_deployment_fails_only_this_deployment(
                         await change.wait()
             assert failed.status == DeploymentStatus.FAILED
             assert failed.status_description == (
-                "the deployment cannot be watched: KeyError: 'poison'"
+                "the deployment watcher failed repeatedly: KeyError: 'poison'"
             )
             await cluster.run_all("web", healthy=True)
             while True:
