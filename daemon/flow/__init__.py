@@ -1,1 +1,1 @@
-"""Workflows: the graph of a batch job's groups, and the decision which steps may begin."""
+"""Workflows: the graph of a batch job's groups, and the decision about which steps may begin."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from daemon.flow.conditions import NeedFacts
 
 _DECIDED = 5  # units of work for a step
-_CALENDAR_AGAIN = 24 * HOUR  # until the next decision about a calendar without a known opening
+_CALENDAR_AGAIN = 24 * HOUR  # time until the next decision if a calendar has no known opening
 _WITH_ELEMENTS = (StepState.OPEN, StepState.SUCCEEDED, StepState.FAILED, StepState.CANCELED)
 OVERTIME_REASON = TIME_LIMIT_EVENT
 _TOO_LATE = "too late, because "
@@ -69,10 +69,11 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a run after a decision.
 
     `steps` has all steps in the order of the file, and `changed` those that differ from before.
-    Elements of `wanted_steps` are to be placed, but no new ones beyond the number in `max_elements`.
-    Without other changes, the next decisions are due at the `due_times`, in nanoseconds. Steps that
-    `ask` may begin, but have no slot of their queues. Of steps in `only`, the elements whose indexes
-    are set bits may begin, because they need others one by one.
+    Elements of `wanted_steps` are to be placed, but no new ones beyond the number in
+    `max_elements`. Without other changes, the next decisions are due at the `due_times`, in
+    nanoseconds. Steps in `ask` may begin, but have no slots of their queues. For steps in `only`,
+    only the elements whose indexes are set bits may begin, because they need other elements one by
+    one.
     """
 
     run: FlowRun
@@ -104,7 +105,8 @@ def timed(run: FlowRun, limits: RunLimits, now: int) -> FlowRun:
     """Return a run that has not ended, with the effects of its deadline.
 
     A run that times out is stopped, and its failure handlers and clean-up steps run. A run that is
-    being stopped gets the deadline of these steps. At that deadline, they are no longer wanted.
+    being stopped gets the deadline of these steps. At that deadline, these steps are no longer
+    wanted.
     """
     is_over = run.deadline and now >= run.deadline
     if run.status == FlowStatus.RUNNING and is_over:
@@ -139,10 +141,10 @@ def advance(
     """Return the next state of a run that has not ended.
 
     `steps` are the stored steps; missing ones wait. `elements` are the allocations of each step.
-    `is_held`: tasks of the previous run are still ending, so that no step begins. `approvals` are
-    those of gates, for the attempts of their steps. If the run is canceled and cleans up, only
-    clean-up steps continue. The others end when their tasks have ended, which are `alive` until
-    then. `outputs` are those of steps, as far as conditions use them. While the run waits for
+    `is_held` means that tasks of the previous run are still ending, so no step begins. `approvals`
+    has the approvals of gates, for the attempts of their steps. If the run is canceled and cleans
+    up, only clean-up steps continue. The others end when their tasks have ended, which are `alive`
+    until then. `outputs` are those of steps, as far as conditions use them. While the run waits for
     slots, `slot` is the reason that no step begins. In a `freeze`, that is the reason. `granted`
     counts the elements that hold slots of the queues of their step. All steps together have at most
     `max_count` elements; 0 means no limit. Steps begin while the `openings` of their calendars, by
@@ -187,7 +189,7 @@ def advance(
 
 
 def _due(graph: Graph, run: FlowRun, steps: Iterable[RunStep], now: int) -> set[int]:
-    """Return the later times at which a step or the run changes on its own."""
+    """Return the times at which a step or the run changes without another event."""
     if run.status.has_ended:
         return set()
     times = {run.deadline}
@@ -198,7 +200,7 @@ def _due(graph: Graph, run: FlowRun, steps: Iterable[RunStep], now: int) -> set[
 
 
 def _held_until(step: Step, run: FlowRun, row: RunStep) -> Iterator[int]:
-    """Yield the times at which a decision about a step that is held is due."""
+    """Yield the times at which a held step needs a decision."""
     if row.reason.startswith(GATE_REASON):
         times = [gate_due(step, row)]
     else:
@@ -208,7 +210,7 @@ def _held_until(step: Step, run: FlowRun, row: RunStep) -> Iterator[int]:
 
 
 def _window(step: Step, run: FlowRun, row: RunStep, now: int) -> Window:
-    """Return when a step may begin; its needs are met now, or were when it was first held."""
+    """Return when a step may begin; its needs are met now, or were met when it was first held."""
     if step.not_before is None and step.not_after is None:
         return Window()
     met = row.since if row.state == StepState.HELD else now
@@ -216,7 +218,7 @@ def _window(step: Step, run: FlowRun, row: RunStep, now: int) -> Window:
 
 
 def changes_at(step: Step, run: FlowRun, row: RunStep) -> int | None:
-    """Return when a step that is held changes on its own, in nanoseconds; None for never."""
+    """Return when a held step changes without another event, in nanoseconds; None for never."""
     if row.state != StepState.HELD or run.status.has_ended:
         return None
     if row.reason.startswith(GATE_REASON):
@@ -226,7 +228,7 @@ def changes_at(step: Step, run: FlowRun, row: RunStep) -> int | None:
 
 
 def gate_due(step: Step, row: RunStep) -> int | None:
-    """Return when a gate decides on its own, in nanoseconds; None if the step is not held there."""
+    """Return the deadline of the gate that holds a step, in nanoseconds; None without one."""
     is_at_gate = row.state == StepState.HELD and row.reason.startswith(GATE_REASON)
     return row.since + step.within if is_at_gate and step.within is not None else None
 
@@ -238,7 +240,7 @@ def waits_for_queues(queues: Sequence[str]) -> str:
 
 
 def _limits(graph: Graph, steps: Iterable[RunStep]) -> Iterator[tuple[str, int]]:
-    """Yield how many elements of these open steps may be active, for steps with a limit."""
+    """Yield each open step that has a limit, with the number of elements that may be active."""
     for row in steps:
         step = graph.by_name[row.name]
         if step.stops and row.failed > step.allowance.of(row.total):
@@ -252,7 +254,7 @@ def cancel(
 ) -> Advance:
     """Return the next state of a run that needs no further steps.
 
-    Steps `at_work` have tasks that are still ending. The run ends with the last of them.
+    Steps `at_work` have tasks that are still ending. The run ends with the last of these tasks.
     """
     before = tuple(steps)
     canceled = tuple(
@@ -311,7 +313,7 @@ _ENDS = {
 
 
 def _failure_of(failed_steps: Sequence[RunStep]) -> str:
-    """Return the reason of a run with bad steps.
+    """Return the reason of a failed run, from its bad steps.
 
     The errors of tasks are known elsewhere. A step that ended without failed tasks has its own reason.
     """
@@ -329,14 +331,14 @@ def _failure_of(failed_steps: Sequence[RunStep]) -> str:
 
 
 def _own_reason(row: RunStep) -> str:
-    """Return the reason of a bad step that no error of a task explains; empty for others."""
+    """Return the reason of a bad step if no task error explains it; empty for other steps."""
     if row.failed and row.state == StepState.FAILED and OVERTIME_REASON not in row.reason:
         return ""
     return row.reason.removeprefix("it failed: ").removeprefix(f"{TIME_REASON}{_TOO_LATE}")
 
 
 class _Ended(msgspec.Struct, frozen=True):
-    """The elements of a step that have ended, and how, as set bits."""
+    """The ended elements of a step by outcome, as set bits."""
 
     good: int
     bad: int
@@ -344,7 +346,7 @@ class _Ended(msgspec.Struct, frozen=True):
 
 
 class _Facts(msgspec.Struct, frozen=True):
-    """The facts of conditions and lists: the run, the meta of its job, and outputs of steps."""
+    """The facts that conditions and lists use: the run, the meta of its job, and step outputs."""
 
     run: FlowRun
     meta: Mapping[str, str]
@@ -376,14 +378,14 @@ class _Decision:
         self.ask = set[str]()
         self.openings: Mapping[str, Openings] = {}
         self.only = dict[str, int]()
-        self.reopen = set[int]()  # when calendars of steps that are held open
+        self.reopen = set[int]()  # when the calendars of held steps open
 
     def cancel(self, alive: Collection[str]) -> None:
         """Continue only clean-up steps; steps `alive` have tasks that are still ending."""
         self._is_canceled, self._alive = True, alive
 
     def wait_for(self, freeze: str, slot: str) -> None:
-        """Begin no step for these reasons, if one is not empty."""
+        """Let no step begin if one of these reasons is not empty."""
         self._freeze, self._slot = freeze, slot
 
     def limit(self, max_elements: int, element_count: int) -> None:
@@ -391,11 +393,11 @@ class _Decision:
         self._max_elements, self._element_count = max_elements, element_count
 
     def goes_on(self, step: Step) -> bool:
-        """Return whether the elements of a step may still be wanted."""
+        """Return whether the elements of a step may still be desired."""
         return not self._is_canceled or step.goes_on(self._facts.run)
 
     def add_all(self, in_order: Iterable[Step]) -> None:
-        """Decide about steps in an order in which each follows its needs.
+        """Decide about all steps, each after its needs.
 
         Most steps of a large workflow have ended, or wait for others. They stay as they are.
         """
@@ -453,7 +455,7 @@ class _Decision:
     def _after_needs(
         self, step: Step, row: RunStep
     ) -> tuple[RunStep | None, tuple[Outcome, str] | None]:
-        """Return a step whose needs let it begin or skip it, with the reason of a skip.
+        """Return a step if its needs let it begin or cause a skip, with the reason of the skip.
 
         The step is None while it waits for needs. Raises `Faulty`.
         """
@@ -497,7 +499,7 @@ class _Decision:
         return ""
 
     def _by_condition(self, step: Step, row: RunStep) -> RunStep | None:
-        """Return a step whose condition is not true; None if it is."""
+        """Return the skipped or failed step if its condition is not true; None if it is true."""
         needs = [self.steps[name] for name in step.needs if name not in step.each_of]
         from daemon.flow import conditions, outputs  # imported late: few steps have a condition
 
@@ -534,7 +536,7 @@ class _Decision:
         )
 
     def _total(self, step: Step, row: RunStep) -> int:
-        """Return the number of elements of a step that may begin. Raises `Faulty`."""
+        """Return the number of elements of a step that is about to begin. Raises `Faulty`."""
         if step.inherits:
             total = self.steps[step.inherits].total
         elif (source := step.source) is not None:
@@ -601,7 +603,7 @@ class _Decision:
         return ready, is_final
 
     def _ended_elements(self, name: str, all_bits: int) -> "_Ended":
-        """Return the elements of a step that have ended, as bits; with the step, all have."""
+        """Return the ended elements of a step, as bits; all of them if the step has ended."""
         row, elements = self.steps[name], self._elements.get(name, Elements())
         good_elements, bad_elements = elements.good_bits & all_bits, elements.failed_bits & all_bits
         match row.outcome:
@@ -623,7 +625,7 @@ class _Decision:
                 return _Ended(0, 0, all_bits)
 
     def _at_gate(self, step: Step, row: RunStep) -> RunStep | None:
-        """Return a step that has not passed its gate; None if it has, or has none."""
+        """Return a step that has not passed its gate; None if the gate is passed or missing."""
         if not step.gate or self._approvals.get(step.name, 0) >= step.approvals:
             return None
         held_row = self._moved(row, StepState.HELD, f"{GATE_REASON}{step.gate}")
@@ -636,7 +638,7 @@ class _Decision:
         return self._end(held_row, StepState.CANCELED, Outcome.BAD, reason)
 
     def _by_time(self, step: Step, row: RunStep) -> RunStep | None:
-        """Return a step that is too early or too late; None if it may begin now, or cleans up."""
+        """Return a step that is too early or too late; None if it may begin now."""
         if self._is_canceled:
             return None
         times = _window(step, self._facts.run, row, self._now)
@@ -695,7 +697,7 @@ class _Decision:
 
 
 def _skip(when: When, needs: Sequence[RunStep]) -> tuple[Outcome, str] | None:
-    """Return why a step does not begin after its needs have ended, with its outcome; or None."""
+    """Return the outcome and reason of a step that its ended needs skip; None if it may begin."""
     failed_need = next((need for need in needs if need.outcome == Outcome.BAD), None)
     is_any_good = any(need.outcome == Outcome.GOOD for need in needs)
     match when:

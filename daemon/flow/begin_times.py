@@ -1,4 +1,4 @@
-"""The times at which a step may begin: not before one, and not after another."""
+"""The time window in which a step may begin: not before one time, and not after another."""
 
 from datetime import datetime, timedelta, tzinfo
 
@@ -18,7 +18,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def window(step: Step, *, met: int, began: int, is_again: bool = False) -> Window:
-    """Return when a step may begin whose needs were met at `met`, in a run that began at `began`.
+    """Return the window of a step whose needs were met at `met`, in a run that began at `began`.
 
     A time of day is the first one after the run began. If both limits are times of day and the run
     began between them, the step may begin immediately. A step that runs again (`is_again`) is not
@@ -61,7 +61,7 @@ def next_time_of_day(minute: int, after: int, in_zone: tzinfo) -> int:
     """Return the first time at or after `after` with the local time of a minute of the day.
 
     If a clock change skips this time, the result is later by the skipped duration. If the time
-    occurs twice, the first one counts.
+    occurs twice, the first occurrence counts.
     """
     day = datetime.fromtimestamp(after // SECOND, in_zone).date() - timedelta(days=1)
     while True:

@@ -61,7 +61,7 @@ def is_name(text: str) -> bool:
 
 
 def faults(calendar: Calendar) -> Iterator[str]:
-    """Yield the first errors of a calendar: field, value, and allowed values.
+    """Yield the first errors of a calendar, each with the field, the value and the fix.
 
     Lists and texts beyond their limits are not read further, so that the work is limited.
     """
@@ -185,7 +185,7 @@ def local_date(timestamp: int, zone: tzinfo) -> date:
 
 
 def _segments(first: int, last: int, zone: tzinfo) -> Iterator[tuple[int, int, int]]:
-    """Yield the parts of a period with one offset from UTC each: begin, end and offset."""
+    """Yield parts of a period, each with a constant offset from UTC: begin, end and offset."""
     before, after = _offset(first, zone), _offset(last, zone)
     while before != after:
         low, high = first // SECOND, last // SECOND
@@ -218,7 +218,7 @@ def _local_spans(day: date, periods: Sequence[tuple[int, int]], zone: tzinfo) ->
 
 
 def _joined(spans: list[Span]) -> list[Span]:
-    """Return spans in order, with those that touch or overlap as one."""
+    """Return the spans in order, and merge spans that touch or overlap."""
     joined: list[Span] = []
     for begin, end in sorted(spans):
         if joined and begin <= joined[-1][1]:
@@ -304,14 +304,14 @@ class CompiledCalendar(msgspec.Struct, frozen=True, kw_only=True):
         return _Period(own[0][0], own[-1][1], steps).restricted(self, own) if own else []
 
     def why_closed(self, timestamp: int, steps: Steps | None = None) -> str:
-        """Return why the calendar is closed at a time; empty if it is open.
+        """Return why the calendar is closed at a time; empty if the calendar is open.
 
         Raises `TooManySteps`.
         """
         return _Moment(timestamp, steps or Steps()).why_closed(self)
 
     def why_closed_on(self, day: date) -> str:
-        """Return why a whole local day is closed; a reason that holds at its begin."""
+        """Return why a local day is closed: the reason at the begin of the day."""
         if reason := self.closed_day(day):
             return reason
         own = _local_spans(day, self.periods, self.zone)
@@ -340,7 +340,7 @@ class CompiledCalendar(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Period:
-    """The open spans of calendars in one period. Each calendar is computed once."""
+    """Computes the open spans of calendars in one period, each calendar once."""
 
     def __init__(self, first: int, last: int, steps: Steps) -> None:
         self._first, self._last, self._steps = first, last, steps
@@ -388,7 +388,7 @@ class _Period:
 
 
 class _Moment:
-    """The reasons why calendars are closed at one time. Each calendar is checked once."""
+    """Computes why calendars are closed at one time, each calendar once."""
 
     def __init__(self, timestamp: int, steps: Steps) -> None:
         self._at, self._steps = timestamp, steps
@@ -425,7 +425,7 @@ def _shown_period(period: tuple[int, int]) -> str:
 
 
 class UnknownCalendar(Exception):
-    """A calendar does not exist, or refers to one that does not exist, to itself, or to too many."""
+    """A calendar does not exist, or its references are missing, circular or too many."""
 
 
 def compiled(name: str, documents: Mapping[str, bytes]) -> CompiledCalendar:
@@ -437,7 +437,7 @@ def compiled(name: str, documents: Mapping[str, bytes]) -> CompiledCalendar:
 
 
 class _Compilation:
-    """The calendars compiled so far, each once."""
+    """Compiles calendars, each once."""
 
     def __init__(self, documents: Mapping[str, bytes]) -> None:
         self._documents = documents
@@ -469,7 +469,7 @@ class _Compilation:
 
 @lru_cache(maxsize=64)
 def _compile_single(document: bytes) -> tuple[CompiledCalendar, list[str], list[str]]:
-    """Return a valid calendar without the calendars that it refers to, and their names."""
+    """Return a calendar without its referenced calendars, and the names of these."""
     calendar = msgspec.json.decode(document, type=Calendar)
     zone = cron.zone(calendar.time_zone)
     days = frozenset(map(WEEKDAYS.index, calendar.weekdays or WEEKDAYS))
@@ -523,7 +523,7 @@ class Openings:
 
     `days` are numbers of open days, counted from the end if negative; empty for all. Without a
     calendar, every day is open, and days are those of `zone`. All searches together may take
-    `most_steps`, and all other lookups the same number. With `searches`, its limit applies instead
+    `most_steps`, and all other lookups the same number. If `searches` is given, its limit applies
     to the searches of all openings that share it.
     """
 
@@ -611,7 +611,7 @@ class Openings:
         return None
 
     def _days_of(self, day: date, steps: Steps) -> frozenset[date]:
-        """Return the days on which the job may begin, in the month of a day."""
+        """Return the permitted days in the month of a day."""
         key = (day.year, day.month)
         if key not in self._chosen:
             first = day.replace(day=1)

@@ -3,7 +3,7 @@
     needs.test.outcome == good and run.meta.target != "none"
 
 A condition is parsed at registration, so a misspelled name is reported there. The scheduler
-evaluates it, so its size and its steps are bounded. `any` and `all` cannot be nested.
+evaluates it, so its size and its steps are limited. `any` and `all` cannot be nested.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -27,7 +27,7 @@ _WORDS = {
     "state": ("succeeded", "failed", "skipped", "canceled"),
 }
 
-# Compared by order as a number.
+# values that are compared as numbers
 _Output = Annotated[str, msgspec.Meta(extra={"is_numeric": True})]
 
 
@@ -56,14 +56,14 @@ class NeedFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """The values that a condition can name."""
+    """The values that a condition can refer to."""
 
     run: RunFacts = RunFacts()
     needs: dict[str, NeedFacts] = {}
 
 
 class Undecidable(Exception):
-    """A condition cannot be evaluated with these facts."""
+    """A condition cannot be evaluated with the given facts; the message is the reason."""
 
 
 def problems(

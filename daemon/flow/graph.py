@@ -1,7 +1,8 @@
-"""The graph of a workflow: its steps, what each one needs, their order and their levels.
+"""The graph of a workflow: its steps, their needs, their order and their levels.
 
 A workflow is a batch job with a workflow key in one of its groups. Each of its groups is a step.
-The module knows no runs: `daemon/flow/advance.py` uses the graph to decide which steps may begin.
+The module does not know runs: `daemon/flow/advance.py` uses the graph to decide which steps may
+begin.
 """
 
 import re
@@ -53,7 +54,7 @@ from storage.records.job import Job, JobType
 if TYPE_CHECKING:
     from daemon.text.hints import Hints
 
-ALL = "*"  # all groups that neither depend on this one nor need all themselves
+ALL = "*"  # in needs: all groups that neither depend on this group nor need all themselves
 MAX_GROUPS = 2_000
 MAX_NEEDS = 20_000
 MAX_DEPTH = 1_000
@@ -70,9 +71,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     `count` is the number of its elements. At most `parallel` may be active at the same time, None
     for all. Up to the `allowance`, elements may fail. With `stops`, no element begins after more
-    have failed. The number of elements of a step with a `source` is known when it begins. A step
-    with a `gate`, which is a question, needs this number of approvals; with `not_self`, not of the
-    person who began the run. If approvals are missing after `within` nanoseconds, the step is
+    failures. The number of elements of a step with a `source` is known when it begins. A step with
+    a `gate`, the text of a question, needs `approvals` approvals. With `not_self`, the person who
+    began the run cannot approve. If approvals are missing after `within` nanoseconds, the step is
     rejected, or `is_approved_late`. Each of its active elements holds `slots` of each of its
     `queues`.
     """
@@ -94,16 +95,16 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     not_before: BeginTime | None = None
     not_after: BeginTime | None = None
     time_zone: str = "UTC"  # of times of day
-    redo: bool = False  # whether it runs again with each step that comes after it
-    outputs: tuple[str, ...] = ()  # that it must write; empty if it may write any
+    redo: bool = False  # whether the step runs again with each step that comes after it
+    outputs: tuple[str, ...] = ()  # outputs that the step must write; empty if it may write any
     source: Reference | None = None  # the output that is the list of its elements
     queues: tuple[str, ...] = ()
-    calendar: str = ""  # while which it begins
+    calendar: str = ""  # calendar during whose open times the step may begin
     slots: int = 1
     each_of: frozenset[str] = (
         frozenset()
-    )  # needs of which an element waits for that with its index alone
-    inherits: str = ""  # the one of these that has its number of elements
+    )  # needs of which each element awaits only the element with the same index
+    inherits: str = ""  # the need in `each_of` that determines the number of elements
 
     @property
     def cleans_up(self) -> bool:
@@ -152,7 +153,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def longest(self) -> tuple[str, ...]:
-        """Return a longest chain of steps; of several, the first in the file."""
+        """Return the longest chain of steps; among equal chains, the first in the file."""
         levels = {name: number for number, level in enumerate(self.levels) for name in level}
         chain = list(self.levels[-1][:1]) if self.levels else []
         while chain and levels[chain[-1]]:
@@ -186,7 +187,7 @@ def stored_graph(job: Job) -> Graph:
 
 
 class _LastGraph:
-    """The graph that was built last: building one of a thousand steps takes milliseconds.
+    """A cache of the last graph, because a graph of a thousand steps takes milliseconds to build.
 
     The store returns the same groups for each read of a long definition.
     """
@@ -264,7 +265,7 @@ def _written(groups: Iterable[TaskGroup]) -> dict[str, tuple[str, ...]]:
 
 
 def _named(written: Edges) -> Edges:
-    """Return the needs that are named, without `*`."""
+    """Return the needs that groups name explicitly, without `*`."""
     return {name: () if needs == (ALL,) else needs for name, needs in written.items()}
 
 
@@ -277,7 +278,7 @@ def _bits(number: int) -> Iterator[int]:
 
 
 def _before_stars(written: Edges) -> dict[str, int]:
-    """Return for each group with `*` the groups that `*` matches, as bits in their order."""
+    """Return the groups that `*` matches, as set bits, for each group with `*`."""
     bits = {name: 1 << number for number, name in enumerate(written)}
     needs = _named(written)
     behind = dict.fromkeys(written, 0)
@@ -294,7 +295,7 @@ def _edges(steps: Iterable[Step]) -> Edges:
 
 
 def _depths(needs: Edges) -> dict[str, int]:
-    """Return the level of each step, from 0; steps in cycles and their followers have none."""
+    """Return the level of each step, from 0; steps in or after a cycle are omitted."""
     after: dict[str, list[str]] = {name: [] for name in needs}
     for name, step_needs in needs.items():
         for need in step_needs:
@@ -359,7 +360,7 @@ def _shown(step: Step, level: int, meta: Meta, owner: TaskGroup) -> GraphStep:
 
 
 def _shown_time(meta: Meta, key: MetaExtension[BeginTime | None]) -> str:
-    """Return the text of a limit, with the time zone of a time of day; empty without one."""
+    """Return the text of a time limit, with its time zone for a time of day; empty without one."""
     value = key.of(meta)
     if value is None or meta is None:
         return ""
@@ -371,7 +372,7 @@ def _shown_time(meta: Meta, key: MetaExtension[BeginTime | None]) -> str:
 
 
 def problems(job: Job) -> Iterator[str]:
-    """Yield the first errors of a job's workflow keys, beyond the form of each value."""
+    """Yield the first errors of a job's workflow keys that no single value shows."""
     return islice(_problems(job), MAX_PROBLEMS)
 
 
@@ -421,7 +422,7 @@ def _too_many(needs: int) -> Iterator[str]:
 
 
 def _of_needs(groups: Iterable[TaskGroup]) -> Iterator[str]:
-    """Yield the error of a cycle, or of too many groups that `*` matches."""
+    """Yield an error for a cycle, or for too many groups that `*` matches."""
     written = _written(groups)
     named = _named(written)
     depth = _depths(named)
@@ -437,7 +438,7 @@ def _cycle(needs: Edges, settled: Collection[str]) -> str:
 
 
 def _of_names(groups: Collection[TaskGroup]) -> Iterator[str]:
-    """Yield the errors of gates, and of the names of groups and of their needs."""
+    """Yield the errors of gates, of group names, and of needs."""
     yield from _of_gates(groups)
     yield from _of_queues(groups)
     yield from _of_times(groups)
@@ -516,7 +517,7 @@ def _of_times(groups: Iterable[TaskGroup]) -> Iterator[str]:
 
 
 def _is_reversed(first: BeginTime, last: BeginTime) -> bool:
-    """Return whether a step that begins after `first` is too late for `last` in any case."""
+    """Return whether `last` is always before `first`, so that the step can never begin."""
     if first.moment is not None and last.moment is not None:
         return last.moment < first.moment
     return first.delay is not None and last.delay is not None and last.delay < first.delay
@@ -553,7 +554,7 @@ def _of_graph(steps: list[Step]) -> Iterator[str]:
 
 
 def _of_elements(steps: Iterable[Step]) -> Iterator[str]:
-    """Yield the errors of needs by element whose numbers differ."""
+    """Yield an error for each element-by-element need with a different number of elements."""
     steps_by_name = {graph_step.name: graph_step for graph_step in steps}
     dynamic = dict[str, bool]()
     for step in steps_by_name.values():
@@ -575,7 +576,7 @@ def _of_elements(steps: Iterable[Step]) -> Iterator[str]:
 
 
 def counterparts(graph: Graph, names: Collection[str]) -> dict[str, frozenset[str]]:
-    """Return, for some steps, the needs whose elements are awaited one by one."""
+    """Return, for the named steps, the needs whose elements are awaited one by one."""
     in_order = [step.name for step in graph.order]
     bits = {name: 1 << number for number, name in enumerate(in_order)}
     before, pairs, complete = (dict.fromkeys(in_order, 0) for _ in range(3))
@@ -642,7 +643,7 @@ def _of_conditions(
 
 
 def shortest_cycle(needs: Edges, settled: Collection[str] = ()) -> list[str]:
-    """Return a shortest cycle, with its first group in the file at both ends.
+    """Return a shortest cycle, which begins and ends with its first group in the file.
 
     `settled` are groups that are in no cycle. In a cycle, each group waits for the next one.
     """
@@ -661,7 +662,7 @@ def shortest_cycle(needs: Edges, settled: Collection[str] = ()) -> list[str]:
 
 
 def _shortest_cycle(start: str, needs: Edges, most: int) -> list[str]:
-    """Return the shortest way from a group to itself, shorter than `most` unless that is 0."""
+    """Return the shortest cycle through a group that is shorter than `most`; 0 means no limit."""
     before: dict[str, str] = {}
     ahead, length = [start], 0
     while ahead and (not most or length + 1 < most):
@@ -689,7 +690,7 @@ def _path(start: str, last: str, before: Mapping[str, str]) -> list[str]:
 
 
 def warnings(job: Job) -> Iterator[str]:
-    """Yield remarks about a valid workflow."""
+    """Yield warnings about a valid workflow."""
     if not is_workflow(job):
         return
     graph = stored_graph(job)
@@ -731,8 +732,7 @@ def _unreachable_steps(steps: Iterable[Step]) -> Iterator[str]:
 def again(graph: Graph, chosen: Collection[str]) -> frozenset[str]:
     """Return the steps that run again with the chosen ones.
 
-    These are all that come after them, the steps with `redo` before any of these, and all that come
-    after those.
+    These are all later steps, the steps with `redo` before any of these, and all steps after those.
     """
     rerun = frozenset(chosen) | successors(graph, chosen)
     redone = {step for step in predecessors(graph, rerun) if graph.by_name[step].redo}

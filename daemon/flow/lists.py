@@ -39,7 +39,7 @@ class Reference(msgspec.Struct, frozen=True):
         return f"{self.step}{index}.{self.name}"
 
 
-EACH = "[i]"  # behind a need: an element waits for that with its index alone
+EACH = "[i]"  # suffix of a need: an element awaits only the element with the same index
 
 
 def element_needs(group: TaskGroup) -> tuple[str, ...]:
@@ -50,7 +50,7 @@ def element_needs(group: TaskGroup) -> tuple[str, ...]:
 
 
 def owners(groups: Iterable[TaskGroup]) -> dict[str, TaskGroup]:
-    """Return for each group that with its elements: itself, or one that it needs by element."""
+    """Return for each group the group that defines its elements, possibly itself."""
     by_name = {task_group.name: task_group for task_group in groups}
     result = dict[str, TaskGroup]()
     for group in by_name.values():
@@ -65,13 +65,13 @@ def owners(groups: Iterable[TaskGroup]) -> dict[str, TaskGroup]:
 
 
 def _nearer(group: TaskGroup, by_name: Mapping[str, TaskGroup]) -> TaskGroup | None:
-    """Return the group from which a group without a number or list has its elements."""
+    """Return the group that defines the elements of a group without a count or list."""
     needs = element_needs(group)
     return by_name.get(needs[0]) if needs and group.count == 1 and not has_list(group) else None
 
 
 def resolved(groups: Sequence[TaskGroup]) -> list[TaskGroup]:
-    """Return groups with the numbers or lists that they take from other groups."""
+    """Return the groups, each with the count or list that it takes from another group."""
     if not any(map(element_needs, groups)):
         return [*groups]
     own = owners(groups)
@@ -87,12 +87,12 @@ def _with_elements(group: TaskGroup, owner: TaskGroup) -> TaskGroup:
 
 
 def resolved_group(job: Job, name: str) -> TaskGroup | None:
-    """Return a group of a job, with the number or the list of another group as its own."""
+    """Return a group of a job, with the count or list that it takes from another group."""
     return resolved_groups(job).get(name)
 
 
 def resolved_groups(job: Job) -> Mapping[str, TaskGroup]:
-    """Return the groups of a job by name, with the number or the list of another group as its own."""
+    """Return the groups of a job by name, with counts and lists from other groups resolved."""
     return _RESOLVED.of(job)
 
 
@@ -123,7 +123,7 @@ def is_array(group: TaskGroup) -> bool:
 
 
 def reference_in(text: str) -> Reference | None:
-    """Return the reference that is the whole text; None for another text."""
+    """Return the reference if the whole text is one; None for any other text."""
     match = REFERENCE.fullmatch(text.strip())
     if match is None:
         return None
@@ -132,7 +132,7 @@ def reference_in(text: str) -> Reference | None:
 
 
 class Faulty(Exception):
-    """An output is not a list; the message gives the reason."""
+    """An output is not a valid list; the message is the reason."""
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -158,7 +158,7 @@ def has_list(group: TaskGroup) -> bool:
 
 
 def source(group: TaskGroup) -> Reference | None:
-    """Return the output that is the list of a step; None for a list in the job, or without one."""
+    """Return the reference to the output that is a step's list; None without such a list."""
     return reference_in(FOR_EACH.of(group.meta))
 
 
@@ -212,7 +212,7 @@ def _size(value: object) -> int:
 
 
 def length(text: str) -> int:
-    """Return the number of items in an output. Raises `Faulty` if the output is not a list."""
+    """Return the number of list items in an output. Raises `Faulty` if it is not a list."""
     decoded = _decoded(text)
     for entry in _items(decoded):
         _checked(entry)
@@ -220,7 +220,7 @@ def length(text: str) -> int:
 
 
 def _decoded(text: str) -> Collection[object]:
-    """Return a list, or an object as a dictionary. Raises `Faulty`."""
+    """Decode a JSON list or object. Raises `Faulty`."""
     try:
         decoded = read_nested(_ANY, text)
     except msgspec.DecodeError:
@@ -249,7 +249,7 @@ def _checked(item: Item) -> Item:
 
 
 def values(item: Item, index: int) -> dict[str, str]:
-    """Return the references of an element to its item."""
+    """Return the values of the references that an element makes to its item."""
     result = {"each.key": item.key, "each.value": item.text, "each.index": str(index)}
     if isinstance(item.value, dict):
         result |= {f"each.value.{name}": _text(value) for name, value in item.value.items()}
@@ -262,7 +262,7 @@ def environment(item: Item) -> dict[str, str]:
 
 
 def has_lists(job: Job) -> bool:
-    """Return whether the number of elements of a group is not its own count."""
+    """Return whether any group has another number of elements than its count."""
     return any(
         FOR_EACH.name in meta or MATRIX.name in meta or EACH in meta.get(NEEDS.name, "")
         for group in job.task_groups or ()
@@ -271,7 +271,7 @@ def has_lists(job: Job) -> bool:
 
 
 def with_totals(job: Job, steps: Iterable[RunStep]) -> Job:
-    """Return a job in which the groups with lists have the numbers of their elements."""
+    """Return a job in which groups with lists have their number of elements as count."""
     groups = job.task_groups or []
     if not has_lists(job):
         return job

@@ -17,10 +17,10 @@ from storage.records.group import TaskGroup
 from storage.records.task import Template
 
 MAX_FILE = 64 * 1024  # bytes that an allocation writes
-MAX_STEP = 1024 * 1024  # bytes of a step
+MAX_STEP = 1024 * 1024  # bytes that a step writes
 MAX_RUN = 8 * 1024 * 1024
-MAX_VALUES = 200_000  # of lists: the names of a step, times its elements
-FAULT = ""  # in place of a name: why the outputs of a step cannot be read
+MAX_VALUES = 200_000  # values in lists: the output names of a step times its elements
+FAULT = ""  # key for the reason why the outputs of a step cannot be read
 _PREFIX = b"${output."
 _IN_TEMPLATE = re.compile(
     r'\boutput\s+"([A-Za-z0-9_-]{1,128})"\s+"([A-Za-z_][A-Za-z0-9_]{0,127})"(?:\s+([0-9]{1,5}))?'
@@ -33,7 +33,7 @@ class TooManyValues(Exception):
 
 
 def may_refer(group: TaskGroup) -> bool:
-    """Return whether a group has the text of a reference."""
+    """Return whether a group may contain a reference to an output."""
     return _PREFIX in encode(group)
 
 
@@ -90,7 +90,7 @@ def _actions(template: Template) -> Iterator[str]:
 def value(
     reference: Reference, step_outputs: Iterable[StepOutputs], *, total: int, is_list: bool
 ) -> str:
-    """Return the text of a reference; empty if nothing was written.
+    """Return the value of a reference as text; empty if the output was not written.
 
     `step_outputs` are the outputs of the step, which has `total` elements.
     """
@@ -152,7 +152,7 @@ def problems(
 ) -> Iterator[str]:
     """Yield the errors of references; `before` maps steps to the steps that come before them.
 
-    A step reads only the element with the same index of each step in `own`.
+    For a step in `own`, only the element with the same index can be read.
     """
     by_name = {task_group.name: task_group for task_group in groups}
     for name, earlier in before.items():

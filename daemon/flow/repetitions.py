@@ -17,7 +17,7 @@ _WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 
 
 class Repetition(msgspec.Struct, frozen=True, kw_only=True):
-    """A repetition rule. `weekdays` are pairs of a weekday and its number, 0 for each of them."""
+    """A repetition rule. `weekdays` are pairs of a weekday and its number; 0 means every one."""
 
     frequency: str
     interval: int = 1
@@ -58,7 +58,7 @@ def occurrences(rule: Repetition, start: date, last: date) -> Iterator[date]:
 
 
 def _complete(rule: Repetition, start: date) -> Repetition:
-    """Return a rule in which values of the start replace missing parts."""
+    """Return the rule with missing parts taken from the start."""
     if rule.month_days or rule.weekdays:
         return rule
     match rule.frequency:
@@ -112,7 +112,7 @@ def _matches(rule: Repetition, day: date) -> bool:
 
 
 def _is_on(rule: Repetition, day: date, weekday: tuple[int, int]) -> bool:
-    """Return whether a day is a weekday, or the numbered one of its month or year."""
+    """Return whether a day matches an entry of `weekdays` in its month or year."""
     name, number = weekday
     if day.weekday() != name:
         return False

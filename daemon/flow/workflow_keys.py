@@ -39,12 +39,12 @@ KEYS = tuple(
         *(CALENDAR, STEP_QUEUES, STEP_SLOTS),
     )
 )
-JOB_KEYS = frozenset((RUN_QUEUE.name, RUN_TIMEOUT.name))  # of the job, with the same effect
+JOB_KEYS = frozenset((RUN_QUEUE.name, RUN_TIMEOUT.name))  # keys of the job with the same effect
 _KEYS = frozenset(KEYS)
 
 
 def is_workflow(job: Job) -> bool:
-    """Return whether a job is a workflow: a group has a key, or its runs a queue or a timeout."""
+    """Return whether a job is a workflow: a group or the job itself has a workflow key."""
     if job.type != JobType.BATCH:
         return False
     return has_job_keys(job) or any(map(has_keys, job.task_groups or ()))
