@@ -43,7 +43,7 @@ class DispatchLine(msgspec.Struct, frozen=True):
 
 
 class LineRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A line as a request, or its error with the field that causes it."""
+    """A decoded line: the request, or its error with the field that causes the error."""
 
     number: int
     request: DispatchRequestData | None = None
@@ -52,13 +52,13 @@ class LineRequest(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
     def refused(self, field: str, error: StewardError | str) -> BulkDispatchAnswer:
-        """Return the answer to a line that failed."""
+        """Return the answer for a line that failed, with the error and its field."""
         return BulkDispatchAnswer(
             line=self.number, field=field, error=str(error), warnings=self.warnings
         )
 
     def done(self, outcome: DispatchOutcome) -> BulkDispatchAnswer:
-        """Return the answer to a line whose child is stored."""
+        """Return the answer for a line whose child is stored."""
         return BulkDispatchAnswer(
             line=self.number,
             dispatched_job_id=outcome.job_id,
@@ -72,7 +72,7 @@ class LineRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def split_lines(body: bytes, first: int = 1) -> list[DispatchLine]:
-    """Return the lines of a body; the first one has the number `first`.
+    """Return the lines of a body; `first` is the number of the first line.
 
     Raises `TooLarge` for too many lines, and `Malformed` for none.
     """
@@ -95,7 +95,7 @@ def split_lines(body: bytes, first: int = 1) -> list[DispatchLine]:
 def read_lines(lines: Sequence[DispatchLine], job_id: str, token: str = "") -> list[LineRequest]:
     """Decode lines, in a thread.
 
-    With `token`, a line without an idempotency token gets this one, with its number.
+    A line without an idempotency token gets `token` with its line number, if `token` is set.
     """
     return [_read_line(line, job_id, token) for line in lines]
 
@@ -185,7 +185,7 @@ async def dispatch_lines(
 class _ChildTraces:
     """A trace for each child, if traces are on: thousands of children in one would be unreadable.
 
-    The span that begins it has a link to the request.
+    The first span of each trace has a link to the request.
     """
 
     def __init__(self) -> None:
@@ -193,13 +193,13 @@ class _ChildTraces:
         self._origins: dict[str, str] = {}  # by the ID of the child
 
     def clear(self) -> None:
-        """Forget the children of an attempt that was undone."""
+        """Drop the recorded children, because the transaction was rolled back."""
         self._origins.clear()
 
     def around(
         self, tx: Transaction, dispatch: Callable[[], BulkDispatchAnswer]
     ) -> BulkDispatchAnswer:
-        """Dispatch a child, whose evaluation gets the origin in its trace."""
+        """Dispatch a child; its evaluation gets an origin in the child's trace."""
         if self._recorder is None:
             return dispatch()
         own, tx.request_id = tx.request_id, self._recorder.begin_child(tx.request_id)
@@ -210,7 +210,7 @@ class _ChildTraces:
         return answer
 
     def record(self, namespace: str, now: int) -> None:
-        """Record the spans of the children that were stored."""
+        """Record the spans of the stored children."""
         if self._recorder is not None:
             for child_id, origin in self._origins.items():
                 attributes = {"steward.namespace": namespace, "steward.job": child_id}

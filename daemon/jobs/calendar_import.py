@@ -1,7 +1,8 @@
 """Import of iCalendar files (RFC 5545): whole-day events become holidays.
 
-The library that parses files is imported with the first import, in a thread. The days of all events,
-and those over which their rules pass, are limited together. They are counted before any work on them.
+The library that parses files is imported with the first import, in a thread. One limit applies to
+the days of all events and to the days that their rules examine. These days are counted before any
+work on them.
 """
 
 import re
@@ -74,11 +75,11 @@ def _without_zones(content: bytes) -> bytes:
 
 
 class _Skipped(Exception):
-    """An event cannot be a holiday."""
+    """An event cannot be imported as a holiday; the message is the reason."""
 
 
 class _Import:
-    """One import: the days found so far, and the work that rules may still cause."""
+    """One import: the days so far, and the number of days that may still be examined."""
 
     def __init__(self, first: int, last: int) -> None:
         self._first, self._last = date(first, 1, 1), date(last, 12, 31)
@@ -160,7 +161,7 @@ class _Import:
         yield from occurrences(rule_text, start, self._last)
 
     def _count(self, days: int) -> None:
-        """Count days before the work on them. Raises `Malformed`."""
+        """Count days against the limit before any work on them. Raises `Malformed`."""
         self._days += days
         if self._days > _MOST_DAYS:
             raise Malformed(
@@ -239,12 +240,12 @@ def _whole_days(event: "Component") -> tuple[date, int]:
     elif "DURATION" in event:
         length = getattr(event["DURATION"], "dt", length)
     if not 1 <= length.days <= _MOST_OF_EVENT:
-        raise _Skipped(f"it has {length.days} days; 1 to {_MOST_OF_EVENT} are allowed")
+        raise _Skipped(f"it has {length.days} days; only 1 to {_MOST_OF_EVENT} days are allowed")
     return start, length.days
 
 
 def _dates(event: "Component", key: str) -> Iterator[date]:
-    """Yield the days of a property that may have several values, and several lines."""
+    """Yield the days in a property, which may have several values and several lines."""
     values = event.get(key, [])
     for line in values if isinstance(values, list) else [values]:
         for item in getattr(line, "dts", []):

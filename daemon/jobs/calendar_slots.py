@@ -1,7 +1,8 @@
 """Slots of jobs with a calendar: which of them launch a child, and when.
 
-A slot at which the calendar is closed launches nothing. If the job has this setting, all such slots up to the
-next opening are one launch at the opening. This module is imported with the first job that needs it.
+A slot at which the calendar is closed launches nothing. With the setting to move launches, all
+closed slots before an opening become one launch at the opening. This module is imported with the
+first job that needs it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -28,7 +29,7 @@ _LIMITED = "no opening was found within the limit of the search"
 class JobOpenings(msgspec.Struct, frozen=True):
     """The openings of a job, and the versions of the calendars from which they were computed.
 
-    With `moves`, closed slots are launched at the next opening.
+    With `moves`, closed slots launch one child at the next opening.
     """
 
     openings: Openings
@@ -39,7 +40,7 @@ class JobOpenings(msgspec.Struct, frozen=True):
     versions: dict[str, tuple[int, int]]
 
     def is_current(self, db: ReadSnapshot, job: Job) -> bool:
-        """Return whether neither the job's keys nor its calendars have changed."""
+        """Return whether the calendar keys of the job and its calendars are unchanged."""
         if (self.name, self.days) != (RUN_CALENDAR.of(job.meta), RUN_DAY.of(job.meta)):
             return False
         if self.moves != (RUN_CALENDAR_ELSE.of(job.meta) == ClosedPolicy.NEXT):
@@ -48,7 +49,7 @@ class JobOpenings(msgspec.Struct, frozen=True):
 
 
 def load_openings(db: ReadSnapshot, job: Job) -> JobOpenings:
-    """Return the openings of a job; without its calendar, it never opens."""
+    """Return the openings of a job; if its calendar does not exist, it never opens."""
     name, days = RUN_CALENDAR.of(job.meta), RUN_DAY.of(job.meta)
     try:
         zone = cron.zone(job.periodic.time_zone if job.periodic else "")
@@ -74,7 +75,7 @@ def load_openings(db: ReadSnapshot, job: Job) -> JobOpenings:
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """Successive slots with one outcome: a launch at `at`, or none, with the reason.
 
-    `reason` of a launch is why it was moved to an opening; empty if it was not.
+    The `reason` of a launch is why it was moved to an opening; empty if it was not moved.
     """
 
     first: int
@@ -85,7 +86,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def planned(slots: Iterable[int], job_openings: JobOpenings) -> list[Launch]:
-    """Return the outcomes of slots, which are in order. Raises `TooManySteps`."""
+    """Return the outcomes of slots; the slots must be in ascending order. Raises `TooManySteps`."""
     launches: list[Launch] = []
     for slot in slots:
         before = launches[-1] if launches else None
@@ -160,8 +161,8 @@ def _launch_after(
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     """The outcomes of the due slots of a job.
 
-    If the job is closed now, `closed` is the reason, and it opens at `reopens`. `next_launch` is the
-    first launch after the present, `NEVER` for none, None if it is unknown.
+    If the calendar is closed now, `closed` is the reason, and it opens at `reopens`. `next_launch`
+    is the first launch after the present, `NEVER` for none, None if it is unknown.
     """
 
     found: JobOpenings

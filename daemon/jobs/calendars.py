@@ -1,4 +1,4 @@
-"""Calendars: store, delete, import, and show their days."""
+"""Calendars: store, delete, import, and list days."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
@@ -42,8 +42,8 @@ async def apply(
 ) -> StoredCalendar:
     """Store a calendar as a new version, unless it is unchanged.
 
-    `enforced` is the modify index that the calendar must have, 0 for a new one. Raises `Malformed` or
-    `Conflict`.
+    `enforced` is the modify index that the stored calendar must have; 0 means that none may exist.
+    Raises `Malformed` or `Conflict`.
     """
     await garbage.in_thread(partial(_check, calendar))
     work = partial(_put, calendar=calendar, enforced=enforced, now=now)
@@ -101,8 +101,8 @@ def _parts(calendar: Calendar) -> list[str]:
 def _check_parts(tx: Transaction, calendar: Calendar, before: Calendar | None) -> None:
     """Raise `Malformed` if a calendar refers to unknown calendars, or to itself.
 
-    Neither the calendar nor any that uses it may refer to too many. A write that adds no reference
-    makes nothing worse, and is not checked.
+    Neither the calendar nor a calendar that uses it may refer to too many others. A write that adds
+    no reference is not checked.
     """
     namespace, parts = calendar.namespace, _parts(calendar)
     if set(parts) <= set(_parts(before) if before else ()):
@@ -133,7 +133,7 @@ def _check_parts(tx: Transaction, calendar: Calendar, before: Calendar | None) -
 
 
 def _reference_fault(references: Mapping[str, set[str]], name: str) -> str:
-    """Return the limit that the references of a calendar exceed; empty if there is none."""
+    """Describe the limit that the references of a calendar exceed; empty if there is none."""
     if len(_reached(references, name, most=rules.MAX_PARTS)) > rules.MAX_PARTS:
         return (
             f"refer to more than {rules.MAX_PARTS} calendars, directly or through others: use fewer"
@@ -182,7 +182,7 @@ def unknown(db: ReadSnapshot, namespace: str, names: frozenset[str]) -> Iterator
 async def remove(
     store: Store, namespace: str, name: str, *, enforced: int | None = _ANY_INDEX
 ) -> int:
-    """Delete a calendar that nothing uses; return the index of the write.
+    """Delete an unused calendar; return the index of the write.
 
     Raises `NotFound`, or `Conflict` with the jobs and calendars that use it.
     """
@@ -260,7 +260,7 @@ def _shown(calendar: rules.CompiledCalendar, day: date) -> OpenDay:
 
 
 class ImportedDays(msgspec.Struct, frozen=True):
-    """The days of a file with their names, and the events that were left out, with reasons."""
+    """The days of a file with their names, and the skipped events with the reasons."""
 
     holidays: dict[str, str]
     skipped: list[str]

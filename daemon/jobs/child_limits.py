@@ -31,8 +31,8 @@ _AT_ONCE = 32  # child jobs per write
 def may_start_child(tx: Transaction, parent: Job, *, now: int, ids: Iterator[str]) -> bool:
     """Return whether another child may start now; otherwise it must be queued.
 
-    If the job is configured so, its oldest children are stopped instead. Raises `TooOften` if the
-    dispatch must be dropped.
+    If the job is configured to replace children, its oldest children are stopped instead. Raises
+    `TooOften` if the dispatch must be dropped.
     """
     limit = CHILDREN_AT_ONCE.of(parent.meta)
     if limit is None:
@@ -50,7 +50,7 @@ def may_start_child(tx: Transaction, parent: Job, *, now: int, ids: Iterator[str
 
 
 def _replace_oldest(tx: Transaction, parent: Job, limit: int, now: int, ids: Iterator[str]) -> None:
-    """Stop the oldest children, so that the limit holds with the new child."""
+    """Stop the oldest children, so that the new child is within the limit."""
     from daemon.jobs.stop import stop  # imported late: few jobs replace their children
 
     active = children.unstopped(tx, parent.namespace, parent.id, limit + _AT_ONCE)
@@ -109,7 +109,7 @@ def _may_release(store: Store, key: tuple[str, str], fences: Fences) -> bool:
 
 
 def _may_start_another(db: ReadSnapshot, namespace: str, parent_id: str) -> bool:
-    """Return whether another child of a job may be active."""
+    """Return whether one more child of a job may become active."""
     parent = jobs.current(db, namespace, parent_id)
     limit = CHILDREN_AT_ONCE.of(parent.meta) if parent else None
     return limit is None or not children.has_at_least_active(db, namespace, parent_id, limit)

@@ -59,7 +59,7 @@ _NOTHING = DispatchRequestData(payload=b"", meta={})
 
 
 class DispatchOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The child of a dispatch; without an evaluation if it is queued, or existed already."""
+    """The result of a dispatch. There is no evaluation if the child is queued or existed before."""
 
     job_id: str
     create_index: int
@@ -98,7 +98,7 @@ async def dispatch_job(
     """Store a child of a parameterized job with its evaluation.
 
     `suffix` makes the child's ID unique. At the limit of active children, the child is queued
-    without an evaluation, or dropped (`TooOften`). Raises `Refused` or `Invalid` with Nomad's
+    without an evaluation, or dropped (`TooOften`). Raises `Refused` or `Invalid`, with Nomad's
     texts.
     """
     recorder, origin = request_context.TRACING.recorder, ""
@@ -128,7 +128,7 @@ async def dispatch_job(
 
 
 class ChildDispatcher:
-    """The dispatch of children of one job within one transaction. Call `close` after the last child."""
+    """Dispatches children of one job within one transaction. Call `close` after the last child."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class ChildDispatcher:
         ids: Iterator[str],
         payloads: str,
     ) -> None:
-        """`now` is in nanoseconds; `ids` are those of the evaluations.
+        """Initialize; `now` is in nanoseconds, and `ids` yields IDs for evaluations.
 
         `payloads` is the directory of the input files.
         """
@@ -229,7 +229,7 @@ class ChildDispatcher:
         return False
 
     def close(self) -> None:
-        """Count the new children."""
+        """Add the new children to the counts of their parent."""
         if self._rows is not None:
             self._rows.close()
 

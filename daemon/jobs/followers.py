@@ -1,4 +1,4 @@
-"""Rules of jobs that start after others: rights, limits and warnings of a registration."""
+"""Checks of jobs that start after other jobs: capabilities, limits and warnings at registration."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ def follow_errors(
 ) -> Iterator[str]:
     """Yield why a job cannot follow its sources: missing rights, or too many followers.
 
-    `may_read` and `may_dispatch` are the rights of the caller in a namespace.
+    `may_read` and `may_dispatch` return whether the caller has the capability in a namespace.
     """
     sources = sources_of(job)
     if sources and not may_dispatch(job.namespace):
@@ -61,7 +61,7 @@ def follow_warnings(db: ReadSnapshot, job: Job, may_read: Callable[[str], bool])
 
 
 def _cycle(db: ReadSnapshot, job: Job) -> tuple[Source, ...]:
-    """Return the shortest chain of sources that leads back to a job, in the order of the runs."""
+    """Return the shortest circular chain of sources of a job, in the order of the runs."""
     start = Source(job.namespace, job.id)
     behind: dict[Source, Source] = {}
     queue = deque([start])

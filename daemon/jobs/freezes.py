@@ -1,7 +1,7 @@
 """Freezes: create and close them, refuse changes of frozen jobs, and release held jobs afterwards.
 
-A decision of the scheduler that a freeze holds stores the job in `frozen_jobs`. After the end of the
-freeze, this loop evaluates these jobs again, in their order and at a limited rate.
+If a freeze holds a decision of the scheduler, the job is stored in `frozen_jobs`. After the end of
+the freeze, this loop evaluates these jobs again, in their order and at a limited rate.
 """
 
 from collections.abc import Iterator
@@ -151,7 +151,7 @@ async def thaw(store: Store, freeze_id: str, *, now: int) -> int:
 
 
 def covering(db: ReadSnapshot, job: Job, time: int, *, changes: bool = False) -> Freeze | None:
-    """Return the freeze of the runs of a job at a time, or with `changes` that of its changes."""
+    """Return the freeze that holds the runs of a job at a time or, with `changes`, its changes."""
     key = (job.namespace, job.id)
     return freezes.covering(db, key, job.parent_id, queue_of(job), time=time, changes=changes)
 
@@ -164,7 +164,7 @@ def check_change(db: ReadSnapshot, job: Job, now: int, *, overrides: bool) -> No
     if freeze is not None:
         raise Denied(
             f'job "{job.id}" cannot be changed{_until_text(freeze)} because of freeze {freeze.id} '
-            f'({freeze.reason}): wait for its end, or ask for the capability "{MAY_OVERRIDE}"'
+            f'({freeze.reason}): wait for its end, or request the capability "{MAY_OVERRIDE}"'
         )
 
 
@@ -207,7 +207,7 @@ async def follow_freezes(store: Store, clock: Clock, ids: Iterator[str], fences:
                 later = (time for time in times if time is not None and time > now)
                 await wait_until(min(later, default=None), clock, change)
                 continue
-        async with tolerate_disk_full("cannot end freezes or begin held jobs"):
+        async with tolerate_disk_full("cannot end freezes or release held jobs"):
             for freeze in over:
                 with fences.around(_FENCED, freeze.id):
                     await store.write(partial(end_in_time, freeze_id=freeze.id, now=now))
@@ -219,7 +219,7 @@ async def follow_freezes(store: Store, clock: Clock, ids: Iterator[str], fences:
 
 
 def end_in_time(tx: Transaction, freeze_id: str, now: int) -> None:
-    """Store the end of a freeze that has expired."""
+    """Store the end of an expired freeze."""
     freeze = freezes.find(tx, freeze_id)
     if freeze is not None and not freeze.ended and 0 < freeze.until <= now:
         freezes.end(tx, freeze, time=freeze.until, by="")

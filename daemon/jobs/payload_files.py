@@ -1,10 +1,10 @@
-"""Input files of jobs and kept files of tasks: content-addressed, and collected when unused.
+"""Input files of jobs and kept files of tasks: content-addressed, and deleted when unused.
 
 The name of a file is the SHA-256 of its content, in the namespace of the upload. Each namespace has
 its own directory, so that no caller learns which files other namespaces have. An interrupted upload
 continues at the offset that the daemon reports. The content is verified before the file is
-complete, and again when a task gets it. Pieces are small, so memory use does not grow with the
-file. The files that tasks leave arrive complete, from a directory of the daemon.
+complete, and again when a task gets it. Chunks are small, so memory use does not grow with the
+file. Kept files of tasks arrive complete, from a directory of the daemon.
 """
 
 import hashlib
@@ -70,7 +70,7 @@ class PayloadLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, config: Settings) -> "PayloadLimits":
-        """Return the limits of the settings."""
+        """Return the limits that the settings contain."""
         return cls(
             file=config.payload_max_mb * _MEGABYTE,
             namespace=config.payload_namespace_mb * _MEGABYTE,
@@ -153,7 +153,7 @@ class PayloadFiles:
             raise Malformed(f"size {size} is too large: it is in bytes, and less than {_LARGEST}")
         if len(chunk) > MAX_PIECE:
             raise TooLarge(
-                f"the piece has {len(chunk)} bytes: send at most {MAX_PIECE} in one request"
+                f"the chunk has {len(chunk)} bytes: send at most {MAX_PIECE} bytes in one request"
             )
         if offset + len(chunk) > size:
             raise Malformed(
@@ -218,7 +218,7 @@ class PayloadFiles:
     ) -> None:
         """Move a file of the daemon with this verified digest into the store.
 
-        It stays for 24 hours, or as long as something uses it. `holder` is the task or attempt that
+        The file stays for 24 hours, or as long as it is used. `holder` is the task or attempt that
         stores it again after a crash. Raises `NotFound` for the namespace, `TooLarge`, or
         `StorageFull`.
         """
@@ -248,7 +248,7 @@ class PayloadFiles:
 
     @property
     def most_bytes(self) -> int:
-        """Return the largest size that a file can have."""
+        """Return the maximum size of a file in bytes."""
         return min(self._limits.file or _LARGEST, self._limits.namespace or _LARGEST)
 
     def room(self, db: ReadSnapshot, namespace: str, holder: str) -> int:
@@ -265,7 +265,7 @@ class PayloadFiles:
         return f"{payload_dir(self._root, namespace)}/{digest}"
 
     async def collect(self, now: int) -> int:
-        """Delete files without a job or without a row in the store; return their number."""
+        """Delete files that no job uses, or that have no row in the store; return their number."""
         deleted, before = 0, now - _UNUSED_FOR
         unused = partial(payload_files.unused, before=before, most=_STEP)
         while unused_files := await self._store.read_long(unused):
@@ -278,7 +278,7 @@ class PayloadFiles:
         return deleted + await self._sweep()
 
     async def _collect(self, namespace: str, digest: str, before: int) -> bool:
-        """Delete a file unless it was used since it was found; return whether it was deleted."""
+        """Delete a file unless a job uses it again; return whether the file was deleted."""
         path = self._file_path(namespace, digest)
         retire = partial(payload_files.retire, namespace=namespace, digest=digest, before=before)
         async with _lock(path):
@@ -291,7 +291,7 @@ class PayloadFiles:
         return True
 
     async def _sweep(self) -> int:
-        """Delete files without a row, as after the restore of a snapshot; return their number."""
+        """Delete files without a row, such as after a snapshot restore; return their number."""
         # The files first: an upload begins with its row.
         paths = await _run(_file_paths, self._root)
         strays = paths - await self._store.read_long(self._known) if paths else set()
@@ -312,7 +312,7 @@ class PayloadFiles:
 
 
 def check_files(tx: ReadSnapshot, root: str, namespace: str, files: Mapping[str, str]) -> None:
-    """Raise `Malformed` unless a dispatch may use these files below `root`, by name."""
+    """Raise `Malformed` unless a dispatch may use the files; `files` has digests by name."""
     if len(files) > MOST_FILES:
         raise Malformed(f"Files has {len(files)} files: a job has at most {MOST_FILES}")
     for name, digest in files.items():
@@ -345,9 +345,9 @@ def attach_files(
 def replace_files(
     tx: Transaction, namespace: str, job_id: str, files: Mapping[str, str], now: int
 ) -> None:
-    """Assign files to a registered job, and remove those that no version of it uses.
+    """Assign files to a registered job, and remove those that no version of the job uses.
 
-    Raises `Malformed` if the job then has too many.
+    Raises `Malformed` if the job would have too many files.
     """
     payload_files.detach_unnamed(tx, namespace, job_id)
     attach_files(tx, namespace, job_id, files, now)
@@ -366,7 +366,7 @@ async def collect_files(store: Store, root: str, now: int) -> None:
 
 
 def _lock(path: str) -> trio.Lock:
-    """Return the lock of a file. It exists while a task has it or waits for it."""
+    """Return the lock of a file. The lock exists while a Trio task holds it or waits for it."""
     lock = _LOCKS.get(path)
     if lock is None:
         lock = _LOCKS[path] = trio.Lock()
@@ -432,7 +432,7 @@ def _verified(final_path: str) -> str:
 
 
 def _move(source: str, target: str) -> None:
-    """Move a file to its final path; it is on disk on return."""
+    """Move a file to its final path, and sync it to disk before the return."""
     directory = Path(target).parent
     os.makedirs(directory, 0o700, exist_ok=True)
     fsync_path(Path(source))
@@ -444,7 +444,7 @@ def _move(source: str, target: str) -> None:
 
 
 def _file_paths(root: str) -> set[str]:
-    """Return the paths of all files below `root`, without the ending of incomplete ones."""
+    """Return the paths of all files below `root`, without the suffix of incomplete files."""
     return set(_each_place(root))
 
 

@@ -116,7 +116,7 @@ def openings_of(db: ReadSnapshot, job: Job) -> "JobOpenings | None":
 
 
 def each_launch(block: Periodic, job_openings: "JobOpenings | None", after: int) -> Iterator[int]:
-    """Yield the launches after a time: the slots, or those that a calendar leaves."""
+    """Yield the times of launches after a time: the slots, as changed by a calendar."""
     if job_openings is None:
         yield from each_slot(block, after)
         return
@@ -154,7 +154,7 @@ class CronEvaluationLimit:
         self.most, self.number = most, 0
 
     def next_after(self, spec: str, after: int, zone: tzinfo) -> int | None:
-        """Return the next time of an expression. Raises `TooManyExpressions`."""
+        """Return the next time at which an expression fires. Raises `TooManyExpressions`."""
         self.number += 1
         if self.most is not None and self.number > self.most:
             raise TooManyExpressions(
@@ -203,8 +203,8 @@ class Slots:
     """The undecided slots of a schedule.
 
     With many expressions or missed slots, computing them may take long. A thread computes them
-    (`precompute`), and the transaction that decides uses the results. `first` holds the next slot if a thread has
-    already computed it.
+    (`precompute`), and the transaction that decides uses the results. `first` is the next slot, if
+    it is already known.
     """
 
     def __init__(self, block: Periodic, followed_to: int, first: Sequence[int | None] = ()) -> None:
@@ -234,8 +234,8 @@ class Slots:
     def precompute(self, until: int, most: int | None = None) -> int:
         """Compute the slots to decide now, and the next slot.
 
-        Return the number of evaluations of cron expressions. Raises `TooManyExpressions` if that
-        exceeds `most`. With many expressions, fewer missed slots are counted.
+        Return the number of evaluations of cron expressions. Raises `TooManyExpressions` if the
+        number exceeds `most`. With many expressions, fewer missed slots are counted.
         """
         limit = CronEvaluationLimit(most)
         last = self.after(self.followed_to, limit)
@@ -272,7 +272,7 @@ def launch_jitter(job: Job) -> int:
 def precompute_slots(
     db: ReadSnapshot, due_launches: Iterable[periodic.DueLaunch], now: int, most: int | None = None
 ) -> dict[tuple[str, str], Slots]:
-    """Return the slots that the decisions about these jobs need. May take long.
+    """Return the slots for the decisions about jobs with due launches, by job. May take long.
 
     Raises `TooMuchWork`.
     """
@@ -319,7 +319,7 @@ def _forecast(slots: Slots, openings: "JobOpenings", *, until: int, now: int) ->
 
 
 def _known(due_launch: periodic.DueLaunch, late: int) -> Sequence[int | None]:
-    """Return the next slot of a job, if the previous decision has computed it."""
+    """Return the next slot of a job in a sequence, or an empty one if it is not computed yet."""
     if due_launch.next_slot is None:
         return ()
     return [None if due_launch.next_slot == periodic.NEVER else due_launch.next_slot - late]
@@ -335,7 +335,7 @@ def decide_slot(
     now: int,
     eval_id: str,
 ) -> None:
-    """Decide the next slot of a job if it is due, or compute when it is.
+    """Decide the next slot of a job if it is due, or compute its time.
 
     Slots before `started`, when the loop started, were missed. If the schedule has changed since
     the slots were computed, do nothing: they must be computed again.
@@ -381,7 +381,7 @@ def _decide_by_calendar(
     now: int,
     eval_id: str,
 ) -> None:
-    """Decide due slots of a job with a calendar: those that share their outcome with the first."""
+    """Decide due slots of a job with a calendar: the first, and those with the same outcome."""
     late = launch_jitter(job)
     first = forecast.launches[0]
     if first.at is None:
@@ -402,7 +402,7 @@ def _decide_by_calendar(
 
 
 def _frozen(tx: Transaction, job: Job, time: int) -> bool:
-    """Return whether a freeze holds the launches of a job at a time, which may be past."""
+    """Return whether a freeze holds the launches of a job at a time, which may be in the past."""
     return _freeze(tx, job, time) is not None
 
 
@@ -499,14 +499,14 @@ def _catch_up(tx: Transaction, job: Job, slots: Slots, slot: int, now: int, eval
 
 
 def _nth(slots: Slots, slot: int, number: int) -> int:
-    """Return the `number`th slot, counted from `slot`."""
+    """Return the slot with this number, where `slot` is number 1."""
     for _ in range(number - 1):
         slot = slots.after(slot) or slot
     return slot
 
 
 def _advance(tx: Transaction, job: Job, slots: Slots, followed_to: int) -> None:
-    """Record the time until which all slots are decided, and the time of the next launch."""
+    """Store the time up to which all slots are decided, and the time of the next launch."""
     slot, late = slots.after(followed_to), launch_jitter(job)
     due = None if slot is None else slot + late
     launch = slots.forecast.next_launch if slots.forecast else None
@@ -554,9 +554,9 @@ def _launch_or_skip(
     outcome: SlotOutcome = SlotOutcome.LAUNCHED,
     launch: "Launch | None" = None,
 ) -> None:
-    """Launch a child for a slot or for missed slots, or record why not.
+    """Launch a child for a slot or for missed slots, or record why none is launched.
 
-    `launch` is that of slots which a calendar has moved.
+    `launch` is set if a calendar has moved the slots.
     """
     time = launch.at if launch is not None and launch.at is not None else slot
     child_id, reason = child_id_of(job, now if missed else time), ""
@@ -588,7 +588,7 @@ def child_id_of(parent: Job, time: int) -> str:
 
 
 def derive_periodic_child(parent: Job, child_id: str, now: int) -> Job:
-    """Return the child: the parent's definition with a new ID and without the schedule."""
+    """Return a child job: the parent's definition with a new ID and without the schedule."""
     return msgspec.structs.replace(
         parent,
         id=child_id,
@@ -766,7 +766,7 @@ def _due(db: ReadSnapshot, *, now: int, paused: frozenset[str]) -> dict[str, per
 
 
 def _changed(db: ReadSnapshot, *, units: frozenset[str]) -> list[str]:
-    """Return the units whose job was changed or removed."""
+    """Return the names of the units whose job was changed or removed."""
     return [unit for unit in units if faults.clock(db, *faults.job_of_clock(unit)) != unit]
 
 

@@ -8,7 +8,7 @@ from storage.records.task import Task
 
 
 def preserve(job: Job, before: Job | None, *, counts: bool, resources: bool) -> Job:
-    """Return the job with counts or resources of `before`, for groups and tasks in both versions.
+    """Return the job, with counts or resources from `before` for groups and tasks in both versions.
 
     Groups and tasks that only one version has are unchanged (recorded from Nomad: preserve-counts,
     preserve-resources).

@@ -69,7 +69,7 @@ async def grant_slots(store: Store, clock: Clock, ids: Iterator[str], fences: Fe
 
 
 def has_work(db: ReadSnapshot, key: Key) -> bool:
-    """Return whether a run or a step may get slots now, or a run does not wait patiently."""
+    """Return whether the queue needs an action: a grant of slots, or a policy to apply."""
     step = step_slots.first(db, key)
     if step is not None and _elements_that_fit(db, step):
         return True
@@ -83,12 +83,12 @@ def has_work(db: ReadSnapshot, key: Key) -> bool:
 
 
 def _fits(entry: QueueEntry, in_use: int, limit: int) -> bool:
-    """Return whether a run gets its slots; a run that requires too many gets all slots."""
+    """Return whether a run gets its slots; a run that needs more than the limit gets all slots."""
     return in_use + min(entry.slots, limit) <= limit
 
 
 def _acts(db: ReadSnapshot, entry: QueueEntry) -> bool:
-    """Return whether a run that finds no slot cancels itself or others, and has not yet."""
+    """Return whether the policy of a run without slots still has to cancel this or other runs."""
     return any(True for _ in _to_cancel(db, entry))
 
 
@@ -114,7 +114,7 @@ def _to_cancel(db: ReadSnapshot, entry: QueueEntry) -> Iterator[tuple[FlowRun, s
 def serve(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
     """Grant slots of a queue to the first runs; then apply the policies of runs without a slot.
 
-    A run that a freeze holds keeps its place, and the others pass it.
+    A run that a freeze holds keeps its position, and later runs can overtake it.
     """
     limit, in_use = concurrency.limit(tx, key), concurrency.in_use(tx, key)
     is_any_frozen = freezes.any_open(tx)
@@ -134,7 +134,7 @@ def serve(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
 
 
 def _hold(tx: Transaction, entry: QueueEntry, now: int) -> bool:
-    """Return whether a freeze, created while a run waits for slots, holds the run; record this."""
+    """Return whether a freeze holds a run that waits for slots, and record the freeze."""
     job = jobs.current(tx, entry.namespace, entry.job_id)
     freeze = covering(tx, job, now) if job is not None else None
     if freeze is None or (
@@ -147,7 +147,7 @@ def _hold(tx: Transaction, entry: QueueEntry, now: int) -> bool:
 
 
 def _serve_steps(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
-    """Grant slots to the first steps, each for as many elements as fit."""
+    """Grant slots to the first steps in the queue, each for as many elements as fit."""
     granted = dict[Key, None]()
     for _ in range(_AT_ONCE):
         head = step_slots.first(tx, key)
@@ -162,8 +162,8 @@ def _serve_steps(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> Non
 def _elements_that_fit(db: ReadSnapshot, step: StepSlots) -> int:
     """Return how many elements of a step that waits get slots of all its queues now.
 
-    0 if another step waits before it in one of them. An element that requires more slots than a
-    queue has takes all.
+    The number is 0 if another step is ahead in one of the queues. An element that needs more slots
+    than a queue has takes all.
     """
     number = step.wanted - step.held
     for name in step.names:
@@ -177,7 +177,7 @@ def _elements_that_fit(db: ReadSnapshot, step: StepSlots) -> int:
 
 
 def _cancel(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
-    """Apply the policies of the waiting runs, given that the first of them gets no slot."""
+    """Apply the policies of the waiting runs, because the first of them gets no slot."""
     for entry in concurrency.not_patient(tx, key, _AT_ONCE):
         for run, reason, has_begun in _to_cancel(tx, entry):
             # Steps for every end still run, as after a cancellation by a person.
@@ -257,7 +257,7 @@ def _use_errors(db: ReadSnapshot, job: Job) -> Iterator[str]:
 
 
 def _is_too_many(db: ReadSnapshot, key: Key) -> bool:
-    """Return whether no job uses a queue, and jobs use the maximum number of other queues."""
+    """Return whether a queue is new, and jobs already use the maximum number of queues."""
     if concurrency.is_used(db, key):
         return False
     return concurrency.used(db, key[0], MOST_QUEUES) >= MOST_QUEUES

@@ -80,13 +80,13 @@ class RegistrationResult(msgspec.Struct, frozen=True, kw_only=True):
 class RegistrationContext(msgspec.Struct, frozen=True, kw_only=True):
     """The context of a registration, in addition to the store.
 
-    `policies` are rules for jobs; `budgets` limit their size. `secrets` returns why tasks cannot
-    get a Vault token, or an empty string. `may_mount` returns whether a host volume may be mounted,
-    possibly read-only. `may_open` returns whether jobs of a namespace may relax the sandbox of
-    `exec`. `commands` are the notification commands. `clusters` are the cluster pools with their
-    drivers. `oversubscription` permits memory beyond the reservation. `look` returns the errors of
-    a driver configuration. `may_read` and `may_dispatch` return whether jobs of a namespace may be
-    read and dispatched, for jobs that follow others.
+    `policies` are rules for jobs; `budgets` limit their size. `secrets` returns the reason if tasks
+    cannot get a Vault token, or an empty string. `may_mount` returns whether a host volume may be
+    mounted, possibly read-only. `may_open` returns whether jobs of a namespace may relax the
+    sandbox of `exec`. `commands` are the notification commands. `clusters` are the cluster pools
+    with their drivers. `oversubscription` permits memory beyond the reservation. `look` returns the
+    errors of a driver configuration. `may_read` and `may_dispatch` return whether jobs of a
+    namespace may be read and dispatched, for jobs that follow others.
     """
 
     region: str
@@ -94,7 +94,7 @@ class RegistrationContext(msgspec.Struct, frozen=True, kw_only=True):
     policies: JobPolicySet = JobPolicySet()
     budgets: Budgets = DEFAULTS
     secrets: Callable[[ReadSnapshot, SecretsConfig], str] = lambda _, block: (
-        "no Vault token can be issued"
+        "the daemon cannot issue Vault tokens"
     )
     may_mount: Callable[[str, bool], bool] = lambda _, read_only: False
     may_open: Callable[[str], bool] = lambda _: False
@@ -110,7 +110,7 @@ class RegistrationContext(msgspec.Struct, frozen=True, kw_only=True):
     keep_sensitive: Callable[[Transaction, Job, Sequence[str]], None] = lambda tx, job, values: None
 
     def unreadable(self, job: Job) -> Iterator[str]:
-        """Yield the errors in the driver configurations of a job's tasks."""
+        """Yield the errors in the driver configurations of a job's tasks, with group and task."""
         for group in job.task_groups or ():
             for task in group.tasks or ():
                 for fault in self.look(task):
@@ -262,7 +262,7 @@ async def register_job(
 def _check_freeze(tx: Transaction, job: Job, now: int, surroundings: RegistrationContext) -> None:
     """Raise `Denied` in a freeze of changes that the caller does not override.
 
-    It also covers the current version, so that a new one cannot leave a frozen queue.
+    The check includes the current version, so that a new version cannot leave a frozen queue.
     """
     if freezes.any_open(tx):
         from daemon.jobs.freezes import check_change  # imported late: few daemons have freezes
@@ -273,7 +273,7 @@ def _check_freeze(tx: Transaction, job: Job, now: int, surroundings: Registratio
 
 
 class SensitiveVariables(msgspec.Struct, frozen=True, kw_only=True):
-    """The values of the sensitive variables of a job file, and why they are unknown."""
+    """The values of the sensitive variables of a job file, or the reason why they are unknown."""
 
     values: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -365,7 +365,7 @@ def check_place(
 
 
 def reference_error(db: ReadSnapshot, job: Job, surroundings: RegistrationContext) -> list[str]:
-    """Return references to missing objects, and features that the namespace forbids."""
+    """Return the errors about missing objects and about features that the namespace forbids."""
     errors = []
     namespace = namespaces.find(db, job.namespace)
     if namespace is None:
@@ -490,7 +490,7 @@ def check_versions(db: ReadSnapshot, job: Job, budgets: Budgets) -> None:
 
 
 def check_next_version(db: ReadSnapshot, job: Job, budgets: Budgets) -> None:
-    """Raise `OverBudget` if registering a job would exceed its number of versions."""
+    """Raise `OverBudget` if a new version would exceed the maximum number of versions of a job."""
     if not _is_same(db, jobs.current(db, job.namespace, job.id), job):
         check_versions(db, job, budgets)
 
@@ -510,8 +510,9 @@ def store_version(
 ) -> RegistrationResult:
     """Store a job as the newest version if it has changed, with its evaluation.
 
-    `submitted` is the job as it was sent, if it was changed since. Nomad compares that one with the
-    current version (recorded from Nomad: preserve-resources). Raises `OverBudget`.
+    `submitted` is the job as submitted, if preserved values have changed it. Nomad compares the
+    submitted job with the current version (recorded from Nomad: preserve-resources). Raises
+    `OverBudget`.
     """
     unchanged = before if _is_same(tx, before, submitted or job) else None
     stored = unchanged or job

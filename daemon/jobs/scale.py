@@ -45,7 +45,7 @@ class ScalingRequest(Record, frozen=True, kw_only=True):
 
 
 class ScaleResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a scaling request; without a count there is no evaluation."""
+    """The result of a scaling request; there is no evaluation without a count."""
 
     index: int
     job_modify_index: int

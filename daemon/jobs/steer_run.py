@@ -1,7 +1,8 @@
 """Manual operations on runs: cancel, skip, accept, run again, approve and reject.
 
-Each operation is one transaction: it changes the run and its steps, records the caller, and creates an
-evaluation, which does the rest. An operation that no longer applies raises `Refused`.
+Each operation is one transaction. It changes the run and its steps, records the caller, and creates
+an evaluation, in which the scheduler applies the change. An operation that no longer applies raises
+`Refused`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Set
@@ -78,7 +79,7 @@ class RunActResponse(Record, frozen=True, kw_only=True):
 
 
 class RunActOutcome(msgspec.Struct, frozen=True):
-    """The response, or why the operation does not apply."""
+    """The response, or the reason why the operation does not apply."""
 
     done: RunActResponse | None = None
     refusal: str = ""
@@ -98,7 +99,7 @@ class VersionSource(Protocol):
 
 
 class _NotNow(Exception):
-    """The operation does not apply to the current state; the message says why."""
+    """The operation does not apply to the current state; the message is the reason."""
 
 
 class _Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,9 +107,9 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
 
     `has_approved` returns whether the person has approved the present attempt of a step. A person
     who `may_approve` may also end a step with a gate in another way. `labels` are the roles and
-    policies of the person, None for all. `began_by` is who began the run, empty if unknown;
-    `again_by` are the people who ran steps again. Without access control, no person is known, and
-    `knows_people` is false.
+    policies of the person, None for all. `began_by` is the person who began the run, empty if
+    unknown. `again_by` has the people who ran steps again. Without access control, no person is
+    known, and `knows_people` is false.
     """
 
     job: Job
@@ -352,7 +353,7 @@ def _rerun_with_version(
 
 
 def _row_of_version(case: _Case, step: Step, *, runs_again: bool) -> RunStep:
-    """Return a step in the run of a new version: with its earlier result, or waiting."""
+    """Return the row of a step for the run of a new version: its earlier result, or waiting."""
     row = case.steps.get(step.name)
     if row is None:
         return RunStep(name=step.name, total=step.count, since=case.now)
@@ -404,7 +405,7 @@ def _load(
 
 
 def _started_by(tx: Transaction, job: Job) -> str:
-    """Return the person that began a run; for a timer, the author of its job."""
+    """Return the person who began a run; for a timer, the author of the job."""
     person = jobs.author_of(tx, job.namespace, job.id, job.version)
     if person or not job.parent_id:
         return person
@@ -515,7 +516,7 @@ def _chosen(case: _Case) -> list[str]:
 
 
 def _is_failure(step: RunStep) -> bool:
-    """Return whether a step is bad, and not because of a step that it needs."""
+    """Return whether a step is bad for a reason other than a step that it needs."""
     is_late = step.state == StepState.SKIPPED and step.reason.startswith(TIME_REASON)
     return step.outcome == Outcome.BAD and (step.state in _NOT_GOOD or is_late)
 
@@ -547,9 +548,9 @@ def _at_gate(case: _Case) -> RunStep:
 
 
 def _check_unended(case: _Case, step: RunStep) -> None:
-    """Raise `_NotNow` if the run has stopped, and the step with it.
+    """Raise `_NotNow` if the run was stopped together with the step.
 
-    In a canceled run, the steps for every end still run.
+    In a canceled run, clean-up steps still run.
     """
     run = case.run
     if not run.status.has_ended and case.graph.by_name[step.name].goes_on(run):
@@ -591,7 +592,7 @@ def _waiting(case: _Case, step: RunStep, *, attempt: int) -> RunStep:
 
 
 def _set_aside(tx: Transaction, case: _Case, names: Collection[str]) -> None:
-    """Stop wanting the ended allocations of steps that run again.
+    """Mark the ended allocations of steps that run again as no longer desired.
 
     A step that was chosen because it failed or was canceled keeps its good elements.
     """

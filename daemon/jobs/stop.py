@@ -34,8 +34,8 @@ async def stop_job(
 ) -> StopResult:
     """Stop or purge a job. An unknown job is not an error (recorded from Nomad: stop-options).
 
-    An `eval_priority` of 0 means the job's. The evaluation has the type service, as in Nomad. Raises
-    `Denied` in a freeze of changes, unless the caller `overrides` it.
+    An `eval_priority` of 0 means the priority of the job. The evaluation has the type service, as
+    in Nomad. Raises `Denied` in a freeze of changes, unless the caller `overrides` it.
     """
 
     def write(tx: Transaction) -> StopResult:
@@ -104,7 +104,7 @@ async def stop_allocation(
     now: int,
     eval_id: str,
 ) -> StopResult:
-    """Stop one allocation, which is then replaced. Raises `NotFound`."""
+    """Stop one allocation; the scheduler then replaces it. Raises `NotFound`."""
 
     def write(tx: Transaction) -> StopResult:
         allocation = allocations.find(tx, allocation_id)

@@ -39,9 +39,9 @@ _SUFFIX = 8  # characters that make a child's ID unique within its second
 
 
 class Passed(msgspec.Struct, frozen=True, kw_only=True):
-    """The meta that an ended run passes on, for one version of the follower.
+    """The meta that an ended run passes to one version of the follower.
 
-    Runs with different values of a key do not join. With a `fault`, the dispatch is refused.
+    Runs with different values of a key are not combined. With a `fault`, the dispatch is refused.
     """
 
     version: int
@@ -53,7 +53,7 @@ class Passed(msgspec.Struct, frozen=True, kw_only=True):
 async def follow_triggers(
     store: Store, clock: Clock, ids: Iterator[str], fences: Fences, budgets: Budgets
 ) -> None:
-    """Decide about ended runs as they arrive, and about those that wait too long."""
+    """Decide about ended runs as they arrive, and expire runs that wait too long."""
     while True:
         with store.watch(ARRIVED, TOPIC) as change:
             paused, now = fences.paused_keys(_FENCED), clock.now()
@@ -109,7 +109,7 @@ def passed_on(db: ReadSnapshot, trigger: JobTrigger) -> Passed | None:
 
 
 class _Gone(Exception):
-    """The run of a source is no longer readable; the message gives the reason."""
+    """The run of a source can no longer be read; the message is the reason."""
 
 
 class _Facts:
@@ -131,11 +131,11 @@ class _Facts:
         return self._loaded
 
     def meta(self, name: str) -> str:
-        """Return a value in the meta of the job of the run; empty without it."""
+        """Return a meta value of the job of the run; empty if it does not exist."""
         return (self._job().meta or {}).get(name, "")
 
     def text(self, match: re.Match[str]) -> str:
-        """Return the text of a reference."""
+        """Return the value of a reference as text."""
         trigger = self._trigger
         if (name := match["meta"]) is not None:
             return self.meta(name)
@@ -239,7 +239,7 @@ _Ready = tuple[JobTrigger, dict[str, str]]  # an ended run, and the meta that it
 
 
 def _others(tx: Transaction, follower: Job, trigger: JobTrigger, now: int) -> dict[Source, _Ready]:
-    """Return the runs that wait for this one by source. It replaces an earlier one of its source."""
+    """Return the waiting runs of other sources, and end earlier runs of the same source."""
     result: dict[Source, _Ready] = {}
     for row in _joined(tx, trigger):
         if _source_of(row) == _source_of(trigger):

@@ -103,7 +103,7 @@ async def revert_job(
 
 
 def _target(tx: Transaction, present: Job, request: JobRevertRequest) -> Job:
-    """Return the version to revert to; the order of checks is Nomad's."""
+    """Return the job version to revert to; the order of checks is Nomad's."""
     if request.job_version == present.version:
         raise Refused("can't revert to current version")
     target = jobs.version(tx, present.namespace, present.id, request.job_version)
@@ -130,7 +130,7 @@ def _as_new_version(target: Job, now: int) -> Job:
 
 
 class RerunVersions:
-    """The versions with which steps of a run can run again; validated like registrations."""
+    """Provides the versions for re-runs of steps; they are validated like registrations."""
 
     def __init__(self, surroundings: RegistrationContext, now: int) -> None:
         self._surroundings, self._now = surroundings, now

@@ -75,7 +75,7 @@ def test_a_single_occurrence_can_be_moved() -> None:
         (["STATUS:CONFIRMED"], "it has no start (DTSTART)"),
         (
             ["DTSTART;VALUE=DATE:20260105", "DTEND;VALUE=DATE:20260105"],
-            "it has 0 days; 1 to 366 are allowed",
+            "it has 0 days; only 1 to 366 days are allowed",
         ),
         (
             ["DTSTART;VALUE=DATE:20260105", "RRULE:FREQ=SECONDLY"],
