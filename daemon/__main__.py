@@ -15,12 +15,12 @@ def main() -> None:
     """Run the command that the arguments name."""
     arguments = normalize_options(sys.argv[1:])
     if arguments[:1] == ["agent"]:
-        # The daemon starts without the command line's modules, so that it starts fast. Imported
-        # objects stay in memory, so garbage collection is rare until `daemon.process.main` has been
-        # imported.
+        # The daemon starts without the command line's modules, so that it starts fast. Objects of
+        # imported modules are never freed, so garbage collection is rare until
+        # `daemon.process.main` is imported.
         gc.set_threshold(20_000, 1000)
-        # This import comes before the daemon's own modules: the launcher process shares what is
-        # imported by then.
+        # This import precedes the daemon's own modules, because the launcher process shares all
+        # modules imported before its fork.
         from daemon.launcher.fork import begin
 
         # The parent may block signals, which the daemon and its launcher would inherit.

@@ -8,7 +8,7 @@ import trio
 
 from storage.records.base import SECOND
 
-# seconds between checks: the clock can be set, and it stops while the host is suspended
+# seconds between checks, because the clock can be set and stops while the host is suspended
 _LOOK = 30.0
 
 

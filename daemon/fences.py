@@ -1,10 +1,10 @@
 """Error isolation: an error of one unit of work stops neither its loop nor the daemon.
 
-A kind and a key name a unit, such as an evaluation, a periodic job or a deployment. After an error
-the unit pauses, longer each time. After `ATTEMPTS` consecutive errors its fence is closed. The
-unit's owner then stops retrying it, or skips it until its key changes or an operator releases it.
-Store errors do not belong to one unit, so they pass through. The exception is a corrupt page, which
-affects only some units.
+A kind and a key identify a unit, such as an evaluation, a periodic job or a deployment. After an
+error the unit pauses, longer each time. After `ATTEMPTS` consecutive errors its fence is closed.
+The unit's owner then stops retrying it, or skips it until its key changes or an operator releases
+it. Store errors do not belong to one unit, so they pass through. The exception is a corrupt page,
+which affects only some units.
 
 Faults are stored, so they survive a restart. A unit that was running when the daemon crashed counts
 as failed, because it may be the cause.
@@ -29,7 +29,7 @@ from storage.writer import Transaction
 
 __all__ = ("ATTEMPTS", "LOOP", "TOPIC", "Fault", "Fences", "open_fences")
 
-TOPIC = faults.TOPIC  # a held unit may be free now
+TOPIC = faults.TOPIC  # the store error of held units may be gone after this time
 _PAUSES = (1 * SECOND, 5 * SECOND)  # after the first and the second error
 _LOOP_PAUSE = 60 * SECOND  # after every further error of a loop, which is never given up
 LOOP = "loop"  # the kind of the daemon's loops
@@ -72,7 +72,7 @@ class Fences:
         return [fault for fault in self._faults.values() if fault.kind == kind]
 
     def _is_over(self, fault: Fault) -> bool:
-        """Return whether a loop has run long enough since its last error. A loop never returns."""
+        """Return whether a loop has run long enough since its last error to count as successful."""
         return fault.kind == LOOP and self._clock.now() > fault.until + _LOOP_PAUSE
 
     def paused_keys(self, kind: str) -> frozenset[str]:
@@ -92,12 +92,12 @@ class Fences:
     # ------------------------------------------------------------------------------------
 
     def forget(self, kind: str, key: str) -> None:
-        """Open the fence of a unit that succeeded, changed, or was given up."""
+        """Delete the fault of a unit, because it succeeded, changed, or is no longer retried."""
         if self._faults.pop((kind, key), None) is not None:
             self._log_fault((kind, key))
 
     def open_others(self, kind: str, keys: Iterable[str]) -> None:
-        """Open the fences of all units of a kind that are not in `keys` and so no longer exist."""
+        """Delete the faults of units of a kind that are not in `keys`, so no longer exist."""
         for key in {fault.key for fault in self.of_kind(kind)}.difference(keys):
             self.forget(kind, key)
 
@@ -151,7 +151,7 @@ class Fences:
 
     @contextmanager
     def at_work(self, kind: str, keys: Iterable[str]) -> Iterator[None]:
-        """Mark units of a kind as running during the block: a crash in it counts as an attempt."""
+        """Mark units of a kind as running during the block: a crash counts as a failed attempt."""
         names = {(kind, key) for key in keys}
         self._at_work |= names
         self._record_in_progress()
@@ -166,7 +166,7 @@ class Fences:
             self._hand.record(self._at_work)
 
     def record(self, kind: str, key: str, error: Exception) -> Fault:
-        """Record an error of a unit that the caller contained; return the fault."""
+        """Record an error of a unit that the caller has caught; return the fault."""
         leaf = next(leaf_errors(error))
         fault = self._fail(kind, key, f"{type(leaf).__name__}: {leaf}")
         _log.error(
@@ -180,7 +180,7 @@ class Fences:
         return fault
 
     def close(self, kind: str, key: str, reason: str) -> Fault:
-        """Close the fence of a unit immediately, when another attempt would cost too much."""
+        """Close the fence of a unit immediately, because another attempt would cost too much."""
         fault = self._fail(kind, key, reason, failures=ATTEMPTS)
         _log.error("%s %s is skipped until it changes or is released: %s", kind, key, reason)
         return fault
@@ -219,7 +219,7 @@ class Fences:
         self._news.set()
 
     async def store_changes(self, store: Store) -> None:
-        """Write every change to the store, indefinitely."""
+        """Write changes of faults to the store until cancelled."""
         while True:
             await self._news.wait()
             self._news = trio.Event()
@@ -248,7 +248,7 @@ def _put(faults_by_name: dict[Name, Fault | None], tx: Transaction) -> None:
 
 
 def concerns_every_unit(error: BaseException) -> bool:
-    """Return whether a store error concerns every unit. An unreadable row is the fault of one."""
+    """Return whether a store error affects every unit; an unreadable row affects only one."""
     return isinstance(error, StorageError) and not isinstance(
         error, (StorageDamaged, StorageUnreadable)
     )

@@ -1,6 +1,6 @@
 """Timers and counters for the metrics: durations and numbers of recurring operations.
 
-The process has one registry, like its loggers. The names are Nomad's, with dots. All names come
+The process has one registry, as for loggers. The names are Nomad's, with dots. All names come
 from tables in the code, so their number is limited. Threads may add values while the event loop
 reads, so readers copy the data first.
 """
@@ -18,7 +18,7 @@ _RECENT = 512  # durations stored for the quantiles of a timer
 
 
 class Summary(msgspec.Struct):
-    """Durations of one interval in milliseconds, or the amounts of a counter."""
+    """A summary of one interval: durations in milliseconds, or amounts of a counter."""
 
     count: int = 0
     sum: float = 0.0
@@ -47,7 +47,7 @@ class Summary(msgspec.Struct):
 
 
 class Series:
-    """The values of one name: totals, the current and the last interval, and the latest values."""
+    """The values of one timer or counter: totals, the last two intervals, and recent values."""
 
     def __init__(self) -> None:
         self.total = Summary()

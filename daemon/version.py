@@ -1,4 +1,4 @@
-"""The version. The build reads it from here, so no start looks it up."""
+"""The version. The build reads this constant, so the daemon need not look it up."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ VERSION = "0.1.0"
 
 
 def build() -> Mapping[str, str]:
-    """Return `Commit` and `Built` as recorded by packaging/build, or nothing in a source tree."""
+    """Return `Commit` and `Built` as packaging/build recorded them; empty in a source tree."""
     import json  # rarely needed
     from importlib import resources
 

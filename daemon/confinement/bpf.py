@@ -5,8 +5,8 @@ with the next block and the call number in the accumulator. Blocks are therefore
 
 Three properties hold for every filter. A process of another architecture is killed, because its
 call numbers differ. A call that is newer than the table fails with `ENOSYS`, so that new kernels
-open no gaps; this includes x32, whose numbers have bit 30 set. Only the lower 32 bits of arguments
-are compared, as the kernel reads the examined ones.
+open no gaps. This includes x32 calls, whose numbers have bit 30 set. Only the lower 32 bits of
+arguments are compared, as the kernel reads the examined ones.
 """
 
 import errno
@@ -72,7 +72,7 @@ def refuse(error: int) -> int:
 
 
 class Unknown(ValueError):
-    """There is no table for this architecture, or the table does not have the call."""
+    """There is no table for this architecture, or the table lacks the system call."""
 
 
 def host_architecture() -> str:
@@ -96,8 +96,8 @@ def numbers(machine: str) -> Mapping[str, int]:
 def assemble(machine: str, rules: Iterable[Rule]) -> bytes:
     """Return the filter. The first matching rule decides; other calls are permitted.
 
-    Raises `Unknown` for a call that no architecture has. A call that only this one lacks needs no
-    rule.
+    Raises `Unknown` for a call that no architecture has. A call that only this architecture lacks
+    needs no rule.
     """
     known = numbers(machine)
     program = [
@@ -119,7 +119,7 @@ def assemble(machine: str, rules: Iterable[Rule]) -> bytes:
             raise Unknown(f"no architecture has the system call {rule.call}")
     program.append(_return(ALLOW))
     if len(program) > MOST:
-        raise ValueError(f"{len(program)} instructions are too many: the kernel takes {MOST}")
+        raise ValueError(f"the filter has {len(program)} instructions; the kernel accepts {MOST}")
     return b"".join(program)
 
 

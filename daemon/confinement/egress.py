@@ -49,7 +49,7 @@ _HEADERS = {_IP4: (20, 16), _IP6: (40, 24)}  # header length, and offset of the 
 
 
 class DeniedAddresses(NamedTuple):
-    """Addresses that tasks cannot reach: at one port, or at all ports except DNS."""
+    """A network that tasks cannot reach, at one port or at all ports except DNS."""
 
     network: Network
     port: int = 0
@@ -74,7 +74,7 @@ def programs(denied: Iterable[DeniedAddresses]) -> Mapping[int, bytes]:
 
 
 def attach(group: str, denied: Iterable[DeniedAddresses]) -> None:
-    """Block addresses for all processes of a cgroup and its children. Raises `OSError`."""
+    """Block the addresses for all processes of a cgroup and its children. Raises `OSError`."""
     with _Directory(group) as descriptor:
         for where, program in programs(denied).items():
             loaded = _load(where, program)
@@ -110,7 +110,7 @@ def is_attached(group: str) -> bool:
 
 
 class _Directory:
-    """A cgroup that is open while the block runs."""
+    """An open descriptor of a cgroup, closed at the end of the block."""
 
     def __init__(self, path: str) -> None:
         self._path, self._descriptor = path, -1
@@ -238,7 +238,7 @@ def _load(where: int, program: bytes) -> int:
 
 
 def _count(descriptor: int, where: int) -> int:
-    """Return the number of programs of a type on a cgroup."""
+    """Return the number of attached programs of a type on a cgroup."""
     form = ctypes.create_string_buffer(struct.pack("=IIIIQII", descriptor, where, 0, 0, 0, 0, 0))
     _call(_PROG_QUERY, form)
     return int(struct.unpack_from("=I", form, 24)[0])

@@ -38,7 +38,7 @@ def give_up_new_privileges() -> None:
 
 
 def bound_capabilities() -> None:
-    """Clear the bounding set of capabilities; for an ordinary user it stays."""
+    """Clear the bounding set of capabilities; without CAP_SETPCAP, leave it unchanged."""
     with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
         last = int(file.read())
     with suppress(PermissionError):  # not permitted for an ordinary user, who cannot gain any
@@ -63,7 +63,7 @@ def filter_calls(program: bytes) -> None:
     flags = _SECCOMP_FILTER_FLAG_TSYNC
     thread = _check(_libc().syscall(number, _SECCOMP_SET_MODE_FILTER, flags, form))
     if thread:
-        raise OSError(0, f"thread {thread} cannot take the filter")
+        raise OSError(0, f"the filter cannot be installed in thread {thread}")
 
 
 def landlock_version() -> int:
@@ -97,7 +97,7 @@ def rules_of_files(writable: Iterable[str], readable: Iterable[str]) -> int | No
 
 
 def keep_to(rules: int) -> None:
-    """Apply a ruleset and close its descriptor; requires no_new_privs."""
+    """Restrict this process to a Landlock ruleset, and close the ruleset's descriptor."""
     try:
         _landlock("restrict_self", rules, 0)
     finally:

@@ -27,7 +27,7 @@ _SHOWN = 3  # names in a reason before "and N more"
 
 
 class Finding(NamedTuple):
-    """A restriction and whether it is effective, with the mechanism or the reason."""
+    """One restriction: whether it is effective, with the mechanism or the reason."""
 
     rule: str
     holds: bool
@@ -38,7 +38,7 @@ class Confinement(NamedTuple):
     """The remaining privileges of a process, as far as the kernel reports them."""
 
     user: int  # effective user ID
-    capabilities: tuple[str, ...]  # held, or gained by executing a program
+    capabilities: tuple[str, ...]  # capabilities held, or gained by executing a program
     no_new_privileges: bool
     filter: str
     filters: int
@@ -47,7 +47,7 @@ class Confinement(NamedTuple):
 
 
 def of(status: str, *, files_restricted: bool, dumpable: bool) -> Confinement:
-    """Return the privileges from the text of `/proc/PID/status` and values that it lacks."""
+    """Return the privileges from the text of `/proc/PID/status` and the given other values."""
     fields = _fields(status)
     return Confinement(
         user=int(fields["Uid"].split()[1]),
@@ -153,7 +153,7 @@ def main_process(pids: Iterable[int], *, is_walled: bool) -> int | None:
 
 
 def mount_flags(path: str, mountinfo: str) -> Finding:
-    """Return whether set-user-ID bits and devices are disabled below a directory."""
+    """Return the finding about set-user-ID files and device files below a directory."""
     options: list[str] = []
     longest = -1
     for mount_point, words in _mounts(mountinfo):
@@ -200,7 +200,7 @@ def _of_any(confinement: Confinement) -> list[Finding]:
             confinement.no_new_privileges,
             "set-user-ID programs have no effect"
             if confinement.no_new_privileges
-            else "a set-user-ID program raises its rights",
+            else "a set-user-ID program can raise its privileges",
         ),
         Finding(
             "system_calls",
@@ -215,11 +215,11 @@ def _landlock(*, is_restricted: bool) -> Finding:
         return Finding("files", True, "Landlock")
     version = kernel.landlock_version()
     known = f"Landlock {version} is not in use" if version else "this kernel has no Landlock"
-    return Finding("files", False, f"{known}: only owners and modes of files limit it")
+    return Finding("files", False, f"{known}: only owners and modes of files limit its access")
 
 
 def _programs(*, may_execute: bool) -> Finding:
-    reason = "it can execute programs" if may_execute else "it cannot execute any"
+    reason = "it can execute programs" if may_execute else "it cannot execute programs"
     return Finding("programs", not may_execute, reason)
 
 

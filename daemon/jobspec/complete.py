@@ -80,7 +80,7 @@ _SERVICE: Document = {
 
 
 def complete(job: Document) -> Document:
-    """Add the defaults to a parsed job in place, and return it."""
+    """Add the client's defaults to a parsed job in place; return the same document."""
     replace_nulls(job, _JOB)
     if job["Update"] is not None or job["Type"] in _UPDATED_BY_DEFAULT:
         job["Update"] = with_defaults(job["Update"], _UPDATE)

@@ -103,7 +103,7 @@ class CronSchedule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def possible(self) -> bool:
-        """Return whether every field can match; a reversed range matches nothing."""
+        """Return whether the expression can ever match; a reversed range matches nothing."""
         return all((self.seconds, self.minutes, self.hours, self.months, self.years))
 
 
@@ -156,7 +156,7 @@ def _entries(text: str, field: _Field) -> list[str]:
 
 
 class WrongField(Invalid):
-    """A field of an expression has an invalid value; the message is Nomad's."""
+    """A field of a cron expression has an invalid value; the message is Nomad's."""
 
     def __init__(self, entry: str, field: _Field) -> None:
         super().__init__(f"syntax error in {field.name} field: '{entry}'")
@@ -300,7 +300,7 @@ def _weekday(year: int, month: int, day: int) -> int:
 
 
 def _workday(year: int, month: int, day: int, length: int) -> int:
-    """Return the workday nearest to a day, within the same month."""
+    """Return the workday nearest to a day of the month, within the same month."""
     match _weekday(year, month, day):
         case 6:
             return day - 1 if day > 1 else day + 2
@@ -420,7 +420,7 @@ def _first_of_changing(schedule: CronSchedule, first: datetime, earliest: int) -
 
 
 def _instants(local: datetime) -> Iterator[int]:
-    """Yield the times that have a local time: none if it is skipped, two if it is repeated."""
+    """Yield the instants of a local time: none if it is skipped, two if it is repeated."""
     moments = {int(local.replace(fold=fold).timestamp()) for fold in (0, 1)}
     for moment in sorted(moments):
         if datetime.fromtimestamp(moment, local.tzinfo).replace(tzinfo=None, fold=0) == (

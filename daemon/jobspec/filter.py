@@ -16,8 +16,8 @@ from storage.loop_share import spend
 if TYPE_CHECKING:
     from daemon.jobspec.filters.conditions import Conditions
 
-_CHARACTER = 1  # µs of CPU time to read one, without attempts at forms
-_FREE_STEPS = 100  # for each object: less than reading the object takes
+_CHARACTER = 1  # µs of CPU time to parse an expression, without attempts at forms
+_FREE_STEPS = 100  # free steps for each object: they take less time than reading the object
 MAX_STEPS = 2_000_000  # beyond the free ones, for all objects of a request: 6 s of CPU time
 
 Item = TypeVar("Item", bound=msgspec.Struct)

@@ -104,7 +104,7 @@ def _source(name: str, text: str) -> SourceText:
     if len(text) <= MAX_LENGTH:
         return SourceText(name, replace_surrogates(text))
     beginning = SourceText(name, replace_surrogates(text[:1000]))
-    detail = f"The text has {len(text)} characters, at most {MAX_LENGTH}."
+    detail = f"The text has {len(text)} characters; the maximum is {MAX_LENGTH}."
     raise HclError(
         [Diagnostic(summary="Text too long", detail=detail, source=beginning, start=0, end=1)]
     )

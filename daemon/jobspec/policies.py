@@ -1,8 +1,8 @@
 """Job policies: an operator's rules for every job that is submitted, changed or scaled.
 
 A rule is a filter expression (`filters/policy_rule.py`) over the complete job. Every entry point
-for jobs calls `JobPolicySet.check`. The caller's capability to override is checked before, with the
-token.
+for jobs calls `JobPolicySet.check`. The caller's capability to override is checked earlier, with
+the token.
 """
 
 from collections.abc import Iterable

@@ -4,8 +4,8 @@ Constraints and filters contain user patterns, and no pattern may block the daem
 linear time, and Go uses RE2's syntax. Errors have Go's texts. Only `\B` differs: RE2 looks between
 bytes, so `\B` also matches inside a non-ASCII character.
 
-A search has an upper limit of its time, and `limited` limits all the work of a block. Times are
-upper estimates in microseconds of CPU time, so equal work gives equal results on any host.
+Each search has a time limit, and `limited` limits all work in a block. Times are upper estimates in
+microseconds of CPU time, so equal work gives equal results on any host.
 """
 
 import re
@@ -27,11 +27,11 @@ _MAX_COMPILED = 32  # cached patterns
 # µs of CPU time, as upper limits
 _IMPORT = 20_000
 _COMPILE = 100
-_COMPILE_CHARACTER = 60  # a class of Unicode characters takes most
+_COMPILE_CHARACTER = 60  # a class of Unicode characters takes the most time
 _COMPILE_REPETITION = 15_000  # short patterns with repetitions may reach the memory limit
-MAX_SEARCH = 60_000  # of one search
-MAX_BLOCK = 20_000_000  # of all patterns of a job, or of a decision
-_LEAST_SEARCH = 1  # of one search in the work of a block
+MAX_SEARCH = 60_000  # limit of one search
+MAX_BLOCK = 20_000_000  # limit for all patterns of a job or of a decision
+_LEAST_SEARCH = 1  # limit of one search within the work of a block
 
 _SHOWN = 40  # characters of a pattern in an error
 
@@ -53,18 +53,18 @@ _ESCAPE = re.compile(r"\\Q.*?(?:\\E|\Z)|\\(.)", re.DOTALL)  # a quoted text, or 
 
 
 class PatternsTooCostly(Invalid):
-    """The patterns of a block take longer than its limit."""
+    """The patterns in a `limited` block take longer than its limit."""
 
 
 class _Work:
-    """The time that a block may still take, and the results of its searches."""
+    """The remaining time of a `limited` block, and the cached results of its searches."""
 
     def __init__(self, most: int) -> None:
         self._most = self._left = most
         self.results: dict[tuple[str, str], bool] = {}
 
     def take(self, cost: int) -> None:
-        """Count some work. Raises `PatternsTooCostly`."""
+        """Subtract a cost from the remaining time. Raises `PatternsTooCostly`."""
         self._left -= cost
         if self._left < 0:
             raise PatternsTooCostly(
@@ -74,7 +74,7 @@ class _Work:
 
 
 class _Current(threading.local):
-    """The work of the block that this thread is in."""
+    """The `limited` block in which the current thread runs."""
 
     work: _Work | None = None
 
@@ -156,7 +156,7 @@ def search(pattern: str, text: str, most: int | None = MAX_SEARCH) -> bool:
 
 
 def search_error(pattern: str, text: str) -> str | None:
-    """Return why a search is refused because of its time; None if it is not. Raises `Invalid`."""
+    """Return why a search would take too long; None if it is permitted. Raises `Invalid`."""
     return None if match_cost(pattern, text) <= MAX_SEARCH else _too_long(pattern, text, MAX_SEARCH)
 
 
@@ -168,7 +168,7 @@ def _too_long(pattern: str, text: str, most: int) -> str:
 
 
 def match_cost(pattern: str, text: str) -> int:
-    """Return an upper limit in microseconds for a search in a text. Raises `Invalid`.
+    """Return the maximum duration of a search in a text in microseconds. Raises `Invalid`.
 
     If a pattern exceeds RE2's memory limit, each character takes up to 10 ns for each instruction.
     """
@@ -178,7 +178,7 @@ def match_cost(pattern: str, text: str) -> int:
 
 
 def search_cost(pattern: str, length: int) -> int:
-    """Return an upper limit in microseconds for replacing in a text. Raises `Invalid`.
+    """Return the maximum duration of a replacement in microseconds. Raises `Invalid`.
 
     If a pattern exceeds RE2's memory limit, the search takes one instruction at a time per
     character.
@@ -259,7 +259,7 @@ def _compile(pattern: str, *, captures: bool = False) -> _Pattern:
 
 
 def _compile_cost(pattern: str) -> int:
-    """Return an upper limit in microseconds for compiling a pattern, including an invalid one."""
+    """Return the maximum duration of compiling a pattern in microseconds, also if it is invalid."""
     cost = _COMPILE + _COMPILE_CHARACTER * len(pattern)
     if "{" in pattern:
         cost += _COMPILE_REPETITION

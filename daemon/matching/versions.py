@@ -48,7 +48,7 @@ _ORDERS = {  # operator: allowed results of the comparison with the constraint
     ">=": (0, 1),
     "~>": (0, 1),
 }
-_PADDED = 3  # minimum count of numbers; `1.2` is `1.2.0`
+_PADDED = 3  # minimum count of numbers: `1.2` counts as `1.2.0`
 _MOST = 2**63 - 1
 
 
@@ -140,7 +140,7 @@ def _meets(version: _Version, term: _Term, dialect: VersionDialect) -> bool:
 
 
 def _same_kind(version: _Version, constraint: _Version) -> bool:
-    """Return whether a version is a release, or a pre-release that the constraint admits."""
+    """Return whether a version is a release, or a pre-release that the constraint permits."""
     return not version.pre or (bool(constraint.pre) and version.numbers == constraint.numbers)
 
 

@@ -14,7 +14,7 @@ class TemplateError(ValueError):
 
 
 class TemplateOutputTooLong(TemplateError):
-    """Rendering exceeds the step limit."""
+    """Rendering needs more steps than the limit."""
 
     def __init__(self, steps: int) -> None:
         super().__init__(f"the template takes more than {steps} steps: use fewer iterations")
@@ -28,7 +28,7 @@ class StepBudget:
         self.depth = 0  # current nesting of blocks and calls
 
     def spend(self, steps: int = 1) -> None:
-        """Count steps. Raises `TemplateOutputTooLong`."""
+        """Subtract steps from the budget. Raises `TemplateOutputTooLong`."""
         self._left -= steps
         if self._left < 0:
             raise TemplateOutputTooLong(self._steps)
@@ -43,7 +43,7 @@ class StepBudget:
         self.spend(1 + length // _MADE_FOR_A_STEP)
 
     def charge(self, value: object) -> None:
-        """Count the processing of a value by its length. Raises `TemplateOutputTooLong`."""
+        """Subtract the cost of processing a value. Raises `TemplateOutputTooLong`."""
         if isinstance(value, str):
             self.spend(len(value) // _MADE_FOR_A_STEP)
 

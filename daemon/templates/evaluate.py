@@ -64,7 +64,7 @@ def evaluate(
     try:
         evaluator.body(program.body, None)
     except RecursionError:
-        raise TemplateError("a value is nested too deep") from None
+        raise TemplateError("a value is nested too deeply") from None
     return "".join(evaluator.pieces)
 
 
@@ -86,7 +86,7 @@ class _Evaluator:
     # --- actions ---
 
     def body(self, body: Body, dot: object) -> None:
-        """Output these nodes for a value."""
+        """Write the output of a list of nodes; `dot` is the current value."""
         self._budget.enter()
         for node in body:
             self._budget.spend()
@@ -262,7 +262,7 @@ class _Evaluator:
 
 
 def _first(stop_at: bool, evaluated: Iterable[object], before: tuple[object, ...]) -> object:
-    """Return the first value that is, or is not, empty, without evaluating the others."""
+    """Return the first value whose truth is `stop_at`, without evaluating later operands."""
     value: object = None
     count = 0
     for value in evaluated:

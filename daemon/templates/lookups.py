@@ -80,7 +80,7 @@ Answers = Mapping[LookupKey, object]
 
 
 class LookupResults:
-    """The functions of one rendering, and the lookups that they requested.
+    """Provides the functions of one rendering, and records the lookups that they request.
 
     `environment` is the task's; `now` is in nanoseconds since the epoch.
     """
@@ -135,7 +135,7 @@ class LookupResults:
         return text
 
     def _service(self, budget: StepBudget, *arguments: object) -> list[ServiceInstance]:
-        """Return the instances of a service: all, or several selected by a key."""
+        """Return the instances of a service: all of them, or a number of them selected by a key."""
         found = self._result(LookupType.SERVICE, arguments[-1])
         instances = found if isinstance(found, list) else []
         budget.spend(len(instances))

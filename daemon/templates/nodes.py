@@ -73,7 +73,7 @@ class IfNode(msgspec.Struct, frozen=True):
 
 
 class WithNode(msgspec.Struct, frozen=True):
-    """A body for a non-empty value, and one for an empty value."""
+    """A `with` block: a body for a non-empty value, and a body for an empty value."""
 
     pipe: PipeNode
     body: "Body"
@@ -81,7 +81,7 @@ class WithNode(msgspec.Struct, frozen=True):
 
 
 class RangeNode(msgspec.Struct, frozen=True):
-    """A body for each of several values, and one for no values."""
+    """A `range` block: a body for each item, and a body for an empty collection."""
 
     pipe: PipeNode
     body: "Body"
@@ -97,7 +97,7 @@ class TemplateCallNode(msgspec.Struct, frozen=True):
 
 
 class BreakNode(msgspec.Struct, frozen=True):
-    """The end of a loop, or of its current iteration."""
+    """A `break` or `continue`: the end of a loop, or of its current iteration."""
 
     ends: bool
 

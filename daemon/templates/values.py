@@ -27,7 +27,7 @@ ABSENT = MissingValue()
 
 
 class ValueList(msgspec.Struct, frozen=True):
-    """A key with its value."""
+    """A key with its value, as functions on variables return them."""
 
     Key: str
     Value: str
@@ -195,21 +195,21 @@ def less(first: object, second: object) -> bool:
 
 
 def text_of(value: object) -> str:
-    """Return a text. Raises `TemplateError` for another value."""
+    """Return the value if it is a text. Raises `TemplateError` for another type."""
     if isinstance(value, str):
         return value
     raise TemplateError(f"wrong type for value; expected string; got {type_name(value)}")
 
 
 def whole_of(value: object) -> int:
-    """Return an integer. Raises `TemplateError` for another value."""
+    """Return the value if it is an integer. Raises `TemplateError` for another type."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     raise TemplateError(f"wrong type for value; expected int; got {type_name(value)}")
 
 
 def number_of(value: object) -> int | float:
-    """Return a number. Raises `TemplateError` for another value."""
+    """Return the value if it is a number. Raises `TemplateError` for another type."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
     raise TemplateError(f"wrong type for value; expected a number; got {type_name(value)}")

@@ -38,11 +38,11 @@ STEPS_PER_BLOCK = 10  # budget units: a block uses memory even if it is empty
 
 
 class _Wrong(Exception):
-    """An argument is invalid; the decoder has recorded the problem."""
+    """An argument is invalid; its problem is already recorded."""
 
 
 class Decoder:
-    """Decoder of bodies. `problems` lists the problems found."""
+    """Decodes bodies; `problems` collects the problems."""
 
     def __init__(self) -> None:
         self.problems: list[Diagnostic] = []
@@ -227,7 +227,7 @@ class Decoder:
         return False
 
     def _is_alone(self, block: Block, arguments: Mapping[str, Argument], scope: Scope) -> bool:
-        """Return whether no argument has the block's name; record a duplicate otherwise."""
+        """Return whether no argument has the name of the block; otherwise, record a duplicate."""
         before = arguments.get(block.kind)
         if before is None:
             return True

@@ -14,7 +14,7 @@ from storage.loop_share import spend
 
 
 class BoundName(msgspec.Struct, frozen=True):
-    """A name bound by `any` or `all` to a path in the document, or to a key or index."""
+    """A name that `any` or `all` binds to a path in the document, or to a key or index."""
 
     name: str
     path: tuple[str, ...] = ()

@@ -83,7 +83,7 @@ def _matches(node: Comparison, value: Any, shape: DocumentShape) -> bool:
 
 
 def match_cost(node: Comparison, value: Any, shape: DocumentShape) -> int:
-    """Return the CPU time in microseconds that `matches` takes at most. Raises `Malformed`."""
+    """Return the maximum CPU time of `matches` in microseconds. Raises `Malformed`."""
     if node.operator != "matches" or shape.kind != "string":
         return 0
     try:

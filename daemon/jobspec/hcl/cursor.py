@@ -48,7 +48,7 @@ class TokenCursor:
         return word
 
     def accept(self, kind: str) -> bool:
-        """Consume the next token if it has this kind, and return whether it had."""
+        """Consume the next token if it has this kind; return whether it had this kind."""
         if self.kinds[self.at] != kind:
             return False
         self.at += 1

@@ -201,12 +201,12 @@ class Block(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def end(self) -> int:
-        """Return the end of the type: errors about a block point at it."""
+        """Return the end offset of the block type, at which errors about a block point."""
         return self.kind_end
 
     @property
     def head_end(self) -> int:
-        """Return the end of the type and the labels."""
+        """Return the end offset of the block type and its labels."""
         return self.labels[-1].end if self.labels else self.kind_end
 
 

@@ -81,7 +81,7 @@ def constraint(item: Constraint) -> Iterator[str]:
 
 
 def affinity(item: Affinity) -> Iterator[str]:
-    """Yield the errors of an affinity; its weight is never clamped."""
+    """Yield the errors of an affinity; its weight is not limited to the range."""
     if not item.operand:
         yield "Missing affinity operand"
     yield from _operand(
@@ -144,7 +144,7 @@ def _operand(
 
 
 def _search(item: Constraint | Affinity) -> Iterator[str]:
-    """Yield why the search of a pattern in a literal text is refused."""
+    """Yield an error if a regexp search in a literal text would take too long."""
     if item.operand != "regexp" or item.l_target.startswith("${"):
         return
     try:

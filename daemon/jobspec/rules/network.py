@@ -13,7 +13,7 @@ _NAME = 256  # octets of a DNS name, with a length before each label
 
 
 class _Taken:
-    """Used port labels and static ports of a group, each with its user."""
+    """The used port labels and static ports of a group, each with the object that uses it."""
 
     def __init__(self) -> None:
         self.labels: set[str] = set()

@@ -107,7 +107,7 @@ def _check_interval(policy: ReschedulePolicy) -> Iterator[str]:
 
 
 def _viable_attempts(policy: ReschedulePolicy) -> tuple[int | None, int]:
-    """Return the number of attempts that fit, None if all do, and the interval for all."""
+    """Return the number of attempts that fit (None if all fit), and the interval that all need."""
     match policy.delay_function:
         case DelayFunction.CONSTANT:
             needed = policy.attempts * policy.delay

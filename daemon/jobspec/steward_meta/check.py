@@ -68,7 +68,7 @@ def _without_channels(meta: Mapping[str, str]) -> Iterator[str]:
 
 
 def _queue(job: Job) -> Iterator[str]:
-    """Yield the errors of the keys of queues, beyond the form of each value."""
+    """Yield the errors of queue keys that no single value shows."""
     meta = job.meta or {}
     for item in (RUN_SLOTS, RUN_BEYOND):
         if item.name in meta and RUN_QUEUE.name not in meta:
@@ -86,7 +86,7 @@ def _queue(job: Job) -> Iterator[str]:
 
 
 def _after(job: Job) -> Iterator[str]:
-    """Yield the errors of the keys of triggers, beyond the form of each value."""
+    """Yield the errors of trigger keys that no single value shows."""
     meta, block = job.meta or {}, job.parameterized_job
     keys = (AFTER, AFTER_WHEN, AFTER_JOIN, AFTER_KEY, AFTER_WITHIN, AFTER_META)
     present = [key.name for key in keys if key.name in meta]
@@ -114,7 +114,7 @@ def _after(job: Job) -> Iterator[str]:
 
 
 def _from_dispatches(job: Job) -> Iterator[str]:
-    """Yield the keys of Steward that a dispatch would set, where they have no effect."""
+    """Yield an error for each Steward key that a dispatch could set, without an effect."""
     block = job.parameterized_job
     for name in (*(block.meta_required or ()), *(block.meta_optional or ())) if block else ():
         if name.startswith(PREFIX):
@@ -122,7 +122,7 @@ def _from_dispatches(job: Job) -> Iterator[str]:
 
 
 def _without_schedule(job: Job) -> Iterator[str]:
-    """Yield the keys about the slots of a schedule in a job without a schedule."""
+    """Yield an error for each key about slots in a job without a schedule."""
     if job.periodic is not None:
         return
     for key in (RUN_CALENDAR.name, RUN_CALENDAR_ELSE.name, RUN_DAY.name):

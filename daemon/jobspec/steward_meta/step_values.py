@@ -27,7 +27,7 @@ MAX_QUESTION_LENGTH = 1000
 
 
 class When(StrEnum):
-    """The outcomes of its needs with which a step begins."""
+    """The condition on the outcomes of its needs under which a step begins."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -35,7 +35,7 @@ class When(StrEnum):
 
 
 class OnFailure(StrEnum):
-    """The treatment of the other elements after more have failed than are allowed to."""
+    """The treatment of other elements after more have failed than the allowance."""
 
     GO_ON = "go-on"  # they get a slot
     STOP = "stop"  # none begins any more

@@ -1,4 +1,4 @@
-"""All functions by name."""
+"""The table of all functions of the language, by name."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
