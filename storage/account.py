@@ -1,4 +1,4 @@
-"""CPU time per request: each request has an account, no matter which thread works for it."""
+"""CPU time per request. Each request has one account for the work of all threads."""
 
 import time
 import types
@@ -39,11 +39,11 @@ class CostedBlock(AbstractContextManager[None]):
         self._account = account
 
     def __enter__(self) -> None:
-        """Start measuring."""
+        """Start to measure CPU time."""
         self._begun = time.thread_time_ns()
 
     def __exit__(self, *_: object) -> None:
-        """Charge the CPU time."""
+        """Charge the measured CPU time to the account."""
         if self._account is not None:
             self._account.spent += time.thread_time_ns() - self._begun
 
@@ -51,7 +51,7 @@ class CostedBlock(AbstractContextManager[None]):
 async def charged(work: Coroutine[Any, Any, T]) -> T:
     """Return the result of `work`, and charge its steps to the current request.
 
-    For tasks that a request starts, because `counted` sees only the steps of one task.
+    Use it for Trio tasks that a request starts, because `counted` only sees the steps of one task.
     """
     account = present()
     return await (work if account is None else counted(account, work))

@@ -12,13 +12,13 @@ from storage.store import FILE_NAME
 
 
 def check(directory: Path) -> list[str]:
-    """Return the errors of the store in `directory`, as texts; a daemon may be running.
+    """Return the errors of the store in `directory` as texts; a daemon may use the store meanwhile.
 
     Raises `StorageUnusable` when there is no store of this version.
     """
     path = directory / FILE_NAME
     if not path.exists():
-        raise StorageUnusable(f"there is no store in {directory}: name its directory")
+        raise StorageUnusable(f"there is no store in {directory}: name the directory of the store")
     try:
         with closing(connect(path, read_only=True)) as connection:
             return _faults(connection, path)
@@ -34,7 +34,7 @@ def _faults(connection: sqlite3.Connection, path: Path) -> list[str]:
     if damage:  # further checks of a damaged file are not reliable
         return [f"the file is damaged: {item}" for item in damage]
     altered = [
-        f"the schema is that of version {VERSION}: {name} differs"
+        f"the schema differs from that of version {VERSION}: {name}"
         for name in altered_objects(connection)
     ]
     try:

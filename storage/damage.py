@@ -39,7 +39,7 @@ def damaged_places(path: Path) -> list[str]:
 def _rows(
     connection: sqlite3.Connection, sql: str, parameters: Mapping[str, object]
 ) -> tuple[list[sqlite3.Row], str]:
-    """Return the rows up to the first error of SQLite, and that error."""
+    """Return the rows up to the first error of SQLite, and the error as text."""
     rows: list[sqlite3.Row] = []
     try:
         rows.extend(connection.execute(sql, parameters))

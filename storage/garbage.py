@@ -23,7 +23,7 @@ from storage.account import CostedBlock, present
 T = TypeVar("T")
 
 FEW = 7000  # live young objects; collecting among them takes 0.5 ms
-_MOST = 100  # completed works after which a collection runs even though others are in progress
+_MOST = 100  # completed works after which a collection runs although other works are in progress
 _PAUSE = 0.5  # seconds
 _PATIENCE = 20  # pauses after which a collection runs regardless of its duration
 
@@ -41,7 +41,7 @@ _is_due = False
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Run no garbage collection during the block, in any thread."""
+    """Prevent garbage collection in all threads during the block."""
     global _at_work, _ended, _is_due  # the interpreter has one collector
     with _lock:
         _at_work += 1
@@ -96,7 +96,7 @@ def collect_newest(most: int = FEW) -> bool:
 
 
 def free_in_thread(value: object) -> None:
-    """Let a thread free a large object after all other references to it are deleted."""
+    """Have a thread free a large object after all other references to it are deleted."""
     if _keeps:
         _kept.append((value, 0))
 

@@ -1,9 +1,9 @@
 """The share of the event loop of one read or write, for work that is not a query.
 
-The connection limits the queries of a read or write on the event loop. A part that works for long
-between queries counts its work here. Beyond the share, the read or write ends with `LongRead`, and a
-thread starts it again. That thread lets the event loop run after each share: the interpreter would
-take turns only every 5 ms by default. Elsewhere, counting has no effect.
+The connection limits the queries of a read or write on the event loop. Code that works for long
+between queries counts its work here. Beyond the share, the read or write ends with `LongRead`, and
+a thread starts it again. That thread lets the event loop run after each share, because the
+interpreter by default switches threads only every 5 ms. Elsewhere, counting has no effect.
 """
 
 import sys
@@ -22,11 +22,11 @@ _TURN = 50e-6  # seconds in which the event loop gets the interpreter
 
 
 class LongRead(Exception):
-    """A read has exceeded its limits on the event loop; a thread must start it again."""
+    """A read has exceeded its limits on the event loop; a thread must start the read again."""
 
 
 class _Left(threading.local):
-    """The units that the work of this thread may still take; None means no limit."""
+    """The remaining units of work of the current thread; None means no limit."""
 
     def __init__(self) -> None:
         self.units: int | None = None
@@ -48,7 +48,7 @@ def limited() -> Iterator[None]:
 
 
 def spend(units: int) -> None:
-    """Count units of work. Raises `LongRead` beyond the share."""
+    """Subtract units of work from the share. Raises `LongRead` beyond the share."""
     if _LEFT.units is None:
         if _LEFT.is_worker:
             _take_turns(units)

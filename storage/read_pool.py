@@ -34,7 +34,7 @@ _log = logging.getLogger("steward.store")
 
 
 class UnreadableRows:
-    """The unreadable rows that reads have found. Threads may note rows at the same time."""
+    """The unreadable rows that reads have found. Several threads may note rows concurrently."""
 
     def __init__(self) -> None:
         self._found: dict[RowName, None] = {}
@@ -48,7 +48,7 @@ class UnreadableRows:
         _log.error("%s", str(error))  # a log record must not hold the frames of the error
 
     def forget(self, name: RowName) -> None:
-        """Forget a row that can be read again, or was deleted."""
+        """Drop a row that can be read again or was deleted."""
         self._found.pop(name, None)
 
     def rows(self) -> list[RowName]:
@@ -77,7 +77,7 @@ class ReadSnapshot:
         return self.left is not None
 
     def one(self, sql: str, parameters: Parameters = {}) -> sqlite3.Row | None:  # noqa: B006  # never changed
-        """Return the first row, or None."""
+        """Return the first row of a query, or None."""
         try:
             cursor = self._connection.execute(sql, parameters)
             try:
@@ -99,7 +99,7 @@ class ReadSnapshot:
         return row
 
     def all(self, sql: str, parameters: Parameters = {}) -> list[sqlite3.Row]:  # noqa: B006  # never changed
-        """Return all rows."""
+        """Return all rows of a query."""
         try:
             with closing(self._connection.execute(sql, parameters)) as cursor:
                 rows = self._decoded(cursor)
@@ -145,7 +145,7 @@ class ReadSnapshot:
                 return
 
     def _damaged(self, rows: sqlite3.Cursor) -> sqlite3.Row:
-        """Return the next row, of which a text is not UTF-8. Python has not left the row yet."""
+        """Return the current row, in which a text is not UTF-8, with the text decoded."""
         self._connection.text_factory = _escaped
         try:
             row: sqlite3.Row = next(rows)
@@ -207,7 +207,7 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
 
 
 def _quoted(path: Path) -> str:
-    """Quote a path for a file URI."""
+    """Return a path, quoted for a file URI."""
     return str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
 
 

@@ -1,6 +1,6 @@
 """The request that caused the current work; its writes and log lines carry the ID.
 
-The ID is stored with the data, so that later work, even after a crash, continues under it. If the
+The ID is stored with the data, so later work, even after a crash, has the same ID. If the
 work belongs to a trace, a `traceparent` (W3C Trace Context) follows the ID after a space. An ID has
 no space.
 """
@@ -36,7 +36,7 @@ def permission_scope(permission: Permission) -> AbstractContextManager[None]:
 
 
 def show_permission() -> None:
-    """Record that the caller of the current request has a permission that the request needs."""
+    """Record that the caller of the current request has the permission that the request needs."""
     if (found := _PERMISSION.get()) is not None:
         found.is_shown = True
 
@@ -62,17 +62,17 @@ def traceparent() -> str:
 
 
 class RequestScope(AbstractContextManager[None], Generic[T]):
-    """A block in which a context variable has a value. Every request enters some."""
+    """A context manager that sets a context variable for a block."""
 
     def __init__(self, variable: ContextVar[T], value: T) -> None:
         self._variable, self._value = variable, value
 
     def __enter__(self) -> None:
-        """Set the value."""
+        """Set the value of the context variable."""
         self._before = self._variable.set(self._value)
 
     def __exit__(self, *_: object) -> None:
-        """Restore the previous value."""
+        """Restore the previous value of the context variable."""
         self._variable.reset(self._before)
 
 
@@ -99,7 +99,7 @@ class SpanRecorder(Protocol):
         ...
 
     def begin_request(self, request_id: str, method: str, traceparent: str) -> str:
-        """Return the origin of a request. `traceparent` is the one of the client, or empty."""
+        """Return the origin of a request. `traceparent` is the header of the client, or empty."""
         ...
 
     def end_request(
@@ -109,7 +109,7 @@ class SpanRecorder(Protocol):
         ...
 
     def begin_evaluation(self, origin: str) -> str:
-        """Return the origin of one decision about an evaluation with this origin."""
+        """Return the origin of one decision about an evaluation that has the given origin."""
         ...
 
     def is_sampled(self, origin: str) -> bool:

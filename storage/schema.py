@@ -185,7 +185,7 @@ def _copy_previous(connection: sqlite3.Connection, path: Path, version: int) -> 
 
 
 def fsync_path(path: Path) -> None:
-    """Wait until a file, or the entries of a directory, are on disk. Raises `OSError`."""
+    """Sync a file, or the entries of a directory, to disk. Raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

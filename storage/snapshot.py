@@ -40,7 +40,7 @@ def save(directory: Path, target: Path) -> SnapshotSummary:
     """
     source = directory / FILE_NAME
     if not source.exists():
-        raise StorageUnusable(f"there is no store in {directory}: name its directory")
+        raise StorageUnusable(f"there is no store in {directory}: name the directory of the store")
     return _copy(source, target)
 
 
@@ -59,7 +59,7 @@ def delete_partial(directory: Path) -> None:
 def inspect(file: Path) -> SnapshotSummary:
     """Return the description of a snapshot.
 
-    Raises `StorageUnusable` for another or a damaged file.
+    Raises `StorageUnusable` for a damaged file or one that is not a snapshot.
     """
     if not file.is_file():
         raise StorageUnusable(f"there is no file {file}")
@@ -99,7 +99,7 @@ def _copy(source: Path, target: Path) -> SnapshotSummary:
         with reporting_full_disk("the snapshot"):
             os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
-        raise Refused(f"{target} exists already: name another file") from None
+        raise Refused(f"{target} already exists: name another file") from None
     except OSError as error:
         raise Refused(f"cannot write {target}: {error.strerror}") from error
     try:
@@ -132,7 +132,7 @@ def _checked(connection: sqlite3.Connection, file: Path) -> SnapshotSummary:
     if (fault := connection.execute("PRAGMA integrity_check").fetchone()[0]) != "ok":
         raise StorageUnusable(f"{file} is damaged: {fault}")
     if version == VERSION and (altered := altered_objects(connection)):
-        raise StorageUnusable(f"{file} has another schema than version {VERSION}: {altered[0]}")
+        raise StorageUnusable(f"the schema of {file} differs from version {VERSION}: {altered[0]}")
     row = connection.execute("SELECT last_index, cluster_id FROM store").fetchone()
     if row is None:
         raise StorageUnusable(f"{file} is incomplete: its table store is empty")
@@ -148,6 +148,6 @@ def _checked(connection: sqlite3.Connection, file: Path) -> SnapshotSummary:
 
 
 def _fold_log(file: Path) -> None:
-    """Checkpoint the write-ahead log of a store, so that the file alone is complete."""
+    """Checkpoint the write-ahead log of a store, so that the database file alone is complete."""
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")

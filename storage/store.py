@@ -157,7 +157,7 @@ class Store:
         return await self.read_long(work)
 
     async def long_read_ends(self) -> None:
-        """Return when any long read has ended."""
+        """Wait until any running long read has ended."""
         await self._long_read_ends.wait()
 
     async def write(self, work: Callable[[Transaction], T], *, is_long: bool = False) -> T:
@@ -223,7 +223,7 @@ def _read_long(reader: SnapshotReader, work: Callable[[ReadSnapshot], T]) -> T:
 
 
 def write_hook(note: Callable[[Transaction], None]) -> AbstractContextManager[None]:
-    """Run `note` as part of every write of this block that changes data."""
+    """Return a block in which `note` runs as part of every write that changes data."""
     return request_context.RequestScope(_NOTE, note)
 
 

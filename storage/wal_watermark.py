@@ -30,7 +30,7 @@ _FORM = re.compile(rb"(open|closed) +(\d{20})\n")
 
 
 class WalWatermark:
-    """The watermark of a store: the stored value, and the one written since `begin`."""
+    """The watermark of a store: the stored value, and the value written since `begin`."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / MARK_NAME
@@ -51,7 +51,7 @@ class WalWatermark:
                 raise
 
     def record(self, index: int) -> None:
-        """Record that everything up to this index is on disk."""
+        """Record that all writes up to this index are on disk."""
         with suppress(OSError):  # a watermark that is too low only detects less
             self._write("open", index)
 
@@ -79,7 +79,7 @@ def delete_watermark(directory: Path) -> None:
 
 
 class Hand:
-    """The units of work in progress. `found` are those of a daemon that crashed."""
+    """The file with the units of work in progress. `found` are the units of a crashed daemon."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / HAND_NAME

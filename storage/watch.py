@@ -41,7 +41,7 @@ class TopicSet:
             _wake(self._prefixes[prefix])
 
     def _watched_prefixes(self, topics: Mapping[str, None]) -> list[str]:
-        """Return the watched prefixes of these topics."""
+        """Return the watched prefixes that match these topics."""
         if len(self._lengths) * len(topics) <= _FEW + len(self._prefixes):
             cut = {topic[:length] for length in self._lengths for topic in topics}
             return list(self._prefixes.keys() & cut)

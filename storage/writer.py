@@ -66,8 +66,8 @@ _TOUCH = """
 class Transaction(ReadSnapshot):
     """The context of a write: read, change rows, and publish topics.
 
-    With a time limit it raises `LongRead` when that is exceeded; a thread then starts the write
-    again.
+    With a time limit, it raises `LongRead` when the limit is exceeded; a thread then starts the
+    write again.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ Work = Callable[[Transaction], T]
 
 
 class _Pending(Generic[T]):
-    """A submitted write: its function, its result, and an event for its completion."""
+    """A submitted write: its function, its result, and the event of its completion."""
 
     def __init__(self, work: Work[T], *, is_long: bool = False) -> None:
         self.work, self.is_long = work, is_long
@@ -284,7 +284,7 @@ class Writer:
             pending.done.set()
 
     def _note_space(self, batch: list[_Pending[object]]) -> None:
-        """Log when the disk becomes full, and when writes succeed again."""
+        """Log when the disk becomes full and when writes succeed again."""
         results = [pending.result for pending in batch]
         errors = [result.error for result in results if isinstance(result, outcome.Error)]
         full = next((str(error) for error in errors if isinstance(error, StorageFull)), "")
@@ -318,8 +318,8 @@ class Writer:
     async def _take_back(self, error: StorageError) -> None:
         """Ensure that a failed commit is not in the log, where a crash would restore it.
 
-        It may be complete there if only fsync failed. The next commit overwrites it, so one is made
-        immediately. If that also fails, the state is unknown and the daemon ends.
+        The commit may be complete in the log if only fsync failed. The next commit overwrites it,
+        so one is made immediately. If that also fails, the state is unknown and the daemon ends.
         """
         if isinstance(error, StorageUnavailable | StorageUnusable):
             return  # nothing complete can have been written

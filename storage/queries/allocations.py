@@ -262,7 +262,7 @@ def of_job(db: ReadSnapshot, namespace: str, job_id: str) -> list[Allocation]:
 
 
 def readable_of_job(db: ReadSnapshot, namespace: str, job_id: str) -> list[Allocation]:
-    """Return the readable allocations of a job, newest first."""
+    """Return the allocations of a job whose rows can be decoded, newest first."""
     rows = db.all(_OF_JOB, {"namespace": namespace, "job_id": job_id})
     return list(readable(db, rows, _from))
 
@@ -292,7 +292,7 @@ def for_run(db: ReadSnapshot, run: FlowRun, kept_steps: Iterable[str] = ()) -> l
 def unsettled_for_run(
     db: ReadSnapshot, run: FlowRun, kept_steps: Iterable[str] = ()
 ) -> list[Allocation]:
-    """Return the same allocations without the settled ones."""
+    """Return the allocations of `for_run` without settled ones."""
     return [_from(row) for row in db.all(_UNSETTLED_OF_RUN, _key_of_run(run, kept_steps))]
 
 
@@ -306,7 +306,7 @@ def _key_of_run(run: FlowRun, kept_steps: Iterable[str]) -> dict[str, str | int]
 
 
 def unsettled(db: ReadSnapshot, namespace: str, job_id: str) -> list[Allocation]:
-    """Return the same allocations of a batch job without the settled ones."""
+    """Return the allocations of `for_scheduler` for a batch job, without settled ones."""
     return [_from(row) for row in db.all(_UNSETTLED, {"namespace": namespace, "job_id": job_id})]
 
 
@@ -347,7 +347,8 @@ def on_node(
 ) -> Iterator[Allocation]:
     """Yield the allocations of a node from a start key on, optionally newest first.
 
-    `holding`: only those that hold resources. An index finds them without reading those that have ended.
+    `holding` restricts the list to allocations that hold resources. An index finds these without
+    reading ended allocations.
     """
     where, values = (
         ["node_id = :node_id", *([_HOLDS] if holding else []), *page_request.conditions],
@@ -381,7 +382,7 @@ def to_run(db: ReadSnapshot, node_id: str) -> list[Allocation]:
 
 
 def readable_to_run(db: ReadSnapshot, node_id: str) -> list[Allocation]:
-    """Return the readable ones of the same allocations."""
+    """Return the allocations of `to_run` whose rows can be decoded."""
     return list(readable(db, db.all(_TO_RUN, {"node_id": node_id}), _from))
 
 
@@ -411,7 +412,7 @@ def readable_of_deployment(db: ReadSnapshot, deployment_id: str) -> list[Allocat
 
 
 class DesiredChange(NamedTuple):
-    """An allocation, and the index of the last change of its desired state."""
+    """An allocation, with the index of the last change of its desired state."""
 
     id: str
     modify_index: int
@@ -476,7 +477,7 @@ _ADD_PORT = """
 
 
 def add(tx: Transaction, allocation: Allocation, now: int) -> None:
-    """Store a new allocation, which holds its resources and ports from now on."""
+    """Store a new allocation, and assign its resources and ports."""
     resources = allocation.placement.resources
     tx.execute(
         _ADD,

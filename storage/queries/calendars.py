@@ -138,7 +138,7 @@ def names(db: ReadSnapshot, namespace: str) -> list[str]:
 
 
 def number(db: ReadSnapshot, namespace: str = "") -> int:
-    """Return the number of calendars in a namespace; in all if none is given."""
+    """Return the number of calendars in a namespace; without a namespace, in all."""
     row = db.one(_COUNT if namespace else _COUNT_ALL, {"namespace": namespace})
     return int(row["number"]) if row else 0
 
@@ -151,7 +151,7 @@ def versions(
     *,
     reverse: bool = False,
 ) -> Iterator[CalendarVersion]:
-    """Yield the stored versions of a calendar from one on, newest first with `reverse`."""
+    """Yield the stored versions of a calendar from `start` on; with `reverse`, newest first."""
     values = {"namespace": namespace, "name": name, **numbers(start, reverse=reverse)}
     rows = db.each(f"{_VERSIONS}{' DESC' if reverse else ''}", values)
     return readable(db, rows, _version)
@@ -203,7 +203,7 @@ def references(
 def has_versions(
     db: ReadSnapshot, namespace: str, desired_versions: Mapping[str, tuple[int, int]]
 ) -> bool:
-    """Return whether calendars still have these versions."""
+    """Return whether all named calendars still have the given versions."""
     for name, version in desired_versions.items():
         row = db.one(_VERSION, {"namespace": namespace, "name": name})
         if row is None or (row["version"], row["create_index"]) != version:

@@ -68,7 +68,7 @@ def has_at_least_active(db: ReadSnapshot, namespace: str, parent_id: str, number
 
 
 def unstopped(db: ReadSnapshot, namespace: str, parent_id: str, most: int) -> list[str]:
-    """Return children that are active and not stopped, then queued ones; oldest first."""
+    """Return up to `most` unstopped children: first active, then queued ones; each oldest first."""
     key = {"namespace": namespace, "id": parent_id, "most": most}
     found = [*db.all(_WANTED_AT_WORK, key), *db.all(_HELD, key)]
     return [row["id"] for row in found[:most]]
@@ -103,12 +103,12 @@ def parents_with_queued(db: ReadSnapshot) -> list[tuple[str, str]]:
 
 
 def release(tx: Transaction, namespace: str, job_id: str) -> None:
-    """Remove a child from the queue; the caller creates its evaluation."""
+    """Remove a child from the queue; the caller creates the evaluation of the child."""
     tx.execute(_RELEASE, {"namespace": namespace, "id": job_id})
 
 
 def publish_free_slot(tx: Transaction, namespace: str, parent_id: str) -> None:
-    """Publish that more children of a job may be active, if any is queued."""
+    """If children of a job are queued, publish that more children may become active."""
     if queued_children(tx, namespace, parent_id, 1):
         tx.publish(ROOM)
 

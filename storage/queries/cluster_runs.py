@@ -74,7 +74,7 @@ _WITHDRAW = """
 
 
 class RunningTask(NamedTuple):
-    """A task that runs on a host of a cluster."""
+    """A running task on a host of a cluster."""
 
     host: str
     allocation_id: str
@@ -87,7 +87,7 @@ def running_on(
 ) -> Iterator[RunningTask]:
     """Yield the running tasks of the node of a cluster, by allocation and task.
 
-    `start` is the key of the first one.
+    `start` is the key of the first task.
     """
     allocation_id, task = start or ((None, "") if reverse else ("", ""))
     values = {"node_id": node_id, "allocation_id": allocation_id, "task": task}

@@ -1,6 +1,6 @@
 """Queues: slots in use, and the runs that wait for them; for steps, see `step_slots`.
 
-Imported late: `storage/queries/runs.py` frees slots and knows whether any run waits.
+This module is imported late; `storage/queries/runs.py` frees slots and knows whether any run waits.
 """
 
 import sqlite3
@@ -196,7 +196,7 @@ _FIELDS = tuple(name for name in QueueEntry.__struct_fields__ if name != "step")
 
 
 def enter(tx: Transaction, run_queue: RunQueue, job: Job, run: FlowRun, now: int) -> None:
-    """Let a run that begins, or begins again, wait for slots. A loop grants them in order."""
+    """Add a run that begins, or begins again, to its queue. A loop grants slots in order."""
     entry = QueueEntry(
         namespace=job.namespace,
         name=run_queue.name,
@@ -236,7 +236,7 @@ def changed(db: ReadSnapshot, most: int) -> list[Key]:
 
 
 def served(tx: Transaction, key: Key) -> None:
-    """Record that a queue has no more work until it changes."""
+    """Record that a queue needs no action until its next change."""
     tx.execute(_SERVED, {"namespace": key[0], "name": key[1]})
 
 
@@ -247,7 +247,7 @@ def waiters(db: ReadSnapshot, key: Key, most: int) -> list[QueueEntry]:
 
 
 def waits_behind(db: ReadSnapshot, run: FlowRun) -> int:
-    """Return how many runs that no freeze holds wait before a run that waits."""
+    """Return the number of runs ahead of a waiting run that no freeze holds."""
     key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
     row: Any = db.one(_BEFORE, key)
     return int(row["number"])
@@ -266,13 +266,13 @@ def in_use(db: ReadSnapshot, key: Key) -> int:
 
 
 def not_patient(db: ReadSnapshot, key: Key, most: int) -> list[QueueEntry]:
-    """Return the newest runs that wait, that no freeze holds, and that do not only queue."""
+    """Return the newest waiting runs whose overflow policy is not to queue, without frozen ones."""
     rows = db.all(_NEWEST, {"namespace": key[0], "name": key[1], "most": most})
     return [_entry(row) for row in rows]
 
 
 def of_family(db: ReadSnapshot, entry: QueueEntry, state: SlotState, most: int) -> list[QueueEntry]:
-    """Return earlier runs of the same job, or of children of the same parent, oldest first."""
+    """Return earlier entries of the same job, or of children of the same parent, oldest first."""
     values = {"namespace": entry.namespace, "name": entry.name, "state": state, "most": most}
     owner = entry.parent_id or entry.job_id
     rows = db.all(_OF_FAMILY, {**values, "owner": owner, "before": entry.arrived})
@@ -294,7 +294,7 @@ def has_limit(db: ReadSnapshot, key: Key) -> bool:
 
 
 def limits(db: ReadSnapshot, namespace: str) -> int:
-    """Return how many queues of a namespace have a number of slots that was set."""
+    """Return the number of queues of a namespace whose number of slots was set."""
     row: Any = db.one(_LIMITS, {"namespace": namespace})
     return int(row["number"])
 
@@ -311,7 +311,7 @@ def with_runs(db: ReadSnapshot, namespace: str, most: int) -> int:
 
 
 def other_user(db: ReadSnapshot, key: Key, use: QueueUse, job_id: str) -> str | None:
-    """Return another job that uses a queue in this way, by its definition or now, or None."""
+    """Return the ID of another job that uses a queue in this way, or None."""
     values = {"namespace": key[0], "name": key[1], "kind": use, "job_id": job_id}
     row = db.one(_OTHER_USER, values)
     if row is None:
@@ -331,7 +331,7 @@ def used(db: ReadSnapshot, namespace: str, most: int) -> int:
 
 
 def line(db: ReadSnapshot, key: Key) -> QueueLine | None:
-    """Return a queue: one with a limit, with runs or with steps; else None."""
+    """Return a queue that has a limit, runs or steps, or None."""
     line = _line(db, key)
     return line if line.exists or line.in_use or line.waiting else None
 

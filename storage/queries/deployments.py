@@ -82,7 +82,7 @@ def put(tx: Transaction, deployment: Deployment, now: int) -> Deployment:
 
 
 def count_late_health(tx: Transaction, before: Allocation, after: Allocation, now: int) -> None:
-    """Count the new health of an allocation whose deployment has ended and is not watched."""
+    """Update the health counts of an ended deployment, which no watcher updates."""
     deployment = find(tx, after.deployment_id) if after.deployment_id else None
     state = deployment.task_groups.get(after.task_group) if deployment else None
     if deployment is None or state is None or deployment.active or after.desired_status != "run":

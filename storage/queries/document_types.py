@@ -105,7 +105,7 @@ def unreadable(db: ReadSnapshot) -> Iterator[StorageUnreadable]:
 
 
 def _fault(row: sqlite3.Row, column: DocumentColumn) -> StorageUnreadable | None:
-    """Return the error of a document that cannot be decoded, or None."""
+    """Return the error if a document cannot be decoded, or None."""
     if row[column.name] is None:
         return None
     try:
@@ -129,7 +129,7 @@ def _is_text(value: str) -> bool:
 
 
 def look_again(db: ReadSnapshot) -> None:
-    """Forget the noted rows that can be read again, or were deleted."""
+    """Drop noted unreadable rows that can be read again or were deleted."""
     for table, key in db.unreadable_rows.rows():
         if _is_damaged(key):
             continue

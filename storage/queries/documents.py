@@ -1,4 +1,4 @@
-"""Decoding of documents, so that an unreadable row is named, and costs a list this row alone."""
+"""Decoding of documents. An unreadable row is reported by name, and a list omits only this row."""
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -52,7 +52,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 
 
 def decode_row(row: sqlite3.Row, record: type[T], table: str, column: str = "document") -> T:
-    """Decode a document of a row that should have its key. Raises `StorageUnreadable`."""
+    """Decode a document of a row that includes its key columns. Raises `StorageUnreadable`."""
     try:
         return msgspec.json.decode(row[column], type=record)
     except (msgspec.DecodeError, UnicodeError) as error:
@@ -60,7 +60,7 @@ def decode_row(row: sqlite3.Row, record: type[T], table: str, column: str = "doc
 
 
 def text_of(row: sqlite3.Row, table: str, column: str = "document") -> bytes:
-    """Return a document of a row as it is, if it is a JSON object. Raises `StorageUnreadable`."""
+    """Return the bytes of a document if it is a JSON object. Raises `StorageUnreadable`."""
     value = row[column]
     try:
         text: bytes = value if isinstance(value, bytes) else value.encode()
@@ -87,7 +87,7 @@ def decode_document(document: bytes, record: type[T], table: str, key: str) -> T
 def readable(
     db: ReadSnapshot, rows: Iterable[sqlite3.Row], decode: Callable[[sqlite3.Row], T]
 ) -> Iterator[T]:
-    """Yield the decoded rows of a list. An unreadable row is left out and noted."""
+    """Yield the decoded rows of a list. An unreadable row is omitted and noted."""
     for row in rows:
         try:
             item = decode(row)
@@ -98,7 +98,7 @@ def readable(
 
 
 def unreadable(row: sqlite3.Row, table: str, reason: object) -> StorageUnreadable:
-    """Return the error of a row; a column of its key that was not selected is shown as `?`."""
+    """Return the error of a row; a key column that was not selected is shown as `?`."""
     selected = set(row.keys())
     key = tuple(row[name] if name in selected else "?" for name in KEYS[table])
     return StorageUnreadable.of_row(table, key, reason)
@@ -118,7 +118,7 @@ def is_object(column: str) -> str:
 
 
 def check_sound(row: sqlite3.Row, table: str) -> None:
-    """Raise `StorageUnreadable` if the column `is_sound` of a row is 0, or a text is damaged."""
+    """Raise `StorageUnreadable` if the column `is_sound` of a row is 0 or a text is damaged."""
     if not row["is_sound"]:
         raise unreadable(row, table, "its text is not a JSON object")
     try:

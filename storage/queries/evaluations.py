@@ -23,7 +23,7 @@ ROOM = "room"  # table and topic that change when an allocation releases resourc
 class FreedResources(msgspec.Struct, frozen=True, kw_only=True):
     """Resources of a node: CPU in MHz, memory and disk in MB.
 
-    Other asks have the encoding of the writer.
+    Other asks have an encoding that the unblocker defines.
     """
 
     cpu: int = 0

@@ -94,13 +94,13 @@ def before_index(db: ReadSnapshot, index: int) -> int:
 
 
 def before_last(db: ReadSnapshot, count: int) -> int:
-    """Return the number before the last `count` events, rounded to whole writes."""
+    """Return the number before the last `count` events, rounded so that no write is split."""
     row = db.one(_INDEX_AT, {"number": newest(db) - count + 1})
     return before_index(db, row["write_index"]) if row else 0
 
 
 def after(db: ReadSnapshot, number: int, most: int) -> list[StoredEvent]:
-    """Return about `most` events after a number, rounded to whole writes."""
+    """Return about `most` events after a number, rounded so that no write is split."""
     rows = db.all(_AFTER, {"after": number, "most": most, "any": _ANY})
     return list(readable(db, rows, _from))
 
@@ -119,7 +119,7 @@ def _from(row: sqlite3.Row) -> StoredEvent:
 
 
 def collected(db: ReadSnapshot) -> int:
-    """Return the highest index with deleted events, 0 without any."""
+    """Return the highest index whose events were deleted; 0 if none were deleted."""
     return db.table_index(_COLLECTED)
 
 

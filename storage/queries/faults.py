@@ -52,7 +52,7 @@ def of_clock(db: ReadSnapshot, namespace: str, job_id: str) -> Fault | None:
 
 
 def clock(db: ReadSnapshot, namespace: str, job_id: str) -> str:
-    """Return the key of a job's schedule; it differs after a change of the job or its calendars."""
+    """Return the fault key of a job's schedule, which changes with the job and its calendars."""
     index = jobs.definition_index(db, namespace, job_id)
     if index is not None:
         index = max(index, periodic.calendars_changed(db, namespace, job_id))
@@ -60,7 +60,7 @@ def clock(db: ReadSnapshot, namespace: str, job_id: str) -> str:
 
 
 def job_of_clock(key: str) -> tuple[str, str]:
-    """Return the namespace and job ID in a schedule's key."""
+    """Return the namespace and the job ID in the fault key of a schedule."""
     namespace, _, job_id = key.rpartition(_AT_INDEX)[0].partition("/")
     return namespace, job_id
 

@@ -72,7 +72,7 @@ def any_work(db: ReadSnapshot) -> bool:
 
 
 def not_ended(db: ReadSnapshot, namespace: str) -> list[Freeze]:
-    """Return the freezes of a namespace and of all that have not ended, oldest first."""
+    """Return the unended freezes that apply to a namespace, oldest first."""
     return [_freeze(row) for row in db.all(_OPEN, {"namespace": namespace})]
 
 
@@ -88,7 +88,7 @@ def number(db: ReadSnapshot, namespace: str) -> int:
 
 
 def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[Freeze]:
-    """Yield the freezes of a namespace and of all, or every one (`*`), by creation."""
+    """Yield the freezes that apply to a namespace, or all freezes (`*`), in creation order."""
     conditions, values = list(page_request.conditions), dict(page_request.values)
     if page_request.namespace != EVERYTHING:
         conditions.append("+namespace IN (:namespace, '*')")
@@ -104,7 +104,7 @@ def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[Freeze]:
 
 
 def over(db: ReadSnapshot, now: int, most: int) -> list[Freeze]:
-    """Return up to `most` freezes whose time is over, but whose end is not stored."""
+    """Return up to `most` expired freezes whose end is not stored yet."""
     return [_freeze(row) for row in db.all(_OVER, {"now": now, "most": most})]
 
 
@@ -122,8 +122,8 @@ def covering(
 ) -> Freeze | None:
     """Return the freeze that covered a job at a time, with the strongest effect on its runs.
 
-    With `changes`, only freezes of changes count, otherwise only the others. Of several, it is the one
-    that ends last.
+    With `changes`, only freezes of changes count; otherwise only the other freezes. Among several,
+    the freeze that ends last is returned.
     """
     values = {"namespace": key[0], "at": time}
     rows = [*db.all(_OPEN, values), *db.all(_SINCE, values)]
@@ -184,7 +184,7 @@ _THAWED = """
 
 
 def hold(tx: Transaction, key: Key, freeze_id: str, now: int) -> None:
-    """Let a job wait for the end of a freeze; it keeps its place if it waits already.
+    """Record that a job waits for the end of a freeze; a waiting job keeps its position.
 
     If its run has not opened a step, the run holds no slots of its queue until then.
     """
@@ -196,7 +196,7 @@ def hold(tx: Transaction, key: Key, freeze_id: str, now: int) -> None:
 
 
 def release(tx: Transaction, key: Key) -> bool:
-    """Let a job wait no longer; return whether it did."""
+    """Record that a job no longer waits; return whether the job waited."""
     is_held = bool(tx.execute(_RELEASE, {"namespace": key[0], "job_id": key[1]}))
     if is_held:
         _queues_changed(tx, key)
@@ -221,7 +221,7 @@ def held_number(db: ReadSnapshot) -> int:
 
 
 def thawed(db: ReadSnapshot, now: int, most: int, without: frozenset[str]) -> list[Key]:
-    """Return the first jobs whose freeze has ended, in their order, `without` some names."""
+    """Return the first jobs whose freeze has ended, in order, except those in `without`."""
     values = {"now": now, "most": most, "without": encode(sorted(without)).decode()}
     return [(row["namespace"], row["job_id"]) for row in db.all(_THAWED, values)]
 
@@ -260,7 +260,7 @@ def add(tx: Transaction, freeze: Freeze) -> None:
 
 
 def end(tx: Transaction, freeze: Freeze, *, time: int, by: str) -> None:
-    """End a freeze. The slots that it held are decided again."""
+    """End a freeze. The slots that the freeze held are decided again."""
     done = msgspec.structs.replace(freeze, ended=time, ended_by=by)
     tx.execute(_END, {"id": freeze.id, "ended": time, "ended_by": by, "index": tx.index})
     tx.execute(_TRIM, {"namespace": freeze.namespace, "kept": KEPT})

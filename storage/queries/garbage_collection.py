@@ -29,7 +29,7 @@ def counts(db: ReadSnapshot) -> dict[str, int]:
 
 
 def count(tx: Transaction, kind: str, number: int) -> int:
-    """Add to the number of deleted rows of a kind; return the argument."""
+    """Add `number` to the count of deleted rows of a kind, and return `number`."""
     if number:
         tx.execute(_COUNT, {"kind": kind, "number": number})
     return number
@@ -102,8 +102,8 @@ def dead_jobs(db: ReadSnapshot, index: int, retained: int, most: int) -> list[Ke
 def forget_job(tx: Transaction, key: Key, most: int) -> tuple[bool, int]:
     """Delete a dead job with all its rows, or up to `most` rows of a large one.
 
-    Return whether it is complete, and the number of deleted rows. A partially deleted job never
-    runs again: see `jobs.definition_index`.
+    Return whether the deletion is complete, and the number of deleted rows. A partially deleted job
+    never runs again: see `jobs.definition_index`.
     """
     values = {"namespace": key[0], "id": key[1]}
     try:
@@ -168,7 +168,7 @@ _REMOVE_ALLOCATIONS = f"""
 def replaced_allocations(db: ReadSnapshot, before: int, retained: int, most: int) -> list[str]:
     """Return terminal allocations that were replaced or are no longer desired.
 
-    These are allocations unchanged since a time. Allocations beyond the newest `retained` of
+    These allocations have not changed since a time. Allocations beyond the newest `retained` of
     their job are also listed.
     """
     values = {"before": before, "kept": retained, "most": most}
@@ -267,7 +267,7 @@ def notifications_beyond(db: ReadSnapshot, before: int, retained: int, most: int
 
 
 def remove_notifications(tx: Transaction, ids: Iterable[str]) -> int:
-    """Delete notifications that are no longer to be sent."""
+    """Delete notifications whose delivery has ended."""
     removed = tx.execute(_REMOVE_NOTIFICATIONS, {"ids": _list(ids)})
     tx.touch("notifications")
     return count(tx, "notifications", removed)

@@ -16,7 +16,7 @@ def record_time(tx: Transaction, time: int) -> None:
 
 
 def index_at(db: ReadSnapshot, time: int) -> int:
-    """Return the index at a time, as far as it was recorded; 0 before that."""
+    """Return the recorded index at a time; 0 before the first record."""
     row = db.one(_AT, {"time": time})
     return int(row["last_index"]) if row else 0
 

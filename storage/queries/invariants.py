@@ -382,7 +382,7 @@ RULES = {
 def find_violations(db: ReadSnapshot) -> Iterator[str]:
     """Yield a description of each violation.
 
-    If rows cannot be read, only these are reported, because the rules also read them.
+    If rows cannot be read, only these rows are reported, because the rules would also read them.
     """
     unreadable = [f"documents can be read: {error}" for error in document_types.unreadable(db)]
     if unreadable:

@@ -89,7 +89,7 @@ def _row(row: sqlite3.Row) -> JobListingRow:
 def _in_order(
     page_request: PageRequest, restrictions: Iterable[str]
 ) -> tuple[str, str, dict[str, object]]:
-    """Return the WHERE and ORDER BY clauses of a page by namespace and ID, and their values."""
+    """Return WHERE and ORDER BY clauses of a page by namespace and ID, and the parameters."""
     conditions, values, least = list(restrictions), dict(page_request.values), page_request.prefix
     if page_request.namespace != "*":
         conditions.append("namespace = :namespace")
@@ -246,5 +246,5 @@ _ON_EVERY_NODE = """
 
 
 def on_every_node(db: ReadSnapshot) -> list[tuple[str, str]]:
-    """Return the namespace and ID of system and sysbatch jobs that may have or get allocations."""
+    """Return the keys of system and sysbatch jobs that may have or get allocations."""
     return [(row["namespace"], row["id"]) for row in db.all(_ON_EVERY_NODE)]

@@ -58,7 +58,7 @@ _SET_QUEUED = "UPDATE jobs SET queued = :queued WHERE namespace = :namespace AND
 
 
 def set_queued(tx: Transaction, namespace: str, job_id: str, queued: dict[str, int]) -> None:
-    """Set the number of unplaced allocations of each group; groups not named have none."""
+    """Set the number of unplaced allocations of each group; other groups have none."""
     row = tx.one(_QUEUED, {"namespace": namespace, "id": job_id})
     if row is None:
         return
@@ -155,7 +155,7 @@ def refresh_summary(tx: Transaction, namespace: str, job_id: str) -> None:
 
 
 def _note_end(tx: Transaction, row: Row) -> None:
-    """Record the end of a batch job for the jobs that follow it, if there are any."""
+    """Record the end of a batch job for the jobs that follow this job."""
     if runs.has_followers(tx, row["namespace"], row["id"], row["parent_id"]):
         from storage.queries import triggers  # imported late: few jobs follow others
 
@@ -179,7 +179,7 @@ def _numbers(summary: str) -> GroupSummary:
 
 
 def has_allocations(row: Row) -> bool:
-    """Return whether a job has allocations by its summary; also if the summary cannot be read."""
+    """Return whether the summary of a job counts allocations; true if it cannot be read."""
     counts = _summarize(row["summary"])
     return counts is None or msgspec.structs.replace(counts, queued=0) != GroupSummary()
 

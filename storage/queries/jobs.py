@@ -95,10 +95,10 @@ def _head(row: sqlite3.Row) -> JobHead:
 
 
 class _Decoded:
-    """The long definitions that were decoded last.
+    """A cache of the long definitions that were decoded last.
 
-    A job of a thousand groups takes 7 ms to decode. Each decision, start and end of its
-    tasks reads it, and the same version never changes.
+    A job of a thousand groups takes 7 ms to decode. Each decision, task start and task end reads
+    the definition, and a version never changes.
     """
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ _DECODED = _Decoded()
 def _in_pieces(document: str) -> Job | None:
     """Return the job of a long definition, whose groups are decoded one by one.
 
-    None for a shorter definition, and for one that cannot be read.
+    Return None for a shorter definition and for an unreadable one.
     """
     if len(document) <= loop_share.AT_ONCE:
         return None
@@ -329,9 +329,9 @@ _FREEZE_STATE = """
 def append_version(tx: Transaction, job: Job, *, is_held: bool = False) -> Job:
     """Store `job` as the newest version; return it with version number and indexes.
 
-    `submit_time` and `stable` do not change. The store sets version and indexes. The caller calls
-    `settle` after its other changes. A job that is `is_held` is queued until other children of its
-    parent end; a newer version is not.
+    `submit_time` and `stable` are stored as given. The store sets version and indexes. The caller
+    calls `settle` after its other changes. A job that is `is_held` is queued until other children
+    of its parent end; a newer version is not.
     """
     row = job_status.load_summary(tx, job.namespace, job.id)
     queued = dict.fromkeys((group.name for group in job.task_groups or ()), 0)
@@ -411,7 +411,7 @@ def author_of(db: ReadSnapshot, namespace: str, job_id: str, version: int) -> st
 
 
 def listing_of(job: Job) -> JobListing:
-    """Return the listing values of a job that only a new version changes."""
+    """Return the listing values of a job, which only a new version changes."""
     return JobListing(
         id=job.id,
         parent_id=job.parent_id,

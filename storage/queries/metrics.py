@@ -69,7 +69,7 @@ def killed_for_memory(db: ReadSnapshot, allocation_id: str, task: str) -> int:
 
 
 def summaries(db: ReadSnapshot) -> list[tuple[str, JobCounts]]:
-    """Return the parent and the summary of each job, of children only if they are active."""
+    """Return the parent and the summary of each job; of child jobs, only the active ones."""
     return list(readable(db, (row for row in db.all(_SUMMARIES) if row["summary"]), _summary))
 
 

@@ -32,7 +32,7 @@ _ADD = """
 
 
 class NewChild(msgspec.Struct, frozen=True, kw_only=True):
-    """The values in which the children of a job differ."""
+    """The values of a child that differ from those of other children of its job."""
 
     id: str
     meta: Mapping[str, str] | None
@@ -119,7 +119,7 @@ class ChildRows:
 
     @staticmethod
     def fit(parent: Job) -> bool:
-        """Return whether the children of a job are simple enough: nothing but them runs."""
+        """Return whether the children of a job are simple enough for this module."""
         return parent.periodic is None and parent.type != JobType.SYSTEM
 
     def document(self, child: NewChild) -> bytes:

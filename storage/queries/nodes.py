@@ -41,7 +41,7 @@ class UnreadableNode(NamedTuple):
 
 
 class _Told(msgspec.Struct, rename="pascal"):
-    """The payload of an event about a node."""
+    """The part of a node event's payload that has the node."""
 
     node: Node
 

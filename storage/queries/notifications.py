@@ -160,10 +160,10 @@ def queue_job_notification(
 ) -> None:
     """Queue a notification about a failure, or a success after a failure, if the job requests it.
 
-    `row` is the job's before the change. Either it has just `ended`, or another allocation
-    `failed`, or all desired ones run (`runs`). Batch jobs are judged at their end, by allocations
-    that were not replaced; service jobs by each failing allocation. Stopping allocations do not
-    fail. For children, the parent's history decides whether a success follows a failure.
+    `row` is the job's before the change. The job has just `ended`, another allocation `failed`, or
+    all desired allocations run (`runs`). Batch jobs are evaluated at their end, by allocations that
+    were not replaced. Service jobs are evaluated at each failing allocation. Stopping allocations
+    do not fail. For children, the parent's history decides whether a success follows a failure.
     """
     key = {"namespace": row["namespace"], "id": row["id"]}
     if row["stop"] or row["launches_children"]:
@@ -188,7 +188,7 @@ def queue_job_notification(
 
 
 class _Result(NamedTuple):
-    """The result of a job; `time` is that of its end in nanoseconds."""
+    """The result of a job; `time` is its end in nanoseconds."""
 
     failed: bool
     reason: str
@@ -386,7 +386,7 @@ def _from(row: sqlite3.Row) -> Notification:
 
 
 def due(db: ReadSnapshot, now: int, most: int) -> list[Notification]:
-    """Return the notifications due on the channels of jobs: for each channel, the oldest ones."""
+    """Return the notifications that are due on the channels of jobs, the oldest per channel."""
     found = [
         db.one(_FIRST, {"namespace": row["namespace"], "job_id": row["job_id"], "now": now})
         for row in db.all(_DUE, {"now": now, "most": most})

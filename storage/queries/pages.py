@@ -28,7 +28,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyRange(msgspec.Struct, frozen=True):
-    """The keys of a list: those after a key, up to a number; a negative number means all."""
+    """A part of a list of keys: up to `most` keys after `after`; a negative `most` means all."""
 
     after: str = ""
     most: int = -1
@@ -104,7 +104,7 @@ _NAMESPACES = "SELECT name FROM namespaces WHERE name >= '' ORDER BY name"
 
 
 def by_namespace(db: ReadSnapshot, page_request: PageRequest) -> Iterator[PageRequest]:
-    """Yield equivalent queries for each namespace, in the order of namespaces.
+    """Yield an equivalent query for each namespace, in the order of namespaces.
 
     Names with a common prefix are not adjacent across namespaces.
     """

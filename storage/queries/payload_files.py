@@ -180,14 +180,14 @@ def touch(tx: Transaction, namespace: str, digest: str, now: int) -> None:
 def retire(tx: Transaction, namespace: str, digest: str, before: int) -> bool:
     """Mark a file as incomplete if nothing uses it and it is unchanged since `before`.
 
-    Return whether this is so. No dispatch can use the file afterwards.
+    Return whether the file was marked. No dispatch can use a marked file.
     """
     values = {"namespace": namespace, "digest": digest, "before": before}
     return tx.execute(_RETIRE, values) > 0
 
 
 def remove(tx: Transaction, namespace: str, digest: str) -> None:
-    """Delete a file whose content is gone; mark it as incomplete if a job uses it."""
+    """Delete the row of a file whose content is lost; if a job uses it, mark it as incomplete."""
     values = {"namespace": namespace, "digest": digest}
     if not tx.execute(_REMOVE, values):
         tx.execute(_SET_INCOMPLETE, values)

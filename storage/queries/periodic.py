@@ -95,9 +95,9 @@ _SET_PAUSED = """
 
 
 def sync_schedule(tx: Transaction, job: Job) -> None:
-    """Start or stop following the schedule of a job with a new version.
+    """Start, continue or stop the schedule of a job with a new version.
 
-    If the schedule is unchanged, it continues: undecided slots are decided for the new version.
+    An unchanged schedule continues, and undecided slots are decided for the new version.
     """
     key = {"namespace": job.namespace, "job_id": job.id}
     if job.periodic is None:
@@ -125,7 +125,7 @@ def _record_unschedulable(tx: Transaction, job: Job, slot: int, reason: str) -> 
 
 
 def is_followed(job: Job) -> bool:
-    """Return whether a job launches children by its schedule now."""
+    """Return whether the schedule of a job is active."""
     return job.periodic is not None and job.periodic.enabled and not job.stop
 
 
@@ -293,7 +293,7 @@ def add_slot(tx: Transaction, namespace: str, job_id: str, slot: Slot) -> None:
 
 
 def extend(tx: Transaction, namespace: str, job_id: str, slot: Slot) -> None:
-    """Store the outcome of a slot with that of the newest one, if it is the same."""
+    """Merge the outcome of a slot into the newest stored outcome if both are the same."""
     key = {"namespace": namespace, "job_id": job_id}
     values = {**msgspec.structs.asdict(slot), **key, "index": tx.index}
     if tx.execute(_EXTEND, values):

@@ -154,9 +154,9 @@ _OLD = """
 def put(tx: Transaction, run: FlowRun, before: FlowRun | None) -> None:
     """Store a run; `before` is the stored one, None for a new run.
 
-    If an earlier job with the same ID was purged, the attempts of a run follow those of its runs.
-    Otherwise the followers of the job would ignore the end. A follower may name the job again only
-    while the run is active, so this is also decided at the end.
+    If an earlier job with the same ID was purged, attempts continue after those of its runs.
+    Otherwise the followers of the job would ignore the end of the run. A follower may name the job
+    again only while the run is active, so this is also decided at the end.
     """
     ends = run.status.has_ended and (before is None or not before.status.has_ended)
     if before is None or ends:
@@ -190,7 +190,7 @@ def _parent(tx: Transaction, run: FlowRun) -> str:
 
 
 def _note_end(tx: Transaction, run: FlowRun) -> None:
-    """Record the end of a run for the jobs that follow its job, if there are any."""
+    """Record the end of a run for the jobs that follow its job."""
     parent_id = _parent(tx, run)
     if not has_followers(tx, run.namespace, run.job_id, parent_id):
         return
@@ -454,7 +454,7 @@ _APPROVALS = """
 
 
 def approvals(db: ReadSnapshot, run: FlowRun) -> dict[str, int]:
-    """Return how many different people have approved each step, in its current attempt."""
+    """Return the number of people that approved the current attempt, by step."""
     key = _key(run)
     return {row["step"]: row["number"] for row in db.all(_APPROVALS, key)}
 
@@ -566,7 +566,7 @@ def put_outputs(
 ) -> None:
     """Store the outputs of tasks, and delete those of earlier allocations of the element.
 
-    With `is_replaced`, the outputs of another allocation are newer and stay.
+    With `is_replaced`, existing outputs of another allocation are newer and stay.
     """
     key = {**_key(run), "step": step, "element": element}
     before = tx.one(_OUTPUTS_OF_ELEMENT, key)
@@ -715,7 +715,7 @@ def queues_of_job(db: ReadSnapshot, namespace: str, job_id: str) -> list[str]:
 
 
 def free_slots(tx: Transaction, run: FlowRun, step: str) -> None:
-    """Free all slots of a step, which no longer waits for any."""
+    """Free all slots of a step, and end its wait for slots."""
     key = {**_key(run), "step": step}
     names = [row["name"] for row in tx.all(_STEP_QUEUES, key)]
     if names:

@@ -81,7 +81,7 @@ _FILTERS = {
 
 
 class _Scaled(msgspec.Struct, rename="pascal"):
-    """The part of a definition that has scaling policies."""
+    """The part of a job definition that contains scaling policies."""
 
     task_groups: "list[_ScaledGroup] | None" = None
 

@@ -1,4 +1,4 @@
-"""The versions of a job that something stored can still show. Use a thread: events are searched."""
+"""The versions of a job to which stored objects refer. Call in a thread: events are searched."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from storage.read_pool import ReadSnapshot
 
 
 class PresentVersions(NamedTuple):
-    """The versions of a job that itself and its allocations have; without the job, index 0."""
+    """The versions of a job and of its allocations; `index` is 0 if the job does not exist."""
 
     create_index: int
     versions: frozenset[int]

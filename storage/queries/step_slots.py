@@ -1,8 +1,8 @@
 """Slots of queues that steps hold or await. Imported late: few workflows have queues of steps.
 
 A step has one row for each of its queues; the rows differ only in the name. So the slots in use are
-the sum over the rows of a queue, and nothing else counts them. The rows go with the step, in the
-write that ends it, lets it wait again, or deletes its job.
+the sum over the rows of a queue. The rows are deleted in the write that ends the step, lets it wait
+again, or deletes its job.
 """
 
 import sqlite3
@@ -85,7 +85,7 @@ _FIELDS = tuple(name for name in StepSlots.__struct_fields__ if name != "names")
 
 
 def first(db: ReadSnapshot, key: Key) -> StepSlots | None:
-    """Return the step that waits for slots of a queue before all others; None if none waits."""
+    """Return the first step that waits for slots of a queue, or None."""
     row = db.one(_WAITING, {"namespace": key[0], "name": key[1], "most": 1})
     if row is None:
         return None
@@ -94,7 +94,7 @@ def first(db: ReadSnapshot, key: Key) -> StepSlots | None:
 
 
 def waits_behind(db: ReadSnapshot, run: FlowRun, name: str) -> dict[str, int]:
-    """Return how many steps wait for a queue before each step of a run that waits."""
+    """Return the number of steps ahead of each waiting step of a run, by step name."""
     key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
     return {row["step"]: row["before"] for row in db.all(_BEFORE, {**key, "name": name})}
 

@@ -168,7 +168,7 @@ def desired_counts(
 
 
 def overtime(db: ReadSnapshot, namespace: str, job_id: str, version: int) -> dict[bool, int]:
-    """Return how many desired allocations their `max_run_duration` ended, by `is_current`."""
+    """Return the number of desired allocations that `max_run_duration` ended, by `is_current`."""
     values = {"namespace": namespace, "job_id": job_id, "version": version}
     return {bool(row["is_current"]): row["number"] for row in db.all(_OVERTIME, values)}
 

@@ -152,7 +152,7 @@ _WANTS = {
 class EndedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run that has just ended. A job that is not a workflow has a run for each version.
 
-    `index` is that of the write in which its last task ended.
+    `index` is the index of the write in which its last task ended.
     """
 
     namespace: str
@@ -309,7 +309,7 @@ def note_job_end(tx: Transaction, row: sqlite3.Row) -> None:
 
 
 def _attempt(tx: Transaction, row: sqlite3.Row, end: dict[str, Any]) -> int:
-    """Return the number of an end among those of its version; 0 if it was noted already.
+    """Return the number of an end among the ends of its version; 0 if the end is already noted.
 
     Only new allocations end a version again, for example after a forced reschedule. A sysbatch job
     runs on each new node; it has ended again only with another result.
@@ -387,7 +387,7 @@ def _trigger(row: sqlite3.Row) -> JobTrigger:
 
 
 def undecided(db: ReadSnapshot, most: int) -> list[JobTrigger]:
-    """Return the oldest ended runs about which nothing is decided."""
+    """Return the oldest ended runs without a decision."""
     return [_trigger(row) for row in db.all(_UNDECIDED, {"most": most})]
 
 
@@ -397,7 +397,7 @@ def expired(db: ReadSnapshot, now: int, most: int) -> list[JobTrigger]:
 
 
 def next_expiry(db: ReadSnapshot) -> int | None:
-    """Return when the next ended run has waited too long; None if none waits."""
+    """Return when the wait of the next ended run expires; None if none waits."""
     row = db.one(_NEXT_EXPIRY)
     return row["at"] if row else None
 
@@ -409,7 +409,7 @@ def find(db: ReadSnapshot, trigger_id: int) -> JobTrigger | None:
 
 
 def waiting(db: ReadSnapshot, namespace: str, job_id: str, value: str) -> list[JobTrigger]:
-    """Return the ended runs that wait at a follower for others with a value, oldest first."""
+    """Return the ended runs with a value that wait at a follower for other runs, oldest first."""
     key = {"namespace": namespace, "job_id": job_id, "value": value}
     return [_trigger(row) for row in db.all(_WAITING, key)]
 

@@ -57,7 +57,7 @@ def of_owner(
 
 
 def within(db: ReadSnapshot, step: int, begin: int, end: int) -> Blocks:
-    """Return all blocks that begin within a time."""
+    """Return all blocks that begin within a period."""
     return _blocks(db, _WITHIN, {"step": step, "begin": begin, "end": end})
 
 

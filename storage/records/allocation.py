@@ -203,7 +203,7 @@ class AllocatedResources(Record, frozen=True, kw_only=True):
 
     @property
     def disk(self) -> int:
-        """Return the disk in MB."""
+        """Return the disk limit in MB."""
         return self.shared.disk_mb
 
     def ports_of(self, task: str) -> Iterator[AllocatedPort]:
@@ -258,7 +258,7 @@ class Placement(Record, frozen=True, kw_only=True):
 
 
 class RescheduleEvent(Record, frozen=True, kw_only=True):
-    """An earlier failure that this allocation replaces."""
+    """One reschedule: the earlier, failed allocation and the time of its replacement."""
 
     reschedule_time: int
     prev_alloc_id: str
@@ -371,7 +371,7 @@ class Allocation(Record, frozen=True, kw_only=True):
 
     @property
     def has_succeeded(self) -> bool:
-        """Return whether its tasks have ended on their own, without a failure."""
+        """Return whether all tasks completed without a failure or a time limit."""
         return self.client_status == ClientStatus.COMPLETE and not self.is_overtime
 
     @property

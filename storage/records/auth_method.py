@@ -207,7 +207,7 @@ class BindingRuleView(BindingRuleStub, frozen=True, kw_only=True):
 
 
 def method_stub(method: AuthMethod) -> AuthMethodStub:
-    """Return a method as an entry of a list."""
+    """Return a method in listing form."""
     return AuthMethodStub(
         name=method.name,
         type=method.type,
@@ -219,7 +219,7 @@ def method_stub(method: AuthMethod) -> AuthMethodStub:
 
 
 def method_view(method: AuthMethod) -> AuthMethodView:
-    """Return a method in full."""
+    """Return a method with all its fields."""
     return AuthMethodView(
         **msgspec.structs.asdict(method_stub(method)),
         token_locality=method.token_locality,
@@ -239,7 +239,7 @@ def _config_view(config: AuthMethodConfig) -> AuthMethodConfigView:
 
 
 def rule_stub(rule: BindingRule) -> BindingRuleStub:
-    """Return a rule as an entry of a list."""
+    """Return a rule in listing form."""
     return BindingRuleStub(
         id=rule.id,
         description=rule.description,
@@ -251,7 +251,7 @@ def rule_stub(rule: BindingRule) -> BindingRuleStub:
 
 
 def rule_view(rule: BindingRule) -> BindingRuleView:
-    """Return a rule in full."""
+    """Return a rule with all its fields."""
     return BindingRuleView(
         **msgspec.structs.asdict(rule_stub(rule)),
         selector=rule.selector,

@@ -50,7 +50,7 @@ _MOST_DIGITS = 308  # of a number: the maximum of floating point
 
 
 class RecordShape:
-    """Marks a `Document` field that is checked like a record without becoming one."""
+    """Marks a `Document` field that is checked like a record but stays a dictionary."""
 
     def __init__(self, record: type[msgspec.Struct]) -> None:
         self.record = record
@@ -84,7 +84,7 @@ def decode(record: type[T], body: bytes, unknown: list[str] | None = None) -> T:
 
 
 def _note_unknown(key: str, value: object, path: str) -> None:
-    """Record an ignored field, unless it is empty, as clients often send those."""
+    """Record an ignored field, unless it is empty, because clients often send empty fields."""
     unknown = _unknown.get()
     if unknown is None or key in SERVERS_OWN or says_nothing(value):
         return
@@ -122,7 +122,7 @@ def parse(body: bytes) -> object:
         value = json_steps.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if len(body) > _MOST_READ_SLOWLY:
-            raise Malformed(f"the body is not JSON: {error}") from error
+            raise Malformed(f"the body is not valid JSON: {error}") from error
         # Invalid, or rarely a value followed by other text: the slow parser distinguishes.
         value = _first_value(body)
     if _too_deep(value, MAX_DEPTH):
@@ -153,7 +153,7 @@ def has_more_values(body: bytes, most: int) -> bool:
 def may_have_more_values(body: bytes, most: int) -> bool:
     """Return whether a JSON body may have more than `most` values; signs in texts count too.
 
-    It takes 1 ms for a megabyte of any content, so it suits documents of other servers.
+    The check takes 1 ms for a megabyte of any content, so it suits documents of other servers.
     """
     return _separators(body, 0, len(body)) >= most
 
@@ -161,7 +161,7 @@ def may_have_more_values(body: bytes, most: int) -> bool:
 def _separators(body: bytes, start: int, end: int) -> int:
     """Return how many values begin in a part of a body.
 
-    A value after a colon follows one of these.
+    A value after a colon is not counted, because its key is.
     """
     return sum(
         body.count(sign, first, min(first + _COUNTED_AT_ONCE, end))
@@ -188,7 +188,7 @@ def _first_value(body: bytes) -> object:
 
 
 class _Beyond(str):
-    """The text of a number that is out of range."""
+    """A number that is out of range, as its text."""
 
     __slots__ = ()
 
@@ -268,7 +268,7 @@ def job_document(job: Job) -> str:
 
 
 def job_builtins(job: Job) -> Document:
-    """Return the same definition as an object."""
+    """Return the definition of `job_document` as a dictionary."""
     document: Document = msgspec.to_builtins(job)
     for name in HEAD_FIELDS:
         del document[name]

@@ -31,7 +31,7 @@ class RunQueue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueEntry(Record, frozen=True, kw_only=True):
-    """A run that holds slots of a queue, or waits for them; or a `step` of the run.
+    """A run, or a `step` of a run, that holds slots of a queue or waits for slots.
 
     A step can hold slots for some elements and wait for others, and then has two entries. `arrived`
     is the index of the write in which the run or step requested slots. `since` is when it reached

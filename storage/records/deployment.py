@@ -64,5 +64,5 @@ class Deployment(Record, frozen=True, kw_only=True):
 
     @property
     def active(self) -> bool:
-        """Return whether the deployment is active."""
+        """Return whether the deployment is active: not completed, failed or canceled."""
         return self.status in ACTIVE

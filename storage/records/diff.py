@@ -35,7 +35,7 @@ class ObjectDiff(Record, frozen=True, kw_only=True):
 
 
 class TaskDiff(Record, frozen=True, kw_only=True):
-    """A task."""
+    """The differences of one task."""
 
     type: DiffType
     name: str
@@ -45,7 +45,7 @@ class TaskDiff(Record, frozen=True, kw_only=True):
 
 
 class TaskGroupDiff(Record, frozen=True, kw_only=True):
-    """A task group; `updates` counts its allocations by their treatment in a plan."""
+    """The differences of one group; `updates` counts allocations by their treatment in a plan."""
 
     type: DiffType
     name: str
@@ -56,7 +56,7 @@ class TaskGroupDiff(Record, frozen=True, kw_only=True):
 
 
 class JobDiff(Record, frozen=True, kw_only=True):
-    """A whole job: changed fields and blocks, and all groups before or after."""
+    """The differences of a job: changed fields and blocks, and all groups before or after."""
 
     type: DiffType
     id: str

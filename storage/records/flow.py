@@ -42,7 +42,7 @@ class GraphStep(Record, frozen=True, kw_only=True):
 
 
 class GraphEdge(Record, frozen=True, kw_only=True):
-    """A need: the step `to` waits for the step `source`, or each element for its counterpart."""
+    """A need: the step `to` waits for the step `source`, or each element for the same element."""
 
     source: str
     to: str
@@ -147,10 +147,10 @@ class StepOutputs(Record, frozen=True, kw_only=True):
 class FlowRun(Record, frozen=True, kw_only=True):
     """A run of a workflow: the job's version, and its state.
 
-    `began` and `ended` are nanoseconds since the epoch; `ended` is 0 until then. `trigger` is that of
-    the evaluation that started the run. With `cleans_up`, the run is canceled, but its steps
-    for every end still run. At `deadline`, in nanoseconds since the epoch, the run times out, or its
-    steps for every end are stopped; 0 for never.
+    `began` and `ended` are nanoseconds since the epoch; `ended` is 0 until the end. `trigger` is
+    that of the evaluation that started the run. With `cleans_up`, the run is canceled, but its
+    steps for every end still run. At `deadline`, in nanoseconds since the epoch, the run times out,
+    or its steps for every end are stopped; 0 for never.
     """
 
     namespace: str
@@ -200,9 +200,9 @@ class RunStepView(RunStep, frozen=True, kw_only=True):
     """A step as the API shows it.
 
     `level` and `needs` are those of the graph. `waits_for` has the needs that have not ended.
-    At `until`, in nanoseconds since the epoch, the step begins, its gate decides on its own, or the
-    step is too late; 0 for never.
-    `queues` are those in which the step holds slots or waits for some.
+    `until` is the time in nanoseconds since the epoch at which the step begins, its gate decides
+    automatically, or the step is too late; 0 means never. `queues` are those in which the step
+    holds slots or waits for some.
     """
 
     level: int
@@ -285,7 +285,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Beyond(StrEnum):
-    """The treatment of a run that finds no free slot."""
+    """The overflow policy of a queue: the treatment of a run that finds no free slot."""
 
     QUEUE = "queue"  # it waits
     SKIP = "skip"  # it is canceled

@@ -23,9 +23,10 @@ class Strength(StrEnum):
 class Freeze(Record, frozen=True, kw_only=True):
     """A freeze of a namespace, or of all (`*`).
 
-    `jobs` is a pattern of job IDs, in which `*` matches any text, and `queue` the name of a queue of
-    runs; both are empty for all jobs. Times are in nanoseconds since the epoch. `until` is 0 without
-    a limit, `ended` until the end. `person` made it, and `ended_by` ended it; both may be empty.
+    `jobs` is a pattern of job IDs, in which `*` matches any text, and `queue` the name of a queue
+    of runs; both are empty for all jobs. Times are in nanoseconds since the epoch. `until` is 0
+    without a limit, `ended` until the end. `person` created the freeze, and `ended_by` ended it;
+    both may be empty.
     """
 
     id: str

@@ -11,7 +11,7 @@ _LINE_ENDS = b"\r\n"
 
 
 def decode_base64(text: str) -> bytes:
-    """Decode a base64 text. Raises `Malformed` with Go's text."""
+    """Decode a base64 text. Raises `Malformed` with Go's error text."""
     raw = text.encode()
     try:
         return base64.b64decode(raw.translate(None, _LINE_ENDS), validate=True)

@@ -68,7 +68,7 @@ NO_BRIDGE = "bridge.unavailable"
 
 
 class NodeNetwork(SparseRecord, frozen=True, kw_only=True):
-    """An address of the node for ports, or a network mode that it offers."""
+    """An address of the node for ports, or a network mode that the node offers."""
 
     mode: str
     device: str = ""

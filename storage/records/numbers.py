@@ -1,7 +1,7 @@
 """Parse integers of any length. No I/O.
 
-Python refuses to parse more than 4300 digits because that takes long, and raises a different error. A
-number of that length only needs to be out of every range.
+Python refuses to parse more than 4300 digits because that takes long, and raises a different error.
+A number of that length only needs to be rejected as out of range.
 """
 
 _MOST_DIGITS = 40  # 64 bits have 20; a longer number is too large

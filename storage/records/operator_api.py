@@ -64,7 +64,7 @@ class SchedulerConfigUpdated(Record, frozen=True, kw_only=True):
 class ConfinementRule(Record, frozen=True, kw_only=True):
     """A restriction of a process or node, and whether it is enforced.
 
-    The reason is the mechanism, or why it is not enforced.
+    `reason` is the mechanism of an enforced restriction, or why it is not enforced.
     """
 
     rule: str
@@ -93,7 +93,7 @@ class ConfinementShown(Record, frozen=True, kw_only=True):
 
 
 class FaultShown(Record, frozen=True, kw_only=True):
-    """A unit of the daemon's work whose last attempt failed."""
+    """A fault: a unit of the daemon's work whose last attempt failed."""
 
     kind: str
     key: str

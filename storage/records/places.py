@@ -11,7 +11,7 @@ _SHARED = "alloc/data"
 
 
 def may_be_filled(path: str, task: str) -> bool:
-    """Return whether artifacts of a task may be installed at the normalized `path`."""
+    """Return whether artifacts of a task may be installed at `path`, which is normalized."""
     allowed_paths = (*(f"{task}/{name}" for name in _OWN), _SHARED)
     return any(path == allowed or path.startswith(f"{allowed}/") for allowed in allowed_paths)
 

@@ -25,7 +25,7 @@ class Registration(Record, frozen=True, kw_only=True):
 
 
 class ServiceAddress(msgspec.Struct, frozen=True):
-    """A registration, and whether its checks pass; None without a result."""
+    """A registration, and whether its checks pass; None until there is a result."""
 
     registration: Registration
     ready: bool | None

@@ -58,7 +58,7 @@ class RunCalendar(Record, frozen=True, kw_only=True):
 class RunsLine(Record, frozen=True, kw_only=True):
     """A summary of a job's children; `recent` holds the results of the last ten, newest first.
 
-    `strip` holds those of the last fifty if requested, including stopped ones.
+    `strip` holds the results of the last fifty if requested, including stopped ones.
     """
 
     last_result: str = ""

@@ -22,7 +22,7 @@ class UsageMetric(StrEnum):
     RECEIVED = "r"
     SENT = "s"
     RESTARTS = "x"  # within the step
-    ALLOCATIONS = "n"  # running ones
+    ALLOCATIONS = "n"  # number of running allocations
 
 
 # Memory and disk are compared with a limit, so the highest of several samples counts.
@@ -31,7 +31,7 @@ _HIGHEST = frozenset({UsageMetric.MEMORY, UsageMetric.DISK, UsageMetric.ALLOCATI
 _MOST = 255  # of a packed sample
 
 Values = list[int | None]
-UsageBlock = Mapping[UsageMetric, Values]  # all values of a block have the same length
+UsageBlock = Mapping[UsageMetric, Values]  # values of a block, which all have the same length
 UsageSamples = Mapping[UsageMetric, int]
 
 

@@ -29,7 +29,7 @@ async def test_snapshot_of_a_running_store_contains_all_writes(
 async def test_an_existing_file_is_not_overwritten(store: Store, tmp_path: Path) -> None:
     target = tmp_path / "copy"
     target.write_text("precious")
-    with pytest.raises(Refused, match="exists already"):
+    with pytest.raises(Refused, match="already exists"):
         save(tmp_path, target)
     assert target.read_text() == "precious"
 
@@ -100,10 +100,12 @@ def changed(directory: Path, statement: str) -> Path:
 def test_snapshot_with_another_schema_is_refused(statement: str, name: str, tmp_path: Path) -> None:
     file = changed(tmp_path, statement)
     for act in (inspect, lambda file: restore(file, tmp_path / "home")):
-        with pytest.raises(StorageUnusable, match=f"another schema than version .*: {name}"):
+        with pytest.raises(
+            StorageUnusable, match=f"the schema of .* differs from version .*: {name}"
+        ):
             act(file)
     assert not (tmp_path / "home" / FILE_NAME).exists()
-    assert check(file.parent)[0].endswith(f"{name} differs")
+    assert check(file.parent)[0].endswith(f": {name}")
 
 
 def test_snapshot_without_its_first_row_is_refused(tmp_path: Path) -> None:

@@ -287,5 +287,5 @@ def test_long_invalid_body_is_refused_quickly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(go_json, "end_of_first_value", None)
-    with pytest.raises(Malformed, match="the body is not JSON: "):
+    with pytest.raises(Malformed, match="the body is not valid JSON: "):
         parse(b'"' + b"a" * 2_000_000 + b'" x')
