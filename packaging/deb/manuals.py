@@ -26,13 +26,13 @@ _FILES = {
 
 
 def escaped(text: str) -> str:
-    """Return text as it is, for the formatter of manual pages."""
+    """Return text, escaped for the formatter of manual pages."""
     plain = text.replace("\\", "\\(rs").replace("-", "\\-").replace("`", "")
     return re.sub(r"^([.'])", r"\\&\1", plain, flags=re.MULTILINE)
 
 
 def page(title: str, section: int, parts: dict[str, str]) -> str:
-    """Return a page of these parts, of which the empty ones are left out."""
+    """Return a page with the non-empty parts."""
     head = f'.TH {title.upper()} {section} "" "Steward {VERSION}" "Steward"\n'
     return head + "".join(f".SH {name}\n{text}\n" for name, text in parts.items() if text)
 
@@ -49,7 +49,7 @@ def commands(
 
 
 def of_command(command: click.Command, context: click.Context) -> str:
-    """Return the page of a command."""
+    """Return the manual page of a command."""
     words = context.command_path
     first, _, rest = (command.help or "").strip().partition("\n\n")
     name = words.replace(" ", "-")
@@ -98,7 +98,7 @@ def _terms(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def of_settings(document: str) -> str:
-    """Return the page of the settings."""
+    """Return the manual page of the settings file."""
     return page(
         "steward.toml",
         5,
@@ -120,7 +120,7 @@ def of_settings(document: str) -> str:
 
 
 def main(target: Path, document: Path) -> None:
-    """Write all pages."""
+    """Write all manual pages."""
     cli = command_line()
     top = click.Context(cli, info_name="steward", help_option_names=["-h", "--help"])
     for command, context in commands(cli, top):

@@ -17,7 +17,7 @@ from daemon.config.settings import FIELDS
 
 _ROW = re.compile(r"^\| `(\w+)` \| (.+) \| (.+) \|$", re.MULTILINE)
 _LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
-# Of the command line alone: a daemon that is set up as a service is none for development.
+# Only for the command line: a daemon that runs as a service is not in development mode.
 _ELSEWHERE = {"dev", "dev_cloud", "dev_cloud_port", "acl", "ask_passphrase"}
 _HEAD = """\
 # Settings of the agent: see steward.toml(5). Commented settings show the defaults. After a change:
@@ -54,7 +54,7 @@ def _toml(field: msgspec.structs.FieldInfo) -> str:
 
 
 def commented(document: str) -> str:
-    """Return the file."""
+    """Return the text of the example file."""
     parts = [_HEAD]
     for setting in settings(document):
         default = (

@@ -216,7 +216,7 @@ def run(command: str, address: str, directory: Path) -> Iterator[tuple[float, st
 
 
 def picture(frames: Sequence[Frame], duration: float) -> str:
-    """Return the SVG: one element for each row and time in which the row does not change."""
+    """Return the SVG: one element for each row and each period in which the row is unchanged."""
     elements: list[str] = []
     times: dict[tuple[float, float], str] = {}
     for number in range(ROWS):

@@ -1,4 +1,4 @@
-"""The pages of the reference that are made of the program itself, when the documentation is built.
+"""The reference pages that are generated from the program when the documentation is built.
 
 mkdocs calls `on_files` and `on_page_markdown`; `pages` needs nothing but Steward.
 """
@@ -108,7 +108,7 @@ def _options(command: click.Command, context: click.Context) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """Return the paragraphs of a help, with nothing in them that Markdown would take for its own."""
+    """Return the paragraphs of a help text, escaped for Markdown."""
     paragraphs = (" ".join(part.split()) for part in text.strip().split("\n\n"))
     return re.sub(r"([<>*_\[\]{}])", r"\\\1", "\n\n".join(paragraphs))
 

@@ -12,11 +12,11 @@ from daemon.jobspec.steward_meta.check import EXTENSIONS
 
 FILE = Path(__file__).parents[2] / "daemon/ui/static/job-keys.json"
 _PLACES = {"job": "job", "group": "task group", "task": "task"}
-_FREE = -1  # the shape of a block with any names
+_FREE = -1  # number of the shape of a block with arbitrary names
 
 
 class _Shapes:
-    """The shapes of blocks by number. Equal blocks share one."""
+    """The shapes of blocks by number. Equal blocks share one shape."""
 
     def __init__(self) -> None:
         self.found: list[dict[str, object]] = []
@@ -55,7 +55,7 @@ def _own_keys(around: str) -> list[str]:
 
 
 def text() -> str:
-    """Return the file."""
+    """Return the text of the generated file."""
     shapes = _Shapes()
     job = shapes.number(JOB, "job")
     root = {"a": [], "b": {"job": job, "variable": len(shapes.found) + 1}}

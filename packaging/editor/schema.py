@@ -58,7 +58,7 @@ def _strict(name: str, part: Schema) -> Schema:
 
 
 def text() -> str:
-    """Return the file."""
+    """Return the text of the generated file."""
     return msgspec.json.format(msgspec.json.encode(schema())).decode() + "\n"
 
 

@@ -19,7 +19,7 @@ UNAVAILABLE = 69
 
 
 def main(program: str, bill: str, project: str) -> int:
-    """Query both. A finding outweighs a failed query."""
+    """Audit both lists. An advisory takes precedence over a failed query."""
     found = [
         audit(program, "shipped packages", shipped(json.loads(Path(bill).read_text()))),
         audit(program, "minimum versions", oldest(tomllib.loads(Path(project).read_text()))),

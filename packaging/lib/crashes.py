@@ -16,7 +16,7 @@ TIME_LIMIT = re.compile(r"([\w.]+\.)?(TooSlowError|TookTooLong)\b")
 
 
 def broken(results: Path) -> list[str]:
-    """Return the names of the tests, each with its module."""
+    """Return the tests that failed for another reason than a timeout, each with its module."""
     cases = ElementTree.parse(results).iter("testcase")  # noqa: S314  # by our own pytest
     ours = [case for case in cases if case.get("classname", "").startswith(TESTS)]
     return [

@@ -58,7 +58,7 @@ def run(command: list[str], seconds: int) -> int:
 
     def stop(_: int, __: object) -> None:
         nonlocal is_late
-        # Not `main.send_signal`, which would take the exit status that the loop below waits for.
+        # `main.send_signal` would take the exit status that the loop below waits for.
         with suppress(ProcessLookupError):  # it has just ended
             os.kill(main.pid, signal.SIGKILL if is_late else signal.SIGINT)
         is_late = True
@@ -73,7 +73,7 @@ def run(command: list[str], seconds: int) -> int:
             main.returncode = 0  # it has been waited for
             code = os.waitstatus_to_exitcode(status)
             if is_late:
-                print(f"timeout: the command has not ended within {seconds} s", file=sys.stderr)
+                print(f"timeout: the command did not end within {seconds} s", file=sys.stderr)
                 return LATE
             return code if code >= 0 else 128 - code
 

@@ -1,9 +1,9 @@
-"""Make `daemon/confinement/calls.py`: the numbers of system calls, from the kernel's headers.
+"""Generate `daemon/confinement/calls.py`: system call numbers from the kernel's headers.
 
     python packaging/syscalls/make.py > daemon/confinement/calls.py
 
 It needs the C preprocessor and the headers of Linux for programs (Debian: gcc, linux-libc-dev). The
-numbers of aarch64 come from `asm-generic/unistd.h`, which is the same on every machine.
+numbers of aarch64 come from `asm-generic/unistd.h`, which is the same on every architecture.
 """
 
 import re

@@ -200,7 +200,7 @@ def starts(machine: Machine) -> None:
 
 
 def keeps_apart(machine: Machine) -> None:
-    """Check file permissions, and that set-user-ID files of tasks have no effect."""
+    """Check file permissions, and check that set-user-ID files of tasks have no effect."""
     found = {place: machine.run("stat", "-c", "%U %G %a", place) for place in MODES}
     expect(f"owners and modes are correct: {found}", holds=found == MODES)
     options = machine.run("findmnt", "-no", "OPTIONS", "/var/lib/steward/tasks").split(",")
@@ -278,7 +278,7 @@ def reloads(machine: Machine) -> None:
 
 @contextmanager
 def kept(machine: Machine, what: str) -> Iterator[None]:
-    """Check that a new daemon runs after the block, with the same tasks."""
+    """Check that a new daemon runs after the block with the same task processes."""
     tasks, daemon = machine.tasks(), machine.show("MainPID")
     yield
     until(

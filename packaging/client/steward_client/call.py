@@ -30,7 +30,7 @@ _MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def call(function: Callable[..., object], arguments: Arguments) -> Outcome:
-    """Call a function with arguments of its annotated types; return its result or its exception."""
+    """Call a function with arguments of its annotated types; return the result or the exception."""
     try:
         bound = inspect.signature(function).bind(*arguments.args, **arguments.kwargs)
         hints = get_type_hints(function)
@@ -49,13 +49,13 @@ def _failure(error: Exception) -> Failure:
 
 
 def find(name: str) -> Callable[..., Any]:
-    """Return a function by `MODULE:FUNCTION`, without its decorator."""
+    """Return the undecorated function that `MODULE:FUNCTION` names."""
     module, _, qualified = name.partition(":")
     found: object = importlib.import_module(module)
     for part in qualified.split("."):
         found = getattr(found, part)
     if not isinstance(found, RemoteFunction):
-        raise TypeError(f"{name} has no @task decorator")
+        raise TypeError(f"{name} has no @task decorator: add it to the function")
     return found.function
 
 

@@ -207,8 +207,8 @@ class Client:
 
         `files` has the digests of uploaded files by name, for artifacts with `payload://NAME`.
 
-        With `enforce_index`, the job must not have changed since a plan with that index (0: must not
-        exist); otherwise `ApiError`.
+        With `enforce_index`, the job must not have changed since the plan with this index (0 means
+        that it must not exist); otherwise raises `ApiError`.
         """
         body = _Registration(
             job=_document(job),
@@ -327,7 +327,7 @@ class Client:
     async def wait(
         self, job: str | Run | Dispatched, *, output: int = OUTPUT, namespace: str = ""
     ) -> JobResult:
-        """Return the end of a job when it is dead, with the last `output` bytes of each stream.
+        """Wait until a job is dead; return its result with the last `output` bytes of each stream.
 
         Raises `NotFound` if the job is purged in the meantime.
         """
@@ -343,7 +343,7 @@ class Client:
         output: int = OUTPUT,
         namespace: str = "",
     ) -> list[JobResult]:
-        """Return the ends of many jobs, in their order, when all are dead."""
+        """Wait until all jobs are dead; return their results in the order of the jobs."""
         return await each(partial(self.wait, output=output, namespace=namespace), list(jobs))
 
     # --- events, logs, exec ---
@@ -351,7 +351,7 @@ class Client:
     def events(
         self, topics: Topics | None = None, *, index: int = 0, namespace: str | None = None
     ) -> AsyncGenerator[Event, None]:
-        """Yield events from an index on, each once, over breaks of the connection.
+        """Yield events from an index on, each once, across reconnections.
 
         `topics` maps a topic to a key, or to several; `*` means all. Without an index, the server
         begins with its newest events. Raises `EventsLost` if some of them are no longer stored.
@@ -376,7 +376,7 @@ class Client:
         origin: str = "start",
         offset: int = 0,
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the output of a task until the task ends, each byte once, over breaks."""
+        """Yield the output of a task until the task ends, each byte once, across reconnections."""
         return follow_log(
             self._connection, alloc_id, task=task, kind=kind, origin=origin, offset=offset
         )
@@ -512,7 +512,7 @@ def _parsed(answer: Answer, request: _Parse) -> ParsedJob:
     try:
         head = msgspec.json.decode(answer.body, type=_Head)
     except UNREADABLE as error:
-        raise InvalidResponse(f"the response is not a job: {error}") from error
+        raise InvalidResponse(f"the response is not a valid job: {error}") from error
     return ParsedJob(
         id=head.id,
         namespace=head.namespace or "",

@@ -18,7 +18,7 @@ _NO_BULK = frozenset({400, 404, 405})  # nothing was dispatched
 
 
 class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
-    """One dispatch. Two with the same `idempotency_token` have the same child.
+    """One dispatch. Dispatches with the same `idempotency_token` share one child.
 
     `files` has the digests of uploaded files, by name.
     """
@@ -29,7 +29,7 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_token: str = ""
 
     def with_token(self, ids: Callable[[], str]) -> "Dispatch":
-        """Return the dispatch with a token, a new one if it has none."""
+        """Return the dispatch with an idempotency token; create one if it has none."""
         token = self.idempotency_token or ids()
         return msgspec.structs.replace(self, idempotency_token=token)
 
@@ -90,7 +90,7 @@ async def _singly(
     namespace: str,
     done: "_Bulk",
 ) -> None:
-    """Send the requests that have no answer one by one."""
+    """Send the requests that have no answer yet, one by one."""
 
     async def send(number: int) -> None:
         try:
@@ -117,7 +117,7 @@ class _Bulk:
         self.failures: dict[int, str] = {}
 
     def open(self, numbers: Sequence[int]) -> list[int]:
-        """Return the numbers that have no answer."""
+        """Return the numbers of the dispatches that have no answer yet."""
         answered = self.children.keys() | self.failures.keys()
         return [number for number in numbers if number not in answered]
 
@@ -178,7 +178,7 @@ def _line(request: Dispatch) -> bytes:
 
 
 def _batches(requests: Sequence[Dispatch]) -> Iterator[list[int]]:
-    """Yield the numbers of the dispatches, as many at a time as one request takes."""
+    """Yield the numbers of the dispatches in batches, each for one request."""
     batch: list[int] = []
     size = 0
     for number, request in enumerate(requests):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ClientError(Exception):
-    """Any error of this library."""
+    """The base of all errors of this library."""
 
 
 class Unreachable(ClientError):

@@ -1,4 +1,4 @@
-"""The event stream, from any index on, over as many connections as it takes."""
+"""The event stream from any index on, across reconnections."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -53,7 +53,7 @@ def _object(event: Event, topic: str, kind: type[T]) -> T | None:
 
 
 class _Frame(Record, frozen=True, kw_only=True):
-    """A line of the stream: the events of one write, or a sign of life without events."""
+    """A line of the stream: the events of one write, or a keep-alive without events."""
 
     index: int = 0
     events: list[Event] = []
@@ -85,8 +85,8 @@ async def read_writes(
 ) -> AsyncGenerator[list[Event], None]:
     """Yield the events of each write from an index on, each once. Raises `EventsLost`.
 
-    After a break, the stream continues with the write after the last one. If the server stays
-    unreachable for the time of the retries, raises `Unreachable`.
+    After a disconnection, the stream continues after the last write. Raises `Unreachable` if the
+    server stays unreachable longer than the retries last.
     """
     reader = _Reader(connection, topics, index, namespace)
     while True:
@@ -109,7 +109,7 @@ class _Reader:
         self._last_sign: float | None = None
 
     async def frames(self) -> AsyncGenerator[list[Event], None]:
-        """Yield the events of each write that were not yielded before."""
+        """Yield the events of each write, without those that were already yielded."""
         query = {**self._query, "index": self._next or None}
         call = Call(method="GET", path="/v1/event/stream", query=query)
         async with self._connection.stream(call) as chunks:

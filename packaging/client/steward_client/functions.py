@@ -1,8 +1,8 @@
 """Functions that run as jobs: `@task` on a function of an importable module.
 
-Arguments and results are JSON, so only values that msgspec can encode are allowed. The annotations of
-the function give their types on both sides. Nothing is pickled: the task imports the module and calls
-the function by its name.
+Arguments and results are JSON, so only values that msgspec can encode are permitted. The
+annotations of the function give their types on both sides. Nothing is pickled: the task imports the
+module and calls the function by its name.
 """
 
 import hashlib
@@ -69,8 +69,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the job of a function.
 
     `python` is the interpreter, which needs this library. `path` are the directories of modules; by
-    default the one of the function's module and the one of this library. `retries` is the number of
-    further attempts after a failure.
+    default those of the function's module and of this library. `retries` is the number of further
+    attempts after a failure.
     """
 
     driver: str = "raw_exec"
@@ -107,7 +107,7 @@ class RemoteFunction(Generic[P, R]):
         return await (await self.submit(client, *args, **kwargs)).result()
 
     async def submit(self, client: Client, /, *args: P.args, **kwargs: P.kwargs) -> "RemoteCall[R]":
-        """Start the function as a job, and return the call under way."""
+        """Start the function as a job; return the running call."""
         self._bind(*args, **kwargs)
         (call,) = await self._start(client, [Arguments([*args], {**kwargs})])
         return call
@@ -183,7 +183,7 @@ class RemoteCall(Generic[R]):
         self.job_id = job_id
 
     async def result(self) -> R:
-        """Return the result when the call has ended. Raises `TaskFailed`."""
+        """Wait until the call has ended; return its result. Raises `TaskFailed`."""
         namespace = self._function.options.namespace
         return await self.result_of(await self._client.wait(self.job_id, namespace=namespace))
 
@@ -294,7 +294,7 @@ def _reschedule(retries: int) -> ReschedulePolicy:
 
 
 def _without_result(end: JobResult) -> str:
-    """Describe the end of a task that has written no result."""
+    """Return a description of how a task ended without a result."""
     done = end.tasks.get(_TASK)
     if done is None or done.exit_code is None:
         events = [

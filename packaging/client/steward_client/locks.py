@@ -105,7 +105,7 @@ class _Lock:
             self._renewed = asked
 
     async def release(self) -> None:
-        """Release the lock. Errors are ignored, because an unreleased lock expires."""
+        """Release the lock. Ignore errors, because an unreleased lock expires."""
         try:
             await self._change("release", {"ID": self._id})
         except (ApiError, Unreachable):

@@ -27,7 +27,7 @@ T = TypeVar("T")
 class CloudLogin(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a login: the role, and the source of the identity token.
 
-    By default the metadata service of the cloud issues the token, and identifies the machine.
+    By default, the metadata service of the cloud issues the token for this virtual machine.
     `jwt` is an identity token, or a function that returns one at each login. `resource_id` is the
     resource that the token was issued for, if it is not a machine.
     """
@@ -78,7 +78,7 @@ class LoginTokens:
         self._busy = anyio.Lock()  # one login at a time; the others wait for its token
 
     async def token(self) -> str:
-        """Return the current token; log in if there is none. Raises `LoginFailed`."""
+        """Return the current token; log in if there is no token. Raises `LoginFailed`."""
         async with self._busy:
             if self._auth is None:
                 self._keep(await self._log_in())
@@ -105,7 +105,7 @@ class LoginTokens:
     async def run(self) -> None:
         """Renew the token at two thirds of its lifetime, until cancelled.
 
-        If neither a renewal nor a login succeeds, the next request logs in and has the error.
+        If neither a renewal nor a login succeeds, the next request logs in and raises the error.
         """
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Output of tasks: once, or as a stream that continues after a break."""
+"""Output of tasks: read once, or as a stream that continues after a disconnection."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -46,7 +46,7 @@ async def read_log(
     origin: str,
     offset: int,
 ) -> bytes:
-    """Return the present output of a task. Raises `NotFound`."""
+    """Return the current output of a task. Raises `NotFound`."""
     query: Query = {"task": task, "type": kind, "plain": True, "origin": origin, "offset": offset}
     call = Call(method="GET", path=_path(alloc_id), query=query, repeatable=True)
     return (await connection.send(call)).body
@@ -57,8 +57,8 @@ async def follow_log(
 ) -> AsyncGenerator[bytes, None]:
     """Yield the output of a task until the task ends, each byte once.
 
-    After a break, the stream continues after the last byte. If the server stays unreachable for the
-    time of the retries, raises `Unreachable`.
+    After a disconnection, the stream continues after the last byte. Raises `Unreachable` if the
+    server stays unreachable longer than the retries last.
     """
     query: Query = {"task": task, "type": kind, "follow": True, "origin": origin, "offset": offset}
     seen: _Position = (-1, 0)

@@ -359,7 +359,7 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def succeeded(self) -> bool:
-        """Return whether the job ran, and every allocation completed; of a workflow, its run."""
+        """Return whether every allocation completed; for a workflow, whether its run succeeded."""
         if self.run is not None:
             return self.run.status == "succeeded"
         return bool(self.allocations) and all(

@@ -1,4 +1,4 @@
-"""A registration under way: its events up to its outcome."""
+"""A registration in progress: its events up to its outcome."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -60,7 +60,7 @@ class _Rollout:
         self._query: Query = {"namespace": run.namespace}
 
     async def last_index(self) -> int | None:
-        """Return the index of the last change before the outcome, None before it.
+        """Return the index of the last change before the outcome; None until the outcome.
 
         A purged job has no further events, so its index is 0.
         """

@@ -1,7 +1,7 @@
 """Exec sessions: a command inside a task, with its streams, over a WebSocket.
 
-The session has one reader: its iteration. While the command does not read, `send` waits, so a
-program that sends much must read in another task.
+Only one task may read a session, by iterating over it. While the command does not read, `send`
+waits, so a program that sends much data must read in another task.
 """
 
 import ssl
@@ -252,7 +252,7 @@ class _Socket:
             await self._read()
 
     def _complete(self, event: TextMessage | BytesMessage) -> bool:
-        """Keep a part of a message; return whether it is the last one."""
+        """Store a part of a message; return whether the message is complete."""
         data = event.data
         self._parts.append(data.encode() if isinstance(data, str) else bytes(data))
         return bool(event.message_finished)

@@ -253,7 +253,7 @@ class Client:
     def wait_all(
         self, jobs: Iterable[str | Run | Dispatched], *, output: int = OUTPUT, namespace: str = ""
     ) -> list[JobResult]:
-        """Return the ends of many jobs, in their order, when all are dead."""
+        """Wait until all jobs are dead; return their results in the order of the jobs."""
         return self._call(self._client.wait_all, jobs, output=output, namespace=namespace)
 
     # --- events, logs, exec ---
@@ -261,7 +261,7 @@ class Client:
     def events(
         self, topics: Topics | None = None, *, index: int = 0, namespace: str | None = None
     ) -> Iterator[Event]:
-        """Yield events from an index on, each once, over breaks of the connection."""
+        """Yield events from an index on, each once, across reconnections."""
         return self._iterate(self._client.events(topics, index=index, namespace=namespace))
 
     def output(
@@ -279,7 +279,7 @@ class Client:
         origin: str = "start",
         offset: int = 0,
     ) -> Iterator[bytes]:
-        """Yield the output of a task until the task ends, each byte once, over breaks."""
+        """Yield the output of a task until the task ends, each byte once, across reconnections."""
         stream = self._client.logs(alloc_id, task, kind=kind, origin=origin, offset=offset)
         return self._iterate(stream)
 
@@ -343,7 +343,8 @@ class Client:
     ) -> AbstractContextManager[HeldLock]:
         """Hold the lock of a variable while the block runs.
 
-        A block of plain Python cannot be cancelled: if the lock is lost, its end raises `LockLost`.
+        A block of plain Python cannot be cancelled: if the lock is lost, the end of the block
+        raises `LockLost`.
         """
         lock_held = self._client.lock(path, ttl=ttl, delay=delay, wait=wait)
         return self._portal.wrap_async_context_manager(lock_held)

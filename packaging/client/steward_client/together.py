@@ -1,4 +1,4 @@
-"""Many requests at the same time."""
+"""Concurrent requests, up to a limit."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar

@@ -80,7 +80,7 @@ class TokenSource(Protocol):
         ...
 
     async def replace(self, token: str) -> bool:
-        """Return whether another token replaces this one, which was denied something."""
+        """Replace a token that the server rejected; return whether there is another token."""
         ...
 
 
@@ -126,7 +126,7 @@ class Chunks:
 
 
 class Lines:
-    """The complete lines of a stream; an unfinished last line is left out."""
+    """The complete lines of a stream; an incomplete last line is omitted."""
 
     def __init__(self, chunks: Chunks) -> None:
         self._chunks = chunks

@@ -1,4 +1,4 @@
-"""Uploads of input files in pieces. An interrupted upload continues where it ended."""
+"""Uploads of input files in chunks. An interrupted upload continues where it ended."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""The end of jobs: exit codes and output."""
+"""Wait for the end of jobs, and collect exit codes and output."""
 
 from collections.abc import Mapping
 from typing import Generic, Self, TypeVar
@@ -64,7 +64,7 @@ async def wait_for_job(connection: Connection, job_id: str, query: Query) -> Job
 async def result_of(
     connection: Connection, job: JobDetail, query: Query, *, output: int
 ) -> JobResult:
-    """Return the end of a dead job, with the last `output` bytes of each stream of its tasks."""
+    """Return the result of a dead job, with the last `output` bytes of each stream of its tasks."""
     call = Call(
         method="GET",
         path=f"/v1/job/{segment(job.id)}/allocations",
