@@ -31,7 +31,7 @@ PARENT = {"ID": "busy", "Type": "batch", "ParameterizedJob": {}, "TaskGroups": [
 
 
 class Client:
-    """One connection."""
+    """A client with one connection to the daemon."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port)
@@ -45,7 +45,7 @@ class Client:
 
 
 def keep_busy(client: Client) -> None:
-    """Run tasks that keep all CPUs busy while the block runs."""
+    """Keep all CPUs busy with tasks while the block runs."""
     count = 2 * (os.cpu_count() or 1)
     task = {**TASK, "Config": {"command": "/bin/sh", "args": ["-c", "while :; do :; done"]}}
     group = {**GROUP, "Count": count, "Tasks": [task]}

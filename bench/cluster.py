@@ -109,7 +109,7 @@ async def _at_once(count: int, work: Callable[[], Awaitable[object]]) -> None:
 
 
 async def witness(steward: Steward, cluster: Cluster, count: int, seconds: float) -> object:
-    """Return the CPU share of the daemon and its children, in cores, while many jobs wait."""
+    """Return the CPU use of the daemon and its children, in cores, while many jobs wait."""
     cluster.run("scontrol", "update", "nodename=node[1-2]", "state=drain", "reason=figures")
     parent = script("waits", "exec true") | {"ParameterizedJob": {}}
     await steward.register(parent)

@@ -88,7 +88,7 @@ def matrix_of(kept: Path, seed: int) -> Matrix:
 
 
 def rows_of(kept: Path) -> list[Row]:
-    """Return the completed runs."""
+    """Return the completed runs that the directory stores."""
     lines = [line for file in kept.glob(_ROWS) for line in file.read_bytes().splitlines(True)]
     whole = (line for line in lines if line.endswith(b"\n"))
     return sorted(
@@ -97,7 +97,7 @@ def rows_of(kept: Path) -> list[Row]:
 
 
 def work(directory: Path, kept: Path, seed: int, numbers: list[int]) -> None:
-    """Execute these runs."""
+    """Execute the runs with these numbers."""
     trio.run(_work, directory, kept, matrix_of(kept, seed), numbers)
 
 
@@ -115,7 +115,7 @@ async def _work(directory: Path, kept: Path, matrix: Matrix, numbers: list[int])
 
 
 def report(rows: list[Row], options: argparse.Namespace) -> int:
-    """Print the table; return the exit status."""
+    """Print the table of results; return the exit status."""
     hit = hits(rows)
     kinds: dict[str, list[str]] = {}
     for name in points():

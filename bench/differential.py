@@ -31,7 +31,7 @@ TIMEOUT = 60  # seconds for a response
 
 @contextmanager
 def peer(binary: Path) -> Iterator[str]:
-    """Run a Nomad agent in development mode; yields its address. It uses the default port."""
+    """Run a Nomad agent in development mode on its default port; yield its address."""
     address = "http://127.0.0.1:4646"
     with tempfile.TemporaryDirectory() as directory:
         words = [str(binary), "agent", "-dev", f"-alloc-dir={directory}/alloc"]

@@ -62,7 +62,7 @@ class Run:
         self.up, self.over = trio.Event(), trio.Event()
 
     async def read(self, seen: Seen, *, slow: bool) -> None:
-        """Read to the end, over as many connections as necessary."""
+        """Read to the end of the events, across reconnections."""
         ended = False
         while not ended:
             await self.up.wait()

@@ -4,8 +4,8 @@
 
 Starts its own daemon, and runs the program once under asyncio and once under Trio. The daemon is
 killed and started again when a tenth of the children have ended. Each child writes its number to a
-ledger. The benchmark checks that each number is there once, and that the program has each result
-once.
+ledger. The benchmark checks that the ledger has each number once, and that the program has each
+result once.
 """
 
 import argparse

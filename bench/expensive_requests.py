@@ -62,7 +62,7 @@ METHODS = {Operation.READ: "GET", Operation.LIST: "LIST"}
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A request: its row in the route table, and its contents."""
+    """A request for one route: its row in the route table, and its content."""
 
     row: str
     method: str

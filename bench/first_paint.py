@@ -47,7 +47,7 @@ async def fill(address: str, jobs: int) -> None:
 
 
 async def main(jobs: int) -> None:
-    """Measure, and print a line."""
+    """Measure the time to the first paint and the size, and print them."""
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         async with open_steward(place, "--dev") as steward, open_browser(place) as tab:

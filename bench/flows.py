@@ -55,7 +55,7 @@ def step(name: str, needs: Iterable[str] = (), count: int = 1) -> dict[str, Any]
 
 
 class Daemon:
-    """The API of a daemon, as far as this script needs it."""
+    """A client for the part of the API that this script needs."""
 
     def __init__(self, port: int) -> None:
         self.address = f"http://127.0.0.1:{port}"
@@ -72,7 +72,7 @@ class Daemon:
         return self._http.request(method, path, json=body).raise_for_status().json()
 
     def took(self, path: str) -> float:
-        """Return the time of a request in ms."""
+        """Send a request and return its duration in ms."""
         began = time.perf_counter()
         self._http.get(path).raise_for_status()
         return (time.perf_counter() - began) * 1000
@@ -90,7 +90,7 @@ class Daemon:
             index = answer.headers["X-Nomad-Index"]
 
     def times(self, job_id: str) -> dict[str, tuple[float, float]]:
-        """Return when the task of each group began and ended, in ms."""
+        """Return the start and the end of each group's task, in ms."""
         return {
             one["TaskGroup"]: (_ms(state["StartedAt"]), _ms(state["FinishedAt"]))
             for one in self.get(f"/v1/job/{job_id}/allocations")
@@ -153,7 +153,7 @@ def layers(steward: Daemon, depth: int, wide: int) -> None:
 
 
 def page(steward: Daemon, pid: int, directory: Path) -> None:
-    """Measure the page of the layered run: the answer, its CPU time, and what a browser takes."""
+    """Measure the page of the layered run: response time, CPU time, and time in a browser."""
     answers = {
         what: [steward.took(path) for _ in range(VISITS)]
         for what, path in (("view", "/v1/job/layers/run"), ("page", "/ui/job/layers/run"))
@@ -180,7 +180,7 @@ def waiting(steward: Daemon, pid: int, number: int) -> None:
     held = step("a")
     held["Meta"]["steward_gate"] = "Begin?"
     steward.register("hold", [held], ParameterizedJob={})
-    # The first runs fill the caches of SQLite and import what they need, which is no cost per run.
+    # The first runs fill the caches of SQLite and import modules; neither is a cost per run.
     steward.dispatch("hold", 1)
     rest(pid)
     idle = resident(pid)
@@ -214,7 +214,7 @@ def frozen(steward: Daemon, pid: int, number: int) -> None:
     used, began = spent(pid), time.perf_counter()
     steward.send("DELETE", f"/v1/freeze/{freeze}")
     while steward.get("/v1/job/hold/summary")["Children"]["Pending"]:
-        time.sleep(0.1)  # a question per 100 ms costs the daemon little
+        time.sleep(0.1)  # a request per 100 ms costs the daemon little
     took = time.perf_counter() - began
     print(
         f"{number} runs held by a freeze: released in {took:.1f} s, {number / took:.1f} per s, "

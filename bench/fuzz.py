@@ -53,7 +53,7 @@ SHARES = {  # per thousand inputs
     "templates": 20,
 }
 PARTS = 10
-GROWTH = 20  # MiB retained in the second half: caches are full by then
+GROWTH = 20  # MiB retained in the second half, because caches are full by then
 SHOWN = 20  # findings per target
 
 
@@ -124,7 +124,7 @@ def texts(name: str, count: int, number: int) -> Found:
 
 
 def attempt(look: Callable[[str], bool], text: str) -> str:
-    """Return the fault of a text, and its location."""
+    """Parse a text; return the fault and its location, or an empty text."""
     try:
         look(text)
     except Exception as error:
@@ -229,7 +229,7 @@ def talks(target: Attack, count: int, number: int, faults: dict[str, str]) -> fl
 
 
 def timed(send: Callable[[], str | None], what: str, faults: dict[str, str]) -> float:
-    """Send an input, record each kind of fault once, and return the duration."""
+    """Send an input, record each kind of fault once, and return the duration in seconds."""
     begun = time.perf_counter()
     if fault := send():
         faults.setdefault(fault[:80], f"{fault}\n    after {what[:2000]}")

@@ -48,7 +48,7 @@ class Server(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """The cost of a request."""
+    """The cost of one request: rate and CPU time."""
 
     per_s: float
     cpu_us: float

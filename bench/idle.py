@@ -22,7 +22,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def sleepers(count: int, driver: str) -> dict[str, object]:
-    """Return a service with no-op tasks."""
+    """Return a service job with sleeping tasks."""
     task = {
         "Name": "t",
         "Driver": driver,

@@ -125,7 +125,7 @@ def imported() -> float:
 def main() -> int:
     outside = FunctionEnvironment(random=bytes)
     measured = cpu(loop)
-    slower = max(1.0, measured / LOOP)  # a faster host gets no smaller limits
+    slower = max(1.0, measured / LOOP)  # on a faster host the limits stay the same
     print(f"{'fixed loop in Python':<44} {measured:8.2f} ms (limits times {slower:.2f})")
     missed = 0
     for groups, limit, peer in ((1, 4.0, "0.65-1.1"), (GROUPS, 60.0, "13-17")):

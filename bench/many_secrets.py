@@ -63,7 +63,7 @@ def traces_of(secret: str) -> list[bytes]:
 
 
 class Search:
-    """A search for secrets in pieces of a text."""
+    """A search for secrets in a text that arrives in chunks."""
 
     def __init__(self, secrets: list[str]) -> None:
         texts = [text for secret in secrets for text in traces_of(secret)]

@@ -44,7 +44,7 @@ def job(megabytes: int) -> object:
 
 
 async def seconds(steward: Steward, token: str, path: str, size: int) -> float:
-    """Return how long a client reads the whole log."""
+    """Return the seconds that a client needs to read the whole log."""
     host, _, port = steward.address.removeprefix("http://").rpartition(":")
     request = f"GET {path} HTTP/1.0\r\nX-Nomad-Token: {token}\r\n\r\n"
     began, left = time.perf_counter(), size

@@ -34,7 +34,7 @@ from bench.limits import fork_exec_per_s
 
 AT_ONCE = 4
 _DEADLINE = 300.0  # seconds for one round
-_QUIET = 5.0  # seconds without a new line, after which nothing more is expected
+_QUIET = 5.0  # seconds without a new line after which no further lines are expected
 _POLL = 0.02
 Command = Sequence[str]
 
@@ -66,15 +66,15 @@ class Rival:
         raise NotImplementedError
 
     def kill(self) -> None:
-        """Kill the process that holds the queue, and no job."""
+        """Kill the process that holds the queue, but no job."""
         raise NotImplementedError
 
     def go_on(self) -> None:
-        """Continue after a kill, as the documentation says."""
+        """Continue after a kill, as the program's documentation describes."""
         self.start()
 
     def stop(self) -> None:
-        """End everything."""
+        """Stop all processes of the program."""
         with suppress(ProcessLookupError):  # it has ended
             self.kill()
 
@@ -364,7 +364,7 @@ def started(kind: type[Rival]) -> Iterator[Rival]:
 
 
 def rate(kind: type[Rival], jobs: int) -> float:
-    """Return how many jobs a rival accepts and completes per second."""
+    """Return the jobs per second that a program accepts and completes."""
     with started(kind) as rival:
         began = time.perf_counter()
         rival.submit([["/bin/true"]] * jobs)
@@ -373,7 +373,7 @@ def rate(kind: type[Rival], jobs: int) -> float:
 
 
 def survival(kind: type[Rival], jobs: int) -> str:
-    """Kill a rival in the middle, and describe what the ledger says at the end."""
+    """Kill a program in the middle of its jobs; return a summary of the ledger."""
     with started(kind) as rival:
         ledger = rival.directory / "ledger"
         ledger.touch()

@@ -55,7 +55,7 @@ EDITOR = ("editor", "codemirror", "xterm", "terminal")
 
 
 async def prepare(place: Path) -> None:
-    """Run a child to its end in a new store."""
+    """Create a store and run one child to its end in it."""
     async with open_steward(place, "--dev") as steward:
         await steward.post("/v1/jobs", {"Job": PARENT})
         await steward.post("/v1/job/old/dispatch", {})
@@ -102,7 +102,7 @@ async def reload(client: httpx.AsyncClient, changed: trio.Event) -> None:
 
 @asynccontextmanager
 async def opened(steward: Steward, number: int, *, reloads: bool) -> AsyncIterator[None]:
-    """Have this many open pages: each follows the events."""
+    """Keep this many pages open; each follows the events."""
 
     async def follow(client: httpx.AsyncClient, begun: trio.Event, changed: trio.Event) -> None:
         async with client.stream("GET", "/ui/events") as stream:
@@ -137,7 +137,7 @@ async def share(steward: Steward, *, dispatches: bool) -> float:
 
 
 async def main(jobs: int, children: int, number: int) -> None:
-    """Measure, and print the results."""
+    """Run all measurements, and print the results."""
     with tempfile.TemporaryDirectory(prefix="steward-pages-", dir=Path.cwd()) as name:
         place = Path(name)
         await prepare(place)

@@ -1,7 +1,7 @@
 """A low-overhead client for measurements: the same request repeatedly, on raw sockets.
 
 A Python HTTP library takes one to two milliseconds per request. That is more than the measured
-server takes.
+server needs.
 """
 
 import os

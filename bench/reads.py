@@ -55,7 +55,7 @@ CLOCK = os.sysconf("SC_CLK_TCK")
 
 
 class Figure(NamedTuple):
-    """The cost of a request."""
+    """The cost of one request: rate and CPU time."""
 
     per_s: float
     cpu_us: float

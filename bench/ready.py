@@ -21,7 +21,7 @@ IDLE = 3.0  # seconds until memory is measured
 
 
 def start(command: list[str], place: Path, number: int) -> tuple[float, float]:
-    """Return the seconds until it is ready, and its memory (PSS, MiB) shortly after."""
+    """Start the daemon; return the seconds until it is ready, and its memory (PSS, MiB)."""
     words = [*command, "agent", "--dev", "--port", "0", "--data-dir", str(place / str(number))]
     variables = {
         "PATH": os.environ["PATH"],
@@ -44,7 +44,7 @@ def start(command: list[str], place: Path, number: int) -> tuple[float, float]:
 
 
 def main(command: list[str]) -> None:
-    """Measure, and print a line."""
+    """Measure a cold start and warm starts, and print a line."""
     place = Path(tempfile.mkdtemp(prefix="steward-start-"))
     try:
         if os.geteuid() == 0:

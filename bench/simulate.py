@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def live_all(seeds: Iterable[int], steps: int, workers: int) -> int:
-    """Run all seeds in order in this many processes; return the exit status.
+    """Run all seeds in order with `workers` processes; return the exit status.
 
     Prints each broken promise. A worker that dies ends the run with an error.
     """
@@ -97,7 +97,7 @@ def live(seed: int, steps: int) -> tuple[list[str], list[str]]:
 
 
 def place() -> Path | None:
-    """Return a directory in memory if there is one, because the files need not survive."""
+    """Return a directory in memory, if the host has one, because the files need not survive."""
     return MEMORY if os.access(MEMORY, os.W_OK) else None
 
 

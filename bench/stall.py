@@ -141,7 +141,7 @@ def longest(port: int, work: Callable[[], None]) -> float:
 
 
 def ask(port: int, request: Asked, names: Mapping[str, str]) -> None:
-    """Send a request and read the response, up to a time limit."""
+    """Send a request and read its response, up to a time limit."""
     path, query = request.target(names)
     is_endless = request.row in ENDLESS
     until = time.perf_counter() + (QUIET if is_endless else LONGEST)

@@ -112,7 +112,7 @@ class StreamReaders:
 
 
 async def settled(pid: int) -> None:
-    """Return when the daemon is idle: its CPU time is the same in two successive seconds."""
+    """Wait until the daemon is idle: its CPU time is the same in two successive seconds."""
     before, used, now = -1.0, processor(pid), 0.0
     while abs(now - before) > 0.03:
         await trio.sleep(1)

@@ -70,7 +70,7 @@ class HeldTimes(trio.abc.Instrument):
 
 
 async def start(launcher: Launcher) -> None:
-    """Start `/bin/true` in a new allocation, and wait for its exit status."""
+    """Run `/bin/true` in a new allocation, and wait for its exit status."""
     allocation = str(uuid.uuid4())
     assert await launcher.lay_out(allocation, LAYOUT) == {}
     begun = await launcher.start(
@@ -121,7 +121,7 @@ def busy(number: int) -> Iterator[None]:
 
 
 def show(load: int, concurrent: int, starts: int) -> None:
-    """Print a row, in a session with the priority of a daemon."""
+    """Measure in a session with the priority of a daemon, and print a row."""
     os.setsid()
     set_priority()
     with tempfile.TemporaryDirectory(prefix="steward-starts-") as directory, busy(load):

@@ -138,7 +138,7 @@ def share(pid: int, seconds: float) -> float:
 
 
 def rich_share() -> float:
-    """Return the CPU time of a table drawn by rich, in seconds."""
+    """Return the CPU time that rich needs to draw the table for one second, in seconds."""
     from rich.console import Console
     from rich.table import Table
 

@@ -29,7 +29,7 @@ NOW = 1_795_225_200 // LENGTH[COARSE] * LENGTH[COARSE]
 
 
 def main() -> None:
-    """Print both."""
+    """Print the CPU use with and without recording, and the disk space."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--allocations", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -94,7 +94,7 @@ def block(key: SeriesKey, length: int, rng: random.Random) -> UsageBlock:
 
 
 def size(path: Path) -> int:
-    """Return the bytes of the tables and indexes of the usage history."""
+    """Return the size in bytes of the tables and indexes of the usage history."""
     with closing(sqlite3.connect(path)) as db:
         return sum(_sizes(db))
 

@@ -110,7 +110,7 @@ def fill(directory: Path, number: int, change: str) -> None:
 
 
 def started(directory: Path) -> tuple[float, int]:
-    """Return the start time, and the idle daemon's memory; the best of several starts."""
+    """Return the start time and the idle daemon's memory, each the best of several starts."""
     seconds, sizes = [], []
     for _ in range(ROUNDS):
         begun = time.perf_counter()

@@ -34,7 +34,7 @@ NO_NODE = [{"LTarget": "${attr.kernel.name}", "RTarget": "none", "Operand": "="}
 
 
 def periodic(number: int) -> dict[str, object]:
-    """Return a job whose slots are as expensive to find as possible, and frequent in every tenth."""
+    """Return a job whose slots are expensive to find; every tenth job has frequent slots."""
     specs = [f"{spec % 60} {spec % 24} 29 2 {spec % 7}" for spec in range(SPECS)]
     if number % 10 == 0:
         specs[0] = "* * * * *"
@@ -62,7 +62,7 @@ async def fill(directory: Path, jobs: list[dict[str, object]]) -> None:
 
 
 def port_of(steward: Steward) -> int:
-    """Return the port of a daemon."""
+    """Return the port on which a daemon listens."""
     return int(steward.address.rpartition(":")[2])
 
 
@@ -108,7 +108,7 @@ def longest_read(port: int, seconds: float) -> float:
 
 
 async def main(options: argparse.Namespace) -> None:
-    """Fill a store, and print a line for each start."""
+    """Fill a store, start the daemon several times, and print a line for each start."""
     jobs = [*map(periodic, range(options.periodic)), *map(large, range(options.large))]
     with tempfile.TemporaryDirectory(prefix="steward-worst-") as name:
         directory = Path(name)

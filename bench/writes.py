@@ -23,7 +23,7 @@ def write(tx: Transaction, *, time: int) -> None:
 
 
 async def clients(store: Store, number: int, first: int) -> float:
-    """Return the writes per second of this many clients, each waiting for its own write."""
+    """Return the writes per second of `number` clients that each wait for their own write."""
 
     async def one(client: int) -> None:
         for turn in range(WRITES // number):

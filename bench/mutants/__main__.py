@@ -35,7 +35,7 @@ from bench.mutants.lines import LinePlugin
 from bench.mutants.sandbox import run_inside
 
 ROOT = Path(__file__).parents[2]
-SECONDS_OF_TESTS = 60.0  # as the tests took without a mutant
+SECONDS_OF_TESTS = 60.0  # time limit, as a multiple of the time without a mutant
 FAST = 0.5  # seconds of a test that runs before the slow ones
 START = 60.0  # seconds until pytest runs its first test, with much to spare
 MAP_SECONDS = 7200.0
@@ -98,7 +98,7 @@ def line_map(area: str, directory: Path) -> list[dict[str, Any]]:
 
 
 def judge(chosen: list[Mutant], tests: list[dict[str, Any]], directory: Path) -> int:
-    """Run each mutant; print the survivors and the share of the others."""
+    """Run each mutant; print the survivors and the share of detected mutants."""
     counts = dict.fromkeys(("killed", "late", "survived", "not run"), 0)
     began = time.perf_counter()
     for number, mutant in enumerate(chosen, 1):
@@ -121,7 +121,7 @@ def judge(chosen: list[Mutant], tests: list[dict[str, Any]], directory: Path) ->
 
 
 def tests_of(mutant: Mutant, tests: list[dict[str, Any]]) -> tuple[list[str], float]:
-    """Return tests that execute the mutant's line, from all files, and their seconds together."""
+    """Return tests of all files that execute the mutant's line, and their total seconds."""
     by_file: dict[str, list[tuple[float, str]]] = {}
     for test in tests:
         lines = test["lines"].get(mutant.path, ())
@@ -152,7 +152,7 @@ def outcome(mutant: Mutant, names: list[str], seconds: float, directory: Path) -
 
 
 def _with_mutant(mutant: Mutant, run: Callable[[], int]) -> int:
-    """Import the changed file instead of the file, then run the tests."""
+    """Import the mutated file instead of the original, then run the tests."""
     tree = mutated(mutant)
     original = importlib.machinery.SourceFileLoader.get_code
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Area(NamedTuple):
-    """Patterns of files, and paths of tests."""
+    """An area: patterns of its source files, and paths of its tests."""
 
     code: list[str]
     tests: list[str]

@@ -181,7 +181,7 @@ def _with(node: ast.AST, **fields: object) -> ast.AST:
 
 
 def _is_falsy(node: ast.AST) -> bool:
-    """Return whether `None` instead of a value hardly makes a difference."""
+    """Return whether a value is falsy, so that `None` instead would hardly make a difference."""
     return isinstance(node, ast.Constant) and not node.value
 
 

@@ -1,1 +1,1 @@
-"""Hours of mixed load with churn, kills and faults: nothing grows, slows down or gets lost."""
+"""The soak test: hours of mixed load with kills and faults, to find growth, slowdown and loss."""

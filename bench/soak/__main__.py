@@ -104,7 +104,7 @@ async def look(soak: Soak, number: int, age: int, disturbance: str, before: floa
 
 
 async def run(options: argparse.Namespace, seen: list[Minute]) -> list[str]:
-    """Run for this time; return the failures."""
+    """Run the soak test; return the failures."""
     with tempfile.TemporaryDirectory(prefix="steward-soak-", dir=options.directory) as name:
         place = Path(name)
         disk = place / "disk"
@@ -122,7 +122,7 @@ async def run(options: argparse.Namespace, seen: list[Minute]) -> list[str]:
                 )
             )
             with small_disk(disk, options.disk) as can_fill:
-                # The log is outside, so that it tells about the full disk.
+                # The log is outside of the disk, so that it can report the full disk.
                 log = options.log or place / "daemon.log"
                 (disk / "daemon.log").symlink_to(log)
                 flags = ("--dev", "--acl", "--dev-cloud", "--config", str(config))
@@ -174,7 +174,7 @@ async def pass_minutes(
         {span * 7 // 10: "full disk"} if can_fill else {}
     )
     for number in range(-options.warm, options.minutes):
-        soak.pace = WARMING if number < -1 else 1  # the last minute works off the backlog
+        soak.pace = WARMING if number < -1 else 1  # the last minute is for the backlog
         age = number % span if number >= 0 else number + options.warm
         if options.kill and number >= 0 and not age:
             await kill(soak)

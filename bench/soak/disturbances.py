@@ -85,7 +85,7 @@ async def use_processors(soak: Soak) -> None:
 
 
 async def receive(soak: Soak, collector: Collector, receiver: Receiver) -> None:
-    """Check the messages of the daemon; a part of them is refused."""
+    """Check the messages of the daemon, and refuse a part of them."""
     while True:
         _check(soak, collector.receiver)
         collector.receiver.received.clear()

@@ -24,7 +24,7 @@ _MARGIN = 10  # seconds around the first and the last slot for which both outcom
 
 
 class Run(NamedTuple):
-    """One element of one group: the unit that must run once."""
+    """One element of one group: the unit that must run exactly once."""
 
     job: str
     group: str
@@ -66,7 +66,7 @@ class _Line(msgspec.Struct, rename="pascal"):
 
 
 class Declared(msgspec.Struct):
-    """The newest state of an allocation in the event stream; reasons only of unusual ends."""
+    """The newest state of an allocation in the event stream, with reasons for unusual ends."""
 
     run: Run
     status: str
@@ -100,7 +100,7 @@ class Ledger:
 
     @property
     def script(self) -> str:
-        """The shell command with which a task appends its line, in one write."""
+        """Return the shell command with which a task appends its line in one write."""
         return (
             'echo "$NOMAD_JOB_ID $NOMAD_GROUP_NAME $NOMAD_ALLOC_INDEX $NOMAD_ALLOC_ID"'
             f" >>{self.path}"
@@ -124,7 +124,7 @@ class Ledger:
                 self.purged += 1
 
     def slots(self) -> Iterator[Run]:
-        """Yield the runs of the slots between the begin and the end, for each periodic job."""
+        """Yield the runs of all slots of each periodic job between its begin and its end."""
         first, last = int(self.began) + _MARGIN, int(self.ended) - _MARGIN
         for job, name in self.zones.items():
             zone = ZoneInfo(name)
@@ -151,14 +151,14 @@ class Ledger:
         return early <= time <= late and time % 60 == 0 and local.minute % EVERY == 1
 
     def missing(self) -> set[Run]:
-        """Return the runs that were accepted or due, and have no line."""
+        """Return the accepted or due runs that have no line."""
         return self._due() - self.lines().keys()
 
     def _due(self) -> set[Run]:
         return self.accepted.keys() | set(self.slots())
 
     def verdict(self) -> list[str]:
-        """Print the sums; return the deviations."""
+        """Print the totals; return each deviation as a text."""
         lines, due = self.lines(), self._due()
         by_run = defaultdict[Run, list[str]](list)
         for allocation, item in self.declared.items():
@@ -189,7 +189,7 @@ class Ledger:
         return [*wrong, *["events were collected before they were read"] * bool(self.gaps)]
 
     def _told(self, allocations: list[str]) -> str:
-        """Format the states that the daemon has declared."""
+        """Return the states that the daemon has declared, as a text."""
         return (
             "; ".join(
                 f"{item[:8]} {self.declared[item].status}, {' | '.join(self.declared[item].reasons)}"

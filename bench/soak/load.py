@@ -101,7 +101,7 @@ class Soak:
     async def insist(
         self, method: str, path: str, body: object = None, /, **query: object
     ) -> httpx.Response:
-        """Repeat a request until the daemon answers it and has room for it."""
+        """Repeat a request until the daemon accepts it."""
         content = body if isinstance(body, bytes) else msgspec.json.encode(body)
         while True:
             await self.is_up.wait()
@@ -179,7 +179,7 @@ def job(job_id: str, kind: str, *words: str, count: int = 1, **more: object) -> 
 
 
 def step(name: str, script: str, count: int = 1, **keys: str) -> dict[str, object]:
-    """Return a group of a short job: a failure on a full disk is tried again, without a limit."""
+    """Return a group of a short job: a failure on a full disk is retried without a limit."""
     return {
         "Name": name,
         "Meta": {f"steward_{key}": text for key, text in keys.items()},
@@ -407,7 +407,7 @@ async def follow(soak: Soak) -> None:
 
 
 async def listen(soak: Soak) -> None:
-    """Read every event of allocations into the ledger, from the last one on."""
+    """Read all allocation events into the ledger, starting after the last recorded event."""
     async with open_stream(
         soak.steward, "/v1/event/stream", topic="Allocation", index=soak.ledger.index
     ) as stream:
@@ -463,7 +463,7 @@ class Browser:
         assert answer.status_code == 303, f"sign-in: {answer.status_code}"
 
     async def show(self, path: str) -> None:
-        """Load a page, follow the events, and load it again after changes, as its script does."""
+        """Load a page, follow the events, and reload the page after changes, as its script does."""
         async with self._lock:
             if self._life is not (life := self._soak.is_up):
                 await self._sign_in()
@@ -488,7 +488,7 @@ class Browser:
             nursery.cancel_scope.cancel()
 
     async def _load(self, path: str, tag: str) -> str:
-        """Load a page unless it still has this entity tag; return its present one."""
+        """Load a page unless its entity tag is unchanged; return the current entity tag."""
         known = {"If-None-Match": tag} if tag else {}
         with self._soak.timed("page"):
             answer = await self._http.get(self._url(path), headers=known)
@@ -498,7 +498,7 @@ class Browser:
 
 @asynccontextmanager
 async def open_pages(soak: Soak, number: int) -> AsyncIterator[None]:
-    """Have this many open pages while the block runs."""
+    """Keep this many pages open while the block runs."""
     async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
         for first in range(0, number, TABS):
             http = await stack.enter_async_context(client())
@@ -510,7 +510,7 @@ async def open_pages(soak: Soak, number: int) -> AsyncIterator[None]:
 
 
 async def _keep_open(soak: Soak, browser: Browser, path: str) -> None:
-    """Have a page open, and load it again when its stream has ended."""
+    """Keep a page open; reload the page when its event stream has ended."""
     while True:
         await soak.is_up.wait()
         with soak.excusing(f"page {path}"):
