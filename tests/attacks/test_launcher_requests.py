@@ -252,7 +252,7 @@ def test_cgroup_in_the_claim_is_the_entered_cgroup(held: Held, place: Place) -> 
     for group in ("-", held.above[1] / f"{ALLOCATION}.main"):
         answer = held.start(*held.lists, group=group)
         assert isinstance(answer, RefusedReply)
-        assert "enters first" in answer.text
+        assert "first cgroup of the task" in answer.text
     assert place.is_untouched
 
 

@@ -80,7 +80,7 @@ def test_snapshot_belongs_to_the_caller_and_can_be_restored(data_dir: Path) -> N
     assert re.search(r"^cluster id +cluster$", saved.output, re.MULTILINE), saved.output
     assert (file.stat().st_uid, file.stat().st_mode & 0o777) == (0, 0o600)
     again = run(data_dir, "snapshot", "save", str(file))
-    assert (again.exit_code, "already exists" in again.output) == (1, True)
+    assert (again.exit_code, "exists already" in again.output) == (1, True)
     (store_dir(data_dir) / FILE_NAME).unlink()
     assert run(data_dir, "check").exit_code == 1
     restored = run(data_dir, "snapshot", "restore", str(file))

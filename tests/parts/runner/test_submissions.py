@@ -311,7 +311,7 @@ async def test_claim_contains_the_job_number(stage: Stage, job: str) -> None:
         await stage.until(lambda: stage.row().job_id == "17")
         with pytest.raises(WrapperRejected, match="at most 10 digits"):
             await stage.wrapper_api.claim(stage.claim_of(), nonce="n", job_id=job, host="h")
-        with pytest.raises(WrapperRejected, match="is job 17, and not 18"):
+        with pytest.raises(WrapperRejected, match="is job 17, not 18"):
             await stage.wrapper_api.claim(stage.claim_of(), nonce="n", job_id="18", host="h")
         assert stage.row().status == RunStatus.WAITING
         nursery.cancel_scope.cancel()
