@@ -12,7 +12,7 @@ from storage.store import FILE_NAME
 
 
 def check(directory: Path) -> list[str]:
-    """Return the errors of the store in `directory` as texts; a daemon may use the store meanwhile.
+    """Return the errors of the store in `directory` as texts; a daemon may be running.
 
     Raises `StorageUnusable` when there is no store of this version.
     """
