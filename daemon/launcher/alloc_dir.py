@@ -56,9 +56,9 @@ def lay_out(
     owners: Sequence[Owner | None],
     guest: Owner | None = None,
 ) -> dict[str, str]:
-    """Create the directories of an allocation; return the tasks that got none, with the reason.
+    """Create the directories of an allocation; return the error of each task without a directory.
 
-    `previous` is the replaced allocation whose data migrates. `owners` are the users of the tasks,
+    `previous` is the replaced allocation whose data migrates. `owners` has the user of each task,
     None for the launcher's user; `guest` is the owner for containers. Raises `OSError`.
     """
     owners_to_set = [requested or own_ids() for requested in owners]
@@ -136,7 +136,7 @@ def made(
 ) -> Iterator[int]:
     """Yield a descriptor of a directory with exactly this mode and owner. Raises `OSError`.
 
-    None keeps the mode of an existing directory. A migrated directory, or one shared with
+    A mode of None keeps the mode of an existing directory. A migrated directory, or one shared with
     containers, may have any previous owner.
     """
     with suppress(FileExistsError):  # its mode and owner are set below
@@ -157,7 +157,7 @@ def made(
 def _settle(descriptor: int, name: str, mode: int | None, owner: Owner, *, check: bool) -> None:
     facts = os.fstat(descriptor)
     if check and facts.st_uid not in (os.geteuid(), owner[0]):
-        raise PermissionError(errno.EPERM, f"user {facts.st_uid} owns it", name)
+        raise PermissionError(errno.EPERM, f"unexpected owner: user {facts.st_uid}", name)
     if (facts.st_uid, facts.st_gid) != owner and os.geteuid() == 0:
         os.fchown(descriptor, *owner)
     if mode is not None and stat.S_IMODE(facts.st_mode) != mode:
@@ -165,7 +165,7 @@ def _settle(descriptor: int, name: str, mode: int | None, owner: Owner, *, check
 
 
 def permit_traversal(directory: int, users: Collection[int]) -> None:
-    """Let exactly these users traverse a directory. Raises `OSError`.
+    """Permit exactly these users to traverse a directory. Raises `OSError`.
 
     The users are listed in an ACL. On a file system without ACLs, all users can traverse it.
     """

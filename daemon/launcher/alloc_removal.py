@@ -37,7 +37,7 @@ def present(directory: str) -> list[str]:
 
 
 def check(directory: str, allocation: str) -> None:
-    """Raise `OSError` if a task of an allocation is running."""
+    """Raise `OSError` if a task of the allocation is running."""
     for name in (allocation, f"{allocation}{GONE}"):
         # It has one of the two names.
         with suppress(FileNotFoundError), below(directory, name) as home:
@@ -116,7 +116,7 @@ class TooLong(OSError):
 
 
 class _Removal:
-    """The removal of a tree of any depth below an open directory, without following links.
+    """Removes a tree of any depth below an open directory, without following links.
 
     Nested directories are moved up into the open directory and queued there, so two descriptors are
     enough. Mount points and their contents stay.
@@ -181,7 +181,7 @@ class _Removal:
 
 
 def _unlock(folder: int, name: str) -> None:
-    """Make an own directory accessible that a task has locked; not needed as root.
+    """Make a directory of the launcher's user accessible that a task has locked.
 
     Raises `OSError`.
     """
@@ -189,7 +189,7 @@ def _unlock(folder: int, name: str) -> None:
     try:
         facts = os.fstat(descriptor)
         if facts.st_uid == os.geteuid() and facts.st_mode & stat.S_IRWXU != stat.S_IRWXU:
-            # Opened with O_PATH, which permits only this way.
+            # Opened with O_PATH, so only a path in /proc permits the change.
             os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IRWXU)
     finally:
         os.close(descriptor)

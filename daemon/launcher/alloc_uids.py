@@ -51,10 +51,11 @@ class AllocUids:
         self._last = span[0] - 1
 
     def of(self, allocation: str) -> int | None:
-        """Return the ID of an allocation, a new one if it has no directory yet.
+        """Return the user ID of an allocation; assign a new ID if it has no directory yet.
 
-        None means that it runs like tasks before there were IDs. Raises `Refusal` when another
-        allocation has taken over the ID, or `OSError`, including when all IDs are in use.
+        None means that the allocation was started by a version without separate user IDs. Raises
+        `Refusal` when another allocation has taken over the ID, or `OSError`, including when all
+        IDs are in use.
         """
         text = self._text(allocation)
         if text is None:
@@ -63,7 +64,7 @@ class AllocUids:
             text = str(self._free())
             self._keep(allocation, text)
         if text.endswith(_HANDED_ON):
-            raise Refusal("another allocation has taken over its data and its user")
+            raise Refusal("another allocation has taken over the data and the user of this one")
         number = int(text) if text.isdecimal() else 0
         return number if number in _USABLE and not is_account(number) else None
 
@@ -91,7 +92,7 @@ class AllocUids:
             del self._texts[allocation]
 
     def _text(self, allocation: str) -> str | None:
-        """Return the target of a link.
+        """Return the target of the link of an allocation; None without a link.
 
         If the new owner of a transferred ID no longer exists, the ID belongs to its previous owner
         again.
@@ -124,7 +125,7 @@ class AllocUids:
                 return number
         raise OSError(
             errno.EUSERS,
-            f"all {len(numbers)} numbers of task_uids are in use: run garbage collection "
+            f"all {len(numbers)} user IDs of task_uids are in use: run garbage collection "
             "or configure a wider range",
         )
 

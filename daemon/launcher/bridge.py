@@ -29,7 +29,7 @@ INSIDE = "eth0"  # the interface in the namespace of an allocation
 _NAMESPACE = 5  # descriptor of the namespace in `ip`
 _SECONDS = 2  # time limit of a program
 _PAUSE = 20  # seconds without programs after one that hung, so that it delays other requests little
-_PREFIX, _DIGITS = "sw", 9  # of an interface on the host, and of its allocation in the name
+_PREFIX, _DIGITS = "sw", 9  # prefix of interface names; digits of the allocation ID in them
 _OURS = re.compile(rf"{_PREFIX}([0-9a-f]{{{_DIGITS}}})([0-9a-f]{{4}})")
 _LOOPBACK = "127.0.0.1"
 # The alias of the bridge on a host that forwarded nothing before. It survives a reload of the rules.
@@ -42,7 +42,7 @@ _PORT = re.compile(r"(?<![0-9.])([0-9.]++ \. [0-9]++ \. [0-9]++) : ([0-9.]++) \.
 
 
 class Bridge:
-    """The bridge of one policy; `tools` has the paths of the programs."""
+    """The bridge of one `BridgePolicy`; `tools` has the paths of the programs."""
 
     def __init__(self, policy: BridgePolicy, tools: Tools) -> None:
         self._policy, self._tools = policy, tools
@@ -53,7 +53,7 @@ class Bridge:
 
     @property
     def missing(self) -> str:
-        """Return why this launcher can make no bridge; empty if it may try."""
+        """Return why this launcher can make no bridge; empty if it can try."""
         if os.geteuid() != 0:
             return "the daemon was not started by root"
         for name, package in (("ip", "iproute2"), ("nft", "nftables")):
@@ -68,7 +68,7 @@ class Bridge:
 
     @property
     def allowed_port(self) -> int:
-        """Return a port of the host that may be forwarded."""
+        """Return a port of the host that is permitted for forwarding, for a trial."""
         return next((port for port in range(1, 1 << 16) if not self._is_kept(port)), 1)
 
     def check_subnet(self) -> None:
@@ -91,7 +91,8 @@ class Bridge:
     def set_up(self) -> None:
         """Create the bridge and its rules, and delete leftovers. Raises `OSError`.
 
-        If the host has not forwarded packets before the bridge, it forwards only those of the bridge.
+        If the host has not forwarded packets before the bridge, it forwards only packets of the
+        bridge.
         """
         name, bits = self._policy.name, self._policy.bits
         self.check_subnet()
@@ -202,14 +203,14 @@ class Bridge:
         self.tidy()
 
     def tidy(self) -> None:
-        """Delete the elements without an interface. Raises `OSError`."""
+        """Delete the map elements that have no interface. Raises `OSError`."""
         forwarded = self._forwarded()  # first, because an interface is made before its elements
         in_use = {*map(self._address, _interfaces().values())}
         unused = [key for key, (address, _) in forwarded.items() if address not in in_use]
         self._nft(self._elements("delete", unused))
 
     def _forwarded(self) -> dict[str, tuple[str, str]]:
-        """Return the address and port inside, by the key of each element. Raises `OSError`."""
+        """Return the target address and port of each map element, by key. Raises `OSError`."""
         text = self._run("nft", ["-n", "list", "map", "ip", self._policy.table, "ports"])
         return {match[1]: (match[2], match[3]) for match in _PORT.finditer(text)}
 
@@ -223,7 +224,7 @@ class Bridge:
         if self._is_kept(number):
             raise Refusal(f"port {number} is reserved: choose another port of the host")
         if used_keys & {*_keys(port)}:
-            text = f"port {number} of {port.address} is forwarded to another allocation"
+            text = f"port {number} of {port.address} is already forwarded to another allocation"
             raise OSError(errno.EADDRINUSE, text)
         for kind in _PROTOCOLS.values():
             with socket.socket(socket.AF_INET, kind) as probe:
@@ -264,7 +265,7 @@ class Bridge:
         text: str = "",
         descriptors: Sequence[tuple[int, int]] = (),
     ) -> str:
-        """Return the output of a program that succeeded. Raises `OSError`, immediately if one hung."""
+        """Run a program and return its output. Raises `OSError`, immediately after a hang."""
         if time.monotonic() < self._resumes:
             raise TimeoutError(errno.ETIMEDOUT, f"{name} was not run: a program of the bridge hung")
         words = [getattr(self._tools, name), *words]
@@ -280,7 +281,7 @@ class Bridge:
 
 
 def _interfaces() -> dict[str, int]:
-    """Return the number of the address of each connected allocation, by its digits."""
+    """Return the address number of each connected allocation, by the digits of its ID."""
     matches = (_OURS.fullmatch(name) for _, name in socket.if_nameindex())
     return {match[1]: int(match[2], 16) for match in matches if match}
 
@@ -295,13 +296,13 @@ def _name(allocation: Id, number: int) -> str:
 
 
 def _keys(port: ForwardedPort) -> Iterator[str]:
-    """Yield the keys of a port on its address, and through 127.0.0.1, for both protocols."""
+    """Yield the map keys of a port: its address and 127.0.0.1, for both protocols."""
     for address in dict.fromkeys((port.address, _LOOPBACK)):
         yield from (f"{address} . {protocol} . {port.value}" for protocol in _PROTOCOLS)
 
 
 def _number(text: str) -> int:
-    """Return an address in the form of `/proc/net/route`."""
+    """Parse an address in the form of `/proc/net/route`."""
     return int.from_bytes(int(text, 16).to_bytes(4, sys.byteorder), "big")
 
 

@@ -25,7 +25,7 @@ def is_list(
 ) -> bool:
     """Return whether a file is a process list that a task may enter.
 
-    It is the list of the task's cgroup, of a shared one, or of one in `own_groups`. A newline, as the
+    A task may enter its own cgroup, a shared one, and those in `own_groups`. A newline, as the
     name of a task may have one, would end the entry for the shell that enters it.
     """
     group, _, name = file.rpartition("/")
@@ -34,13 +34,13 @@ def is_list(
 
 
 def is_made(above: str, allocation: str, task: str) -> bool:
-    """Return whether a task can be in a cgroup below a parent: its own or the shared one exists."""
+    """Return whether the parent `above` has the cgroup of a task or the shared one."""
     paths = (*of_task([above], allocation, task), f"{above}{_TOGETHER}")
     return any(map(os.path.exists, paths))
 
 
 def of_task(above: Collection[str], allocation: str, task: str) -> set[str]:
-    """Return the possible cgroups of a task below the parents."""
+    """Return the paths of all cgroups below the parents that a task can be in."""
     return {f"{root}{deeper}/{allocation}.{task}" for root in above for deeper in ("", SHARED)}
 
 

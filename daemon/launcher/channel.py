@@ -30,18 +30,18 @@ class ProtocolViolation(Exception):
 
 
 class Refusal(PermissionError):
-    """The operation is not permitted or not possible; the text is for the caller."""
+    """The operation is not permitted or not possible; the text is the answer to the caller."""
 
     def __init__(self, text: str) -> None:
         super().__init__(errno.EPERM, sendable(text))
 
     def __str__(self) -> str:
-        """Return the text only."""
+        """Return the text without the error number."""
         return str(self.strerror)
 
 
 def sendable(text: str) -> str:
-    """Return a text that can be encoded: bytes of a file name need not be UTF-8."""
+    """Return a text that can be encoded as UTF-8; the bytes of file names need not be UTF-8."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -53,7 +53,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 def send(channel: socket.socket, data: bytes, descriptors: Sequence[int] = ()) -> None:
     """Send a message. Raises `OSError`, and `ValueError` for one that is too long."""
     if len(data) > LONGEST:
-        raise ValueError(f"a message of {len(data)} bytes is longer than {LONGEST}")
+        raise ValueError(f"a message has {len(data)} bytes, more than {LONGEST}")
     rights = array.array("i", descriptors)
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if descriptors else []
     channel.sendmsg([data], ancillary)
@@ -75,7 +75,7 @@ def receive(channel: socket.socket) -> tuple[bytes, list[int]]:
         raise ProtocolViolation("a message is too long, or has too many descriptors")
     if descriptors and not data:
         close(descriptors)
-        raise ProtocolViolation("a message has descriptors and no text")
+        raise ProtocolViolation("a message has descriptors but no content")
     return data, descriptors
 
 

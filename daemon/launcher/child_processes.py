@@ -81,7 +81,7 @@ class ChildOperations:
     def kill_stopped(self, pid: int) -> None:
         """Kill a stopped child.
 
-        A task of the same user could have stopped it, and its alarm does not end a stopped process.
+        A task of the same user could have stopped it, and an alarm does not end a stopped process.
         """
         if pid in self._children:
             os.kill(pid, signal.SIGKILL)  # not reaped yet, so the process ID is still its own
@@ -104,7 +104,7 @@ class ChildOperations:
 
 
 def done(operation: ChildOperation) -> Answer:
-    """Run an operation in this process; return the answer."""
+    """Run an operation in this process, without a child; return the answer."""
     try:
         return operation.work()
     except (OSError, ValueError) as error:
@@ -112,7 +112,7 @@ def done(operation: ChildOperation) -> Answer:
 
 
 def failure(error: OSError | ValueError) -> OperationFailed:
-    """Return the answer for an error."""
+    """Return the answer that reports an error."""
     if isinstance(error, OSError):
         text = sendable(error.strerror or str(error))
         return OperationFailed(number=error.errno or errno.EIO, text=text)

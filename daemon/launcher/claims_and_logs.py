@@ -37,7 +37,7 @@ _NO_FILE = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR})
 
 @contextmanager
 def below(directory: str | int, *names: str) -> Iterator[int]:
-    """Yield a descriptor of a directory below another, given as path or descriptor.
+    """Yield a descriptor of a subdirectory; its parent is a path or a descriptor.
 
     Raises `OSError`.
     """
@@ -71,7 +71,7 @@ def home_of(directory: str, allocation: str) -> Iterator[int]:
 
 
 def take_claim(folder: int, task: str, attempt: int) -> int | None:
-    """Return the created and locked claim of an attempt; None when it was started before.
+    """Return the created and locked claim of an attempt; None if the attempt was started before.
 
     Raises `OSError`.
     """
@@ -92,7 +92,7 @@ def take_claim(folder: int, task: str, attempt: int) -> int | None:
 
 
 def is_at_work(folder: int) -> bool:
-    """Return whether any claim of an allocation is held by a shim. Raises `OSError`."""
+    """Return whether a shim holds any claim of an allocation. Raises `OSError`."""
     return any(is_held(folder, *attempt) for attempt in attempts(folder))
 
 
@@ -188,7 +188,7 @@ def shims(folder: int) -> Iterator[int]:
 
 
 def put(folder: int, name: str, content: bytes, mode: int) -> None:
-    """Write a file of the launcher atomically. Raises `OSError`."""
+    """Write a file, owned by the launcher, atomically. Raises `OSError`."""
     unfinished = f"{name}.new"
     flags = _FILE | os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     with open(os.open(unfinished, flags, _CLAIM_MODE, dir_fd=folder), "wb") as file:
@@ -266,7 +266,7 @@ def punch_hole(descriptor: int, start: int, end: int) -> None:
 
 @cache
 def _fallocate() -> Callable[[int, int, int, int], int]:
-    """Return the function of the C library, which returns an errno or 0."""
+    """Return the C function `fallocate` as a callable that returns an errno or 0."""
     import ctypes  # loaded at the first use
 
     library = ctypes.CDLL(None, use_errno=True)

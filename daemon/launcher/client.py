@@ -131,7 +131,7 @@ _log = logging.getLogger("steward.launcher")
 
 @contextmanager
 def impatient() -> Iterator[None]:
-    """Let no request of the block wait longer than `PATIENCE`; each raises `LauncherSilent` instead.
+    """Limit each request of the block to `PATIENCE` seconds; then it raises `LauncherSilent`.
 
     Requests that a child process handles may take longer, as long as the launcher itself responds.
     """
@@ -143,7 +143,7 @@ def impatient() -> Iterator[None]:
 
 
 def longest_wait() -> float:
-    """Return for how many seconds requests of the present task wait for the launcher."""
+    """Return the seconds that requests of the current Trio task may wait for the launcher."""
     return _patience.get()
 
 
@@ -199,12 +199,12 @@ class _Waiter:
             raise
 
     def close(self) -> None:
-        """Release that share."""
+        """Release the request's share of the limit on pending requests."""
         for slot in self._places:
             slot.release()
 
     def deliver(self, body: Answer, descriptors: list[int]) -> None:
-        """Deliver the answer."""
+        """Deliver the answer to the waiting request."""
         self.body, self.descriptors = body, descriptors
         self.answered.set()
         if not self.is_wanted:
@@ -218,7 +218,7 @@ class _Waiter:
 
 
 class Launcher:
-    """The client. `walls` describes the sandbox support of this host.
+    """The client. `walls` is the sandbox support of this host.
 
     `silent_since` is the time since which the launcher has not answered, in nanoseconds since the
     epoch, or None. `watch` keeps it up to date.
@@ -247,7 +247,7 @@ class Launcher:
     # --- whether it answers ---
 
     async def watch(self, now: Callable[[], int]) -> None:
-        """Notice and log when the launcher stops answering and when it answers again, indefinitely.
+        """Log when the launcher stops answering and when it answers again; run until cancelled.
 
         A launcher that answers other requests in the meantime is busy, and not silent.
         """
@@ -267,12 +267,12 @@ class Launcher:
                 _log.warning("the launcher answers again, after %d s", silent)
 
     async def _ping(self) -> None:
-        """Return when the launcher has answered the shortest request."""
+        """Send the shortest request and return when the launcher has answered it."""
         shortest = ListClaims(allocation=_NO_ALLOCATION)
         await self._request(shortest, places=[self._for_clients])
 
     def unresponsive_message(self, now: int) -> str:
-        """Return that and for how long the launcher has not answered; empty if it answers."""
+        """Return a message about how long the launcher has not answered; empty if it answers."""
         if self.silent_since is None:
             return ""
         seconds = max(0, now - self.silent_since) // _SECOND
@@ -311,7 +311,7 @@ class Launcher:
     async def open_session(
         self, request: StartSession, task_command: TaskCommand
     ) -> tuple[int, list[int]]:
-        """Run a command inside a task; return its number and its descriptors.
+        """Run a command inside a task; return the session number and its descriptors.
 
         The first descriptor is the pidfd, the others are the ends of its streams. Raises like
         `start`, and `OSError` while the launcher does not answer.
@@ -365,7 +365,7 @@ class Launcher:
         return body.status
 
     async def probe_sandbox(self) -> None:
-        """Detect the sandbox support of this host, for `walls`. Raises `OSError`."""
+        """Detect the sandbox support of this host and store it in `walls`. Raises `OSError`."""
         body, _ = await self._request(ProbeSandbox())
         assert isinstance(body, SandboxSupport)  # noqa: S101  # ensured by the protocol
         self.walls = body
@@ -391,7 +391,7 @@ class Launcher:
             await self.why_no_bridge()
 
     async def connect_network(self, allocation: str, ports: list[ForwardedPort]) -> str:
-        """Connect an allocation to the bridge unless it is, and return its address there.
+        """Connect an allocation to the bridge if needed; return its bridge address.
 
         Raises `Refusal`, or `OSError`, with EADDRINUSE for a port in use.
         """
@@ -406,7 +406,7 @@ class Launcher:
     async def lay_out(
         self, allocation: str, layout: AllocDirLayout, previous: str | None = None
     ) -> dict[str, str]:
-        """Create the directories of an allocation; return the tasks that got none, with the reason.
+        """Create the directories of an allocation; return the error of each task without one.
 
         `previous` is the replaced allocation whose data migrates. Raises `OSError`.
         """
@@ -483,7 +483,7 @@ class Launcher:
         await self._request(RetainLogs(allocation=allocation))
 
     async def remove(self, allocation: str, *, is_kept: bool = False) -> None:
-        """Remove the directory of an allocation, or of its retained logs. Raises like `retain_logs`."""
+        """Remove the directory of an allocation, or its retained logs. Raises as `retain_logs`."""
         await self._request(RemoveDirectory(allocation=allocation, is_kept=is_kept))
 
     async def create_volume(self, volume: str, mode: int, owner: tuple[int, int]) -> None:
@@ -523,7 +523,7 @@ class Launcher:
         await self._request(request, [stream])
 
     async def present(self, *, is_kept: bool = False) -> list[str]:
-        """Return the allocations that have such a directory. Raises `OSError`."""
+        """Return the allocations that have a directory of this kind. Raises `OSError`."""
         spare = os.memfd_create("spare")
         _, received = await self._request(ListAllocations(is_kept=is_kept), (), spare)
         try:
@@ -638,7 +638,7 @@ class Launcher:
         return answer_of(waiter.body, waiter.descriptors)
 
     def _places(self, request: Request) -> list[trio.Semaphore]:
-        """Return the limits on pending requests against which a request counts.
+        """Return the semaphores that limit pending requests of this kind.
 
         The places of clients are for short requests. Eight slow ones would hold up the others.
         """
@@ -723,7 +723,7 @@ def answer_of(body: Answer, descriptors: list[int]) -> tuple[Answer, list[int]]:
 
 
 def probe_sandbox(channel: socket.socket) -> SandboxSupport:
-    """Return the sandbox support of this host, before a client runs. Raises as `send_hello`."""
+    """Return the sandbox support of this host, before a `Launcher` runs. Raises as `send_hello`."""
     body = _ask_blocking(channel, ProbeSandbox())
     assert isinstance(body, SandboxSupport)  # noqa: S101  # both processes run the same version
     return body
@@ -759,7 +759,7 @@ def _ask_blocking(channel: socket.socket, request: Request, *descriptors: int) -
 
 @asynccontextmanager
 async def open_launcher(channel: socket.socket) -> AsyncIterator[Launcher]:
-    """Run the client of a launcher that was greeted, while the block runs."""
+    """Yield a running client; the launcher has already answered `send_hello`."""
     with channel:
         launcher = Launcher(channel)
         async with trio.open_nursery() as nursery:

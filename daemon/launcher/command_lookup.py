@@ -14,7 +14,7 @@ _INSIDE = "rpc error: code = Unknown desc = failed to start command: "
 
 
 class CommandFile(NamedTuple):
-    """A file as the task names it, and its location, possibly relative to an open directory."""
+    """A file: the path as the task names it, and its location, possibly below an open directory."""
 
     task_path: str
     path: str

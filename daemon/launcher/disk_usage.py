@@ -14,14 +14,14 @@ from itertools import islice
 
 from daemon.launcher.safe_open import facts_of, open_beneath
 
-_STEP = 2000  # files and directories per step
-_PAUSE = 50  # multiple of the duration of a step
+_STEP = 2000  # files and directories that one step measures
+_PAUSE = 50  # the pause, as a multiple of the duration of a step
 _BLOCK = 512  # bytes, the unit of st_blocks
-_MOST_PENDING = 100_000  # directories, or entries of one, held in memory
+_MOST_PENDING = 100_000  # maximum number of directories, or entries of one, held in memory
 
 
 class DiskUsageScan:
-    """A measurement of everything below an open directory."""
+    """A measurement of all files below an open directory."""
 
     def __init__(self, top: int) -> None:
         self.used = 0  # bytes so far
@@ -31,7 +31,7 @@ class DiskUsageScan:
         self._found = self._below()
 
     def step(self, most: int = _STEP) -> bool:
-        """Measure `most` files and directories; return whether all are done."""
+        """Measure `most` files and directories; return whether the measurement is complete."""
         return sum(map(self._count, islice(self._found, most))) < most
 
     def run(self) -> None:
@@ -63,7 +63,7 @@ class DiskUsageScan:
     def _entries(self, folders: list[str]) -> Iterator[os.stat_result]:
         """Yield the entries of the last pending directory.
 
-        Its subdirectories replace it in the list.
+        Its subdirectories replace the directory in the list.
         """
         folder = folders.pop()
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

@@ -10,7 +10,7 @@ from contextlib import suppress
 from daemon.launcher import process_scan
 
 _SIGNALLED = 128
-_MOST = 10_000  # exit statuses that were not requested
+_MOST = 10_000  # maximum number of exit statuses that were not requested yet
 
 
 class ExecSessions:
@@ -25,7 +25,7 @@ class ExecSessions:
 
     @property
     def bounded(self) -> int:
-        """Return the number of running commands with a time limit."""
+        """Return the number of running commands that have a time limit."""
         return len(self._deadlines)
 
     def register(self, pid: int, deadline: float | None = None) -> int:
@@ -37,7 +37,7 @@ class ExecSessions:
         return self._last
 
     def record_exit(self, pid: int, status: int) -> None:
-        """Record the exit status of a child, if it is a session."""
+        """Record the exit status of an ended child, if the child is a session."""
         if (number := self._numbers.pop(pid, None)) is None:
             return
         del self._pids[number]
@@ -54,7 +54,7 @@ class ExecSessions:
         return max(0.0, min(self._deadlines.values()) - now) if self._deadlines else None
 
     def end_group(self, pid: int) -> None:
-        """Kill the rest of the process group of an ended command that has a time limit."""
+        """Kill the remaining processes in the group of an ended command that has a time limit."""
         if self._numbers.get(pid) in self._deadlines:
             with suppress(ProcessLookupError):  # the rest has ended too
                 os.killpg(pid, signal.SIGKILL)

@@ -23,8 +23,8 @@ from daemon.launcher.task_files import leads_elsewhere, user_of
 LENGTH = 4  # bytes of the length of a part
 ANY_DEPTH = "**"
 _PIECE = 256 * 1024
-_MOST_ENTRIES = 100_000  # of all directories that are searched
-_DEEPEST = 64  # directories below each other
+_MOST_ENTRIES = 100_000  # entries of all directories that one request searches
+_DEEPEST = 64  # maximum depth of directories
 _HIDDEN = "."  # patterns name these files explicitly
 _WILD = frozenset("*?[")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
@@ -33,7 +33,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class _TooMuch(Exception):
-    """A search reached a limit."""
+    """A search has reached one of its limits."""
 
 
 def find(directory: str, request: CollectFiles) -> tuple[dict[str, int], Owner]:
@@ -57,9 +57,9 @@ def find(directory: str, request: CollectFiles) -> tuple[dict[str, int], Owner]:
 
 
 def _checked(task: str, pattern: str) -> str:
-    """Return the first name of a pattern.
+    """Return the first component of a pattern.
 
-    Raises `OSError` for another place, or for the secrets of a task.
+    Raises `OSError` for a path outside the task, or for the secrets of a task.
     """
     first, *names = pattern.split("/")
     is_own = first in (task, SHARED) and names and names[0] not in (SECRETS, PRIVATE)
@@ -81,7 +81,7 @@ def collect(descriptors: Mapping[str, int], request: CollectFiles, stream: Binar
 
 
 class _Collection:
-    """One stream, with its remaining limits."""
+    """Writes one stream, within its remaining limits."""
 
     def __init__(self, request: CollectFiles, stream: BinaryIO) -> None:
         self._request, self._stream = request, stream
@@ -90,7 +90,7 @@ class _Collection:
         self._seen: set[str] = set()
 
     def send(self, part: FilePart) -> None:
-        """Write a part to the stream."""
+        """Write a `FilePart` to the stream."""
         data = _encoder.encode(part)
         self._stream.write(len(data).to_bytes(LENGTH))
         self._stream.write(data)
@@ -170,7 +170,7 @@ class _Collection:
         return sorted(matching)
 
     def _send_file(self, directory: int, path: str) -> None:
-        """Send a file, or the reason against it."""
+        """Send a file, or the reason why it cannot be sent."""
         name = path.rpartition("/")[2]
         try:
             descriptor = _opened(directory, name)

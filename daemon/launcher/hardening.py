@@ -24,7 +24,7 @@ _M_ARENA_MAX = -8  # malloc.h of the GNU C library
 
 
 def called(name: str, *arguments: object) -> None:
-    """Call a function of the C library. Raises `OSError`."""
+    """Call the named function of the C library. Raises `OSError`."""
     if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 

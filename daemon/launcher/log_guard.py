@@ -37,7 +37,7 @@ _LEAST = 256 * 1024  # bytes of a hole, except the last ones
 
 
 class _GuardedLog(msgspec.Struct):
-    """An open log, and the end of the hole at its start."""
+    """An open log, and the offset at which the hole at its start ends."""
 
     descriptor: int
     keeps: int
@@ -55,7 +55,7 @@ class _GuardedLog(msgspec.Struct):
 
 
 class LogGuard:
-    """The logs of all tasks that run when the daemon ends."""
+    """Limits the logs of all tasks that are running when the daemon ends."""
 
     def __init__(self, directory: str) -> None:
         """Open the logs below the directory of all allocations. Raises `OSError`."""
@@ -78,7 +78,7 @@ class LogGuard:
                     pass
 
     def look(self) -> None:
-        """Trim each log, and forget attempts that have ended."""
+        """Trim each log once, and drop attempts that have ended."""
         for claim, logs in list(self._attempts.items()):
             if not is_locked(claim):
                 close([claim, *(log.descriptor for log in self._attempts.pop(claim))])
@@ -119,7 +119,7 @@ def _logs(folder: int, task: str, keeps: int) -> Iterator[_GuardedLog]:
 
 @contextmanager
 def _held(lock: str) -> Iterator[bool]:
-    """Hold the lock of the launcher in this block; yield whether it was free. Raises `OSError`."""
+    """Try to hold the launcher's lock in the block; yield whether it was free. Raises `OSError`."""
     descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         yield not is_locked(descriptor, fcntl.LOCK_EX)

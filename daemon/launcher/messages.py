@@ -12,14 +12,14 @@ import msgspec
 
 VERSION = 1
 MOST_OPEN = 64  # pending requests
-MOST_ERRANDS = 8  # of these, concurrent long operations
+MOST_ERRANDS = 8  # maximum number of concurrent long operations among these
 MOST_PROGRAMS = 64  # concurrent ones with a time limit
 MOST_MARKS = 128  # per scan
-MOST_PIDS = 8192  # in the answer to one mark
+MOST_PIDS = 8192  # processes in the answer to one mark
 MOST_USING = 512  # processes in one usage report
 MOST_TEXT = 4096  # characters of a name or path
-MOST_PORTS = 1024  # of an allocation on the bridge
-MOST_PATTERNS = 32  # of the files of a task that are kept
+MOST_PORTS = 1024  # ports of an allocation on the bridge
+MOST_PATTERNS = 32  # patterns of the files to keep of a task
 MOST_OUTPUTS = 16 * 1024  # bytes of outputs in the answer to the end of an attempt
 MOST_PAYLOAD = 4 * 1024 * 1024  # bytes; the kernel uses half of it for arguments and environment
 SECRET = errno.ENOKEY  # error for a path that reveals secrets
@@ -32,14 +32,14 @@ Server = Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9
 Domain = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,254}\Z")]
 Option = Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9:-]{1,64}\Z")]
 ID = r"\A[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z"
-Id = Annotated[str, msgspec.Meta(pattern=ID)]  # of an allocation
+Id = Annotated[str, msgspec.Meta(pattern=ID)]  # allocation ID
 _BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-Address = Annotated[str, msgspec.Meta(pattern=rf"\A({_BYTE}\.){{3}}{_BYTE}\Z")]  # of IPv4
+Address = Annotated[str, msgspec.Meta(pattern=rf"\A({_BYTE}\.){{3}}{_BYTE}\Z")]  # IPv4 address
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=MOST_PAYLOAD)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]  # bytes, or a number of files
 Rights = Annotated[int, msgspec.Meta(ge=0, le=0o777)]
-Kind = Literal["token", "fetched"]  # of a note
+Kind = Literal["token", "fetched"]  # kind of a note
 Action = Literal["find", "hold", "let_go", "end"]  # on processes
 Uid = Annotated[int, msgspec.Meta(ge=-1, lt=2**32 - 1)]
 Owner = tuple[Uid, Uid]  # user ID and group ID; -1 and -1 mean unknown users
@@ -47,7 +47,7 @@ Owner = tuple[Uid, Uid]  # user ID and group ID; -1 and -1 mean unknown users
 Whose = Literal["raw_exec", "exec", "anybody", "ours"]
 Span = tuple[Number, Number]  # first and last number of a range
 NAME = r"\A[^./\x00][^/\x00]{0,254}\Z"
-Name = Annotated[str, msgspec.Meta(pattern=NAME)]  # of a task
+Name = Annotated[str, msgspec.Meta(pattern=NAME)]  # task name
 
 
 class Message(
@@ -80,8 +80,8 @@ class AllowedVolume(Message, frozen=True, kw_only=True):
 class BridgePolicy(Message, frozen=True, kw_only=True):
     """The bridge of allocations: its name, its subnet, and its rules as text for `nft`.
 
-    `table` is the name of their table, and `closing` further rules for a host that does not forward
-    packets itself. No port of the host in `kept_ports` is forwarded.
+    `table` is the name of their table, and `closing` has further rules for a host that otherwise
+    forwards no packets. No port of the host in `kept_ports` is forwarded.
     """
 
     name: Annotated[str, msgspec.Meta(pattern=r"\A[a-z][a-z0-9_-]{0,14}\Z")]
@@ -102,15 +102,15 @@ class LauncherPolicy(Message, frozen=True, kw_only=True):
     `checked`.
 
     `own_uids` are for allocations whose tasks name no user. `processes` is the limit per task, 0
-    for none; `holds_raw_exec` enforces limits for raw_exec. `groups` are the parent cgroups of
+    for none; `holds_raw_exec` enables limits for raw_exec. `groups` are the parent cgroups of
     tasks. `raw_exec_groups` and `exec_groups` are those that each task of the driver must enter.
 
     `podman` is the socket of root's podman, empty if containers are the daemon's own. `filter` is
     the system call filter for exec, `wide_filter` the one that permits namespaces, and `no_filter`
     the reason if filters are unavailable. Volumes that are not configured are below `volume_roots`.
-    `files` are those of certificates and their keys. `programs` are those of clusters with their
-    paths, and `cluster_configs` the configuration files that they may use. `commands` are those of
-    notifications by name, each with its arguments.
+    `files` are certificates and their keys. `programs` are the client programs of clusters with
+    their paths. They may use the configuration files in `cluster_configs`. `commands` are the
+    notification commands by name, each with its arguments.
     """
 
     owner: Number
@@ -144,7 +144,7 @@ class LauncherPolicy(Message, frozen=True, kw_only=True):
 
 
 class StartTask(Message, frozen=True, kw_only=True, tag=2):
-    """Start the shim of an attempt, unless it was started.
+    """Start the shim of an attempt, unless the attempt was started before.
 
     Descriptor: a sealed `TaskCommand`. `group` is the label by which the processes are found again.
     Without `is_logged` the output of the task is discarded. While no daemon runs, each log keeps
@@ -163,8 +163,8 @@ class SendSignal(Message, frozen=True, kw_only=True, tag=3):
     """Send a signal to the main process of an attempt or to its shim.
 
     A shim only receives SIGCONT, or SIGKILL when no process is left below it. `is_walled` means
-    that a sandbox is between the two. If the attempt has ended, no process is signalled. A main
-    process that is still the shell only receives SIGKILL.
+    that a sandbox is between shim and main process. If the attempt has ended, no process is
+    signalled. A main process that is still the shell only receives SIGKILL.
     """
 
     allocation: Id
@@ -257,7 +257,7 @@ class TaskCommand(Message, frozen=True, kw_only=True):
 
 
 class ForwardedPort(Message, frozen=True, kw_only=True):
-    """A port of an address of the host, and the port to which it leads inside."""
+    """A port of a host address, and the port of the allocation to which it is forwarded."""
 
     address: Address
     value: Port
@@ -265,14 +265,14 @@ class ForwardedPort(Message, frozen=True, kw_only=True):
 
 
 class ConnectNetwork(Message, frozen=True, kw_only=True, tag=12):
-    """Connect the network of an allocation to the bridge, unless it is, and forward its ports."""
+    """Connect the network of an allocation to the bridge if needed, and forward its ports."""
 
     allocation: Id
     ports: Annotated[list[ForwardedPort], msgspec.Meta(max_length=MOST_PORTS)]
 
 
 class ProbeBridge(Message, frozen=True, kw_only=True, tag=14):
-    """Return whether this host can connect allocations, found by a trial."""
+    """Try whether this host can connect allocations to the bridge."""
 
 
 class ReleaseNetwork(Message, frozen=True, kw_only=True, tag=13):
@@ -307,7 +307,7 @@ class GetSessionExit(Message, frozen=True, kw_only=True, tag=10):
 
 
 class ProbeSandbox(Message, frozen=True, kw_only=True, tag=11):
-    """Return the sandbox support of this host, found by a trial."""
+    """Try which sandbox features this host supports."""
 
 
 class CreateAllocDir(Message, frozen=True, kw_only=True, tag=20):
@@ -323,7 +323,7 @@ class CreateAllocDir(Message, frozen=True, kw_only=True, tag=20):
 class TaskDirLayout(Message, frozen=True, kw_only=True):
     """The directory of a task.
 
-    `driver` and `user` determine its owner; `is_seen` if the task sees it.
+    `driver` and `user` determine its owner; `is_seen` means that the task can see it.
     """
 
     task: Name
@@ -369,7 +369,7 @@ class OpenFile(Message, frozen=True, kw_only=True, tag=50):
 
 
 class ListDirectory(Message, frozen=True, kw_only=True, tag=51):
-    """Return the entries of a directory from a position on, 0 at first."""
+    """Return the entries of a directory from a position on; the first position is 0."""
 
     allocation: Id
     path: Text
@@ -393,7 +393,7 @@ class RetainLogs(Message, frozen=True, kw_only=True, tag=25):
 
 
 class RemoveDirectory(Message, frozen=True, kw_only=True, tag=26):
-    """Remove the directory of an ended allocation; `is_kept`: that of its retained logs."""
+    """Remove the directory of an ended allocation or, with `is_kept`, its retained logs."""
 
     allocation: Id
     is_kept: bool
@@ -447,8 +447,8 @@ class CollectFiles(Message, frozen=True, kw_only=True, tag=63):
     """Send the files of a task that match patterns; see `daemon/launcher/file_collector.py`.
 
     Descriptor: the end of a pipe for the stream. A pattern begins with the name of the task or of
-    the shared directory. `most_bytes` is the limit for each file, `most_total` for all together. A
-    sparse file counts with its whole size.
+    the shared directory. `most_bytes` limits each file, and `most_total` limits all files together.
+    A sparse file counts with its apparent size.
     """
 
     allocation: Id
@@ -512,7 +512,7 @@ class GetProcessInfo(Message, frozen=True, kw_only=True, tag=34):
 
 
 class ScanTarget(Message, frozen=True, kw_only=True):
-    """The processes to select, and the action. None selects all tasks, or an unknown session."""
+    """The processes to select, and the action. A `task` of None selects all tasks."""
 
     allocation: Id
     task: Name | None
@@ -571,7 +571,7 @@ class ProgramCommand(Message, frozen=True, kw_only=True):
 
 
 class StartProgram(Message, frozen=True, kw_only=True, tag=80):
-    """Start a program. It ends as a session does, or at its time limit.
+    """Start a program. The program ends like a session, or at its time limit.
 
     Descriptors: a sealed `ProgramCommand`, and optionally a sealed file with its input.
     """
@@ -595,7 +595,7 @@ class ProcessStarted(Message, frozen=True, kw_only=True, tag=2):
 
 
 class AlreadyStarted(Message, frozen=True, kw_only=True, tag=4):
-    """The attempt has or had a shim already."""
+    """The attempt already has a shim, or had one."""
 
 
 class Done(Message, frozen=True, kw_only=True, tag=5):
@@ -640,7 +640,7 @@ class SessionExit(Message, frozen=True, kw_only=True, tag=10):
 
 
 class SandboxSupport(Message, frozen=True, kw_only=True, tag=11):
-    """Why tasks, sandboxes or the filter do not work on this host; empty texts if they do."""
+    """The reasons why tasks, sandboxes or the filter do not work here; empty if they work."""
 
     tools: str
     walls: str
@@ -654,7 +654,7 @@ class NetworkConnected(Message, frozen=True, kw_only=True, tag=12):
 
 
 class BridgeSupport(Message, frozen=True, kw_only=True, tag=14):
-    """Why this host can connect no allocation to a bridge; empty if it can."""
+    """The reason why this host cannot connect allocations to a bridge; empty if it can."""
 
     trouble: str
 
@@ -666,7 +666,7 @@ class RefusedReply(Message, frozen=True, kw_only=True, tag=7):
 
 
 class LaidOut(Message, frozen=True, kw_only=True, tag=20):
-    """The directories exist, except those of the listed tasks."""
+    """The directories were created, except those of the listed tasks."""
 
     troubles: dict[str, str]
 
@@ -721,7 +721,7 @@ class DirectoryUsage(Message, frozen=True, kw_only=True, tag=27):
 
 
 class SignalResult(Message, frozen=True, kw_only=True, tag=30):
-    """The answer to a signal: a process received it or not."""
+    """The answer to `SendSignal`: whether a process received the signal."""
 
     is_sent: bool
 

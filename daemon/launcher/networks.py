@@ -27,7 +27,7 @@ _TRIAL = "00000000-0000-0000-0000-000000000000"
 
 
 class Networks:
-    """The namespaces that this launcher holds, by allocation; `bridge` connects them."""
+    """The network namespaces that this launcher holds, by allocation; `bridge` connects them."""
 
     def __init__(self, bridge: Bridge | None = None) -> None:
         self._descriptors: dict[str, int] = {}
@@ -39,8 +39,8 @@ class Networks:
     ) -> Iterator[None]:
         """Enter the namespace of an allocation for the block, and create it if needed.
 
-        `shims` are those of its running tasks: one that an earlier launcher started is in the
-        namespace. One with `is_connected` is never created here. Raises `OSError`.
+        `shims` are the shims of its running tasks; those of an earlier launcher are in the
+        namespace. With `is_connected`, the namespace must exist already. Raises `OSError`.
         """
         own = os.open(_OF_US, _READ)
         try:
@@ -83,7 +83,7 @@ class Networks:
             raise
 
     def _is_known(self, allocation: str, shims: Iterable[int]) -> bool:
-        """Return whether a namespace of an allocation exists; hold it from now on."""
+        """Return whether a namespace of the allocation exists, and hold that namespace."""
         if allocation not in self._descriptors and (descriptor := _network_of(shims)) is not None:
             self._descriptors[allocation] = descriptor
         return allocation in self._descriptors
@@ -93,7 +93,7 @@ class Networks:
         return self._bridge.missing if self._bridge else "no bridge is configured"
 
     def why_no_bridge(self) -> str:
-        """Return why this host can connect no allocation, found by a trial; empty if it can.
+        """Try the bridge; return why this host cannot connect allocations, or an empty text.
 
         The trial takes place in a namespace that disappears with this process, a child.
         """

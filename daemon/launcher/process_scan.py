@@ -33,7 +33,7 @@ from daemon.launcher.task_files import user_of
 _PARENT, _PROCESS_GROUP, _SESSION, _FLAGS, _STARTED, _CODE, _ENV_END = 1, 2, 3, 6, 19, 23, 48
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD of linux/sched.h
 _PAUSE = 0.0005  # seconds until an undecided process is checked again; twice as long each time
-_ROUNDS = 8  # of scans, until the remaining processes create no new ones
+_ROUNDS = 8  # scans, until the remaining processes create no new ones
 _WHERE, _MOUNTED_AT = 3, 4  # fields of `mountinfo`
 _READS = 3  # of an environment that appears between two files
 _CARRIED = re.compile(rb"\A%b[0-9]+=" % CARRIER.encode())
@@ -41,7 +41,7 @@ _CLAIMED = re.compile(rb"^(shim|main|exit) (\d{1,9})\n", re.MULTILINE)
 
 
 class Process(msgspec.Struct, frozen=True):
-    """A process in a scan."""
+    """One process, as a scan found it."""
 
     pid: int
     parent: int
@@ -134,7 +134,7 @@ def _scan_criteria(directory: str, mark: ScanTarget) -> ProcessCriteria:
 
 
 def _users(folder: int, task: str | None) -> frozenset[int]:
-    """Return the users of a task's processes; the launcher's own user starts each of them."""
+    """Return the user IDs of a task's processes, including the launcher's, which starts them."""
     users = {os.geteuid()}
     for name in {task} if task else {name for name, _ in attempts(folder)}:
         with suppress(OSError):  # removed
@@ -161,7 +161,7 @@ def belonging(processes: Iterable[Process], criteria: ProcessCriteria) -> list[P
 def undecided(
     processes: Iterable[Process], criteria: ProcessCriteria, members: Iterable[Process]
 ) -> list[Process]:
-    """Return the processes that may be selected ones, as their environments are not readable yet."""
+    """Return the processes that may belong to the attempt, with unreadable environments."""
     decided = {criteria.shim, *(member.pid for member in members)}
     return [item for item in processes if item.user in criteria.users and item.pid not in decided]
 
@@ -275,7 +275,7 @@ def _owner(at: str, environment: Mapping[bytes, bytes], directory: str) -> tuple
 
 
 def facts(pids: Iterable[int]) -> Iterator[bytes]:
-    """Yield `status` and `stat` of each process."""
+    """Yield the contents of `status` and `stat` of each process."""
     for pid in pids:
         with suppress(OSError):  # it has ended
             texts = _read(f"/proc/{pid}/status"), _read(f"/proc/{pid}/stat")

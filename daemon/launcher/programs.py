@@ -1,11 +1,11 @@
-"""Run the programs of clusters as a task's user or the daemon's, as root only for a daemon of root.
+"""Run the programs of clusters, as the user of a task or of the daemon.
 
 The policy has the paths. Each program takes only arguments of one form, so no value becomes an
 option. A program gets no descriptor of the launcher, only its own variables, and no new
 privileges. The daemon reads its output; the launcher kills it at its time limit.
 
-The commands of notifications run in the same way as the daemon's user. The policy has their
-arguments. The daemon gives only the name of a command and its input.
+Notification commands run in the same way, as the daemon's user. The policy has their arguments. The
+daemon sends only the name of a command and its input.
 """
 
 import os
@@ -23,7 +23,7 @@ from daemon.launcher.task_start import SIGNALS, ends, usual_scheduling
 from daemon.launcher.user_policy import UserPolicy, being
 
 SECONDS = 30  # time limit of a program; a session in a job has none
-NOTIFY: Final = "notify"  # the program that stands for the commands of notifications
+NOTIFY: Final = "notify"  # placeholder program for notification commands
 _COMMANDS_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TERMINAL = "xterm"
 _NUMBER, _VALUE, _JOB = "-?[0-9]{1,19}", r"[^\n]{0,131000}", "[0-9]{1,19}(?:_[0-9]{1,9})?"
@@ -91,7 +91,7 @@ def _command(policy: LauncherPolicy, command: ProgramCommand, *, has_input: bool
     """Return the arguments of a notification command. Raises `Refusal`."""
     plain = ProgramCommand(program=NOTIFY, user="", args=command.args)
     if not has_input or command != plain or len(command.args) != 1:
-        raise Refusal("a command of notifications takes its name and an input, and nothing else")
+        raise Refusal("a notification command takes only its name and an input")
     if (arguments := policy.commands.get(command.args[0])) is None:
         raise Refusal(f"{command.args[0]!r} was not in notify_commands at the daemon's start")
     return arguments
@@ -105,7 +105,7 @@ def _checked_command(policy: LauncherPolicy, command: ProgramCommand) -> list[st
             " programs, and restart the daemon"
         )
     if not _FORMS[command.program].fullmatch("".join(f"{word}\n" for word in command.args)):
-        raise Refusal(f"{command.program} with arguments of another form")
+        raise Refusal(f"{command.program} was called with arguments of an unknown form")
     if [_SHELL][: command.program == "srun"] != [*map(os.fsdecode, command.command[:1])]:
         raise Refusal(f"{command.program} with a command of another form")
     return [path, *command.args, *map(os.fsdecode, command.command)]
@@ -115,7 +115,7 @@ def _environment(
     policy: LauncherPolicy, command: ProgramCommand, *, is_terminal: bool
 ) -> dict[str, str]:
     if command.config and command.config not in policy.cluster_configs:
-        raise Refusal(f"{command.config!r} is the cluster_config of no pool")
+        raise Refusal(f"{command.config!r} is not the cluster_config of a pool")
     if command.program != "sbatch" and command.env:
         raise Refusal(f"{command.program} takes no variables")
     for name in command.env:

@@ -41,13 +41,13 @@ def open_file(directory: str, request: OpenFile) -> tuple[FileStatus, list[int]]
     """Return the metadata of a file, and its descriptor if it may be read. Raises `OSError`."""
     with _reached(directory, request) as (home, descriptor, path):
         facts, descriptors = os.fstat(descriptor), []
-        if stat.S_ISLNK(facts.st_mode):  # a dangling link, or one that was not followed
+        if stat.S_ISLNK(facts.st_mode):  # a dangling link, or a link that was not followed
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), request.path)
         if _is_closed(path):
             return msgspec.structs.replace(found_of(facts), is_secret=True), []
         if stat.S_ISREG(facts.st_mode):
             if facts.st_nlink > 1 and facts.st_uid not in _users(home):
-                raise PermissionError(errno.EPERM, "another user's file, by a second name")
+                raise PermissionError(errno.EPERM, "a hard link to a file of another user")
             with suppress(PermissionError):  # locked by its task, whose user the launcher has
                 descriptors.append(os.open(_name_of(descriptor), _READ))
         return found_of(facts), descriptors
@@ -96,7 +96,7 @@ def read_own(path: str) -> bytes:
             descriptor = child
             _check_own(descriptor, path)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "no regular file", path)
+            raise OSError(errno.EINVAL, "not a regular file", path)
         return os.pread(descriptor, _MOST_OWN, 0)
     finally:
         os.close(descriptor)
@@ -193,7 +193,7 @@ def _real_path(home: int, descriptor: int) -> list[str]:
 
 
 def _is_closed(segments: Sequence[str]) -> bool:
-    """Return whether a path is in a secrets directory, or is one."""
+    """Return whether a path is a secrets directory or in one."""
     return len(segments) > 1 and segments[1] in (SECRETS, PRIVATE)
 
 
@@ -208,7 +208,7 @@ def _users(home: int) -> set[int]:
 
 
 def _names(directory: int, position: int) -> tuple[list[str], int]:
-    """Return some names in an open directory, and the next position; -1 at the end.
+    """Return a part of the names in an open directory, and the next position; -1 at the end.
 
     `os.scandir` reads a whole directory, regardless of its size. Raises `OSError`.
     """

@@ -1,4 +1,4 @@
-"""Run a program of the system as root: by its absolute path, without variables, for a limited time."""
+"""Run a system program as root: by absolute path, without variables, within a time limit."""
 
 import errno
 import os
@@ -20,8 +20,8 @@ def run(
     """Run a program with `text` as its input; return its exit status and its output.
 
     Each pair of `descriptors` is one of the launcher's and its number in the program. Raises
-    `OSError`, with ETIMEDOUT if the program was killed at its time limit. One that hangs in the
-    kernel ends later, and is reaped with the other children.
+    `OSError`, with ETIMEDOUT if the program was killed at its time limit. A program that hangs in
+    the kernel ends later, and is reaped with the other children.
     """
     with ExitStack() as resources:
         input_file, output = (os.memfd_create(name) for name in ("input", "output"))

@@ -5,8 +5,8 @@ others are rejected, and no process can swap a link in between. Without that cal
 or behind a seccomp filter) no links are followed. Links are not followed as root either: a task
 must not reach through the launcher what it cannot reach itself.
 
-No path enters a mount, except Steward's tmpfs for secrets: a user can mount a file system of FUSE in a
-directory of a task, and its first access would block the launcher for as long as the user likes.
+No path enters a mount, except Steward's tmpfs for secrets. A user can mount a FUSE file system in a
+task directory, and the first access to it could block the launcher indefinitely.
 """
 
 import errno
@@ -33,7 +33,7 @@ Call = Callable[[int, str, int], int]
 
 
 def open_beneath(above: int, path: str, flags: int, *, follows: bool | None = None) -> int:
-    """Return a descriptor of `path` below an open directory; by default root follows no links.
+    """Return a descriptor of `path` below an open directory; by default, root follows no links.
 
     Raises `OSError`, with EXDEV for a path that leaves the directory or enters another's mount.
     """
@@ -71,7 +71,7 @@ def facts_of(directory: int, name: str) -> os.stat_result:
 
 
 def _entered(call: Call, above: int, names: list[str]) -> tuple[int, str]:
-    """Return the directory of secrets in which a path enters a mount, and the rest of the path.
+    """Return the secrets directory at which a path enters a mount, and the rest of the path.
 
     Raises `OSError` (EXDEV) for any other mount, and for a path that leaves the directory.
     """
@@ -112,7 +112,7 @@ def _is_secrets_mount(descriptor: int) -> bool:
 def resolver(*, follows: bool, enters: bool = True) -> Call:
     """Return the best available function to open paths below a directory.
 
-    Without `enters`, no path crosses into a mount; an old kernel cannot refuse that.
+    Without `enters`, no path crosses into a mount; an old kernel cannot enforce this.
     """
     how = _BENEATH | (_NO_MAGIC_LINKS if follows else _NO_LINKS)
     by_kernel = _by_kernel(how | (0 if enters else _NO_MOUNTS))

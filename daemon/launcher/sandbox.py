@@ -25,7 +25,7 @@ from daemon.launcher.shim_script import FILTER, Tools
 from daemon.launcher.shims import children, is_ours
 from daemon.launcher.user_policy import OWN_HOME, User
 
-NOT_THERE = "the task has not begun yet, or has just ended"
+NOT_THERE = "the task has not started yet, or has just ended"
 RESOLVER, ACCOUNTS = ".resolv.", ".accounts."  # next to the claims: prefixes of files for a task
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc")
 # Where a task sees its directories, and their paths relative to its own.
@@ -92,7 +92,7 @@ def volumes(
 ) -> list[SandboxMount]:
     """Return the volumes of a task; `stack` closes their descriptors. Raises `Refusal`.
 
-    A volume outside `allowed` must be below one of the roots after resolving links.
+    A volume that is not in `allowed` must be below one of `roots`, after links are resolved.
     """
     mounts = []
     for mount, path in zip(task.volumes, mount_targets(task.volumes), strict=True):
@@ -124,7 +124,7 @@ def _without_links(path: str) -> int:
 
 
 def _compared(tools: Tools, mounts: Sequence[SandboxMount]) -> list[str]:
-    """Return the arguments that end a task whose volume is not the checked directory.
+    """Return the arguments that stop a task whose volume is not the checked directory.
 
     Bubblewrap resolves the path again, shortly after the check. No program of the task has run at
     that time.
@@ -149,8 +149,8 @@ def around(
 ) -> list[str]:
     """Return the arguments before a task's command; they run in its directory.
 
-    `user` is the task's user if it differs from the launcher's. With `alone`, the task must have no
-    network and has none so far. Raises `OSError`.
+    `user` is the task's user if it differs from the launcher's. With `alone`, the sandbox must give
+    the task an empty network. Raises `OSError`.
     """
     args = [tools.bwrap, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     args += ["--die-with-parent"]  # the parent is the shim, which outlives the daemon
@@ -218,7 +218,7 @@ def _names(folder: int, task: str, dns: DnsSettings | None) -> Iterator[str]:
 
 
 def _accounts(folder: int, task: str, user: User | None) -> Iterator[str]:
-    """Yield the mounts that give a name to a user without an account.
+    """Yield the mounts of account files for a user without an account.
 
     Many programs look up the name of their user.
     """
@@ -274,9 +274,9 @@ def opened(
 ) -> dict[str, tuple[int, int]]:
     """Open the namespaces of the sandbox below a shim.
 
-    Return a descriptor for each, and its number in a child. All belong to one process, which is
-    still below the shim after the last was opened, so its process ID was not reused. Raises
-    `Refusal`.
+    Return, by kind, the descriptor of each and its number in a child. All belong to one process,
+    which is still below the shim after the last was opened, so its process ID was not reused.
+    Raises `Refusal`.
     """
     kinds = ["user"] if user is None and os.geteuid() != 0 else []
     kinds += ["mount", "pid", "ipc", "uts", *(["net"] if alone else [])]
@@ -292,7 +292,7 @@ def opened(
 
 
 def sandbox_of(shim: int) -> int | None:
-    """Return the bwrap process inside the sandbox that waits for the task, or None.
+    """Return the ID of the bwrap process inside the sandbox, or None.
 
     The task below it may have entered another mount namespace, where other programs have the names
     of those that the launcher runs. The bwrap process is Steward's, and it is inside the sandbox

@@ -51,7 +51,7 @@ from daemon.launcher.shims import Key, Shims
 from daemon.launcher.task_start import Starter
 from daemon.launcher.user_policy import UserPolicy
 
-Given = tuple[messages.Answer, list[int]]  # the answer and its descriptors
+Given = tuple[messages.Answer, list[int]]  # an answer and its descriptors
 
 LOCK = ".launcher"  # in the directory of all allocations; locked by the running launcher
 _EXIT_WRONG = 1
@@ -64,7 +64,7 @@ _program = msgspec.msgpack.Decoder(messages.ProgramCommand)
 
 
 class Server:
-    """The state of one launcher process."""
+    """The server: the state of one launcher process and a handler for each request type."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -98,7 +98,7 @@ class Server:
                 if self._channel.fileno() in ready and not self._serve_one():
                     return 0
         except ProtocolViolation as error:
-            write_log(f"a wrong message: {error}")
+            write_log(f"malformed message, so the launcher stops: {error}")
             return _EXIT_WRONG
         except (BrokenPipeError, ConnectionResetError):  # the daemon ended before the answer
             return 0
@@ -191,7 +191,7 @@ class Server:
         return messages.HelloReply(is_root=os.geteuid() == 0), []
 
     def allow(self, policy: messages.LauncherPolicy, directory: str) -> None:
-        """Store the permissions for a directory of allocations."""
+        """Apply a policy for a directory of allocations."""
         self._directory, self._users = directory, UserPolicy(policy)
         self._own_uids = policy.own_uids
         self._starter = Starter(policy, directory, self._users)
@@ -451,7 +451,7 @@ class Server:
         return ChildOperation(work, _QUICK)
 
     def _empty(self, name: str) -> None:
-        """Delete and unmount secrets, in a child process."""
+        """Delete and unmount the secrets below the directory `name`, in a child process."""
         if os.geteuid() == 0:
             secrets_tmpfs.step_over(self._directory)
             secrets_tmpfs.reveal(self._directory, name)
@@ -482,7 +482,7 @@ class Server:
         return ChildOperation(work, _COLLECTION, user, after=lambda: close([*descriptors.values()]))
 
     def present(self, request: messages.ListAllocations) -> Given:
-        """Return the existing directories; the sealed file has one name per line."""
+        """Return the names of the existing directories in a sealed file, one per line."""
         return messages.Done(), [
             sealed("\n".join(alloc_removal.present(self._root_of(request))).encode())
         ]
@@ -547,7 +547,7 @@ class Server:
         ]
 
     def sweep(self, request: messages.ScanProcesses) -> Given:
-        """Scan for the processes of attempts and act on them."""
+        """Scan for the processes of attempts and apply the requested action to them."""
         return messages.ScanResult(found=process_scan.sweep(self._directory, request.marks)), []
 
     @contextmanager

@@ -127,7 +127,7 @@ def command_line(
     """Return the arguments and the environment of the shim.
 
     No value of a variable appears in an argument, because all users of the host can see arguments.
-    `wrap` is inserted between the shell and the command; those programs must not see the variables.
+    `wrap` has the programs between the shell and the command, which must not see the variables.
     With `inside`, the shell executes the command instead of watching it. `data` is RLIMIT_DATA in
     KiB, 0 for no limit. `apart` means that `wrap` has other privileges: it gets no variable of the
     task, and the descriptors `closed` do not reach the command.
@@ -162,7 +162,7 @@ def command_line(
 
 @lru_cache(maxsize=4096)  # most names are the same for all tasks
 def is_plain(name: str) -> bool:
-    """Return whether a shell passes a variable on unchanged."""
+    """Return whether a shell passes a variable with this name on unchanged."""
     return (
         _PLAIN.fullmatch(name) is not None
         and name not in _SHELLS_OWN
@@ -185,7 +185,7 @@ def _user_and_sandbox(tools: Tools, user: User | None, wrap: Sequence[str]) -> l
 def _exporting(
     tools: Tools, carriers: Sequence[str], last: Sequence[str], closed: Sequence[int]
 ) -> list[str]:
-    """Return the words of a second shell that exports the passed variables."""
+    """Return the arguments of a second shell that exports the passed variables."""
     values = " ".join(f'"${name}"' for name in carriers)
     export = f"export {values}; unset {' '.join(carriers)}; " if carriers else ""
     shut = "".join(f" {descriptor}<&-" for descriptor in closed)

@@ -13,7 +13,7 @@ from daemon.launcher.claims_and_logs import shim_of
 
 Key = tuple[str, str, int]  # allocation, task and attempt
 
-_MOST_ENDED = 10_000  # attempts whose exit status was not requested
+_MOST_ENDED = 10_000  # maximum number of exit statuses that were not requested yet
 _WALLS = 2  # processes between a shim and a sandboxed task: bwrap outside and inside
 STATE, _PARENT, _THREADS = 0, 1, 17  # fields of `stat` after the name
 OVER = (b"Z", b"X")  # states of a thread that has ended
@@ -32,7 +32,7 @@ class Shims:
     ) -> None:
         """Use callbacks: `end_others` for ended children, `halted` for stopped ones.
 
-        `ending` is for ended children whose process ID is still their own.
+        `ending` is for ended children that are not reaped yet, so their process ID is not reused.
         """
         self._end_others, self._halted, self._ending = end_others, halted, ending
         self._pids: dict[Key, int] = {}
@@ -44,7 +44,7 @@ class Shims:
         self._pids[key], self._keys[pid] = pid, key
 
     def reap(self) -> None:
-        """Reap all ended children; their pidfds were passed on before."""
+        """Reap all ended children; the daemon already has their pidfds."""
         with suppress(ChildProcessError):  # there are no children
             while ended := os.waitid(os.P_ALL, 0, _ENDED | os.WNOHANG | os.WNOWAIT):
                 if ended.si_code == os.CLD_STOPPED:
@@ -82,7 +82,7 @@ class Shims:
     ) -> bool:
         """Send a signal to the main process of an attempt or to its shim.
 
-        Return whether it was sent. A main process that is still the shell would ignore the signal.
+        Return whether the signal was sent. A main process that is still the shell would ignore it.
         Raises `ValueError`.
         """
         try:
@@ -90,7 +90,7 @@ class Shims:
         except KeyError:
             raise ValueError(f"{name} is not a signal") from None
         if to_shim and number not in _TO_SHIMS:
-            raise ValueError(f"{name} cannot be sent to a shim")
+            raise ValueError(f"{name} cannot be sent to a shim, only SIGCONT and SIGKILL")
         with self.opened(folder, key) as shim:
             if shim is None:
                 return False

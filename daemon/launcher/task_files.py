@@ -121,7 +121,7 @@ def _reached(
 
 
 def leads_elsewhere(name: str) -> bool:
-    """Return whether a path component is not a plain name, such as `..`."""
+    """Return whether a path component is not a plain name; for example, `..` is not."""
     return name in ("", ".", "..") or "\0" in name or len(os.fsencode(name)) > _LONGEST
 
 
@@ -132,7 +132,7 @@ def user_of(home: int, task: str) -> Owner:
     `OSError`, including for the shared directory, which belongs to the launcher.
     """
     if task == SHARED:
-        raise OSError(errno.EPERM, "the tasks of an allocation share it", task)
+        raise OSError(errno.EPERM, "a task cannot have the name of the shared directory", task)
     with below(home, task) as inside:
         facts = os.fstat(inside)
         if facts.st_uid == os.geteuid():
@@ -158,7 +158,7 @@ def _is_there(above: int, names: list[str]) -> bool:
 
 
 def _folder(above: int, names: list[str]) -> int:
-    """Return a descriptor of a subdirectory, created if needed. Raises `OSError`."""
+    """Return a descriptor of a subdirectory; create it if needed. Raises `OSError`."""
     for number, name in enumerate(names):
         deeper = open_beneath(above, "/".join(names[:number]), _INSIDE)
         try:

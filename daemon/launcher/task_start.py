@@ -1,7 +1,7 @@
-"""Start tasks and exec sessions: check the order, build the command line, and run it.
+"""Start tasks and exec sessions: check the `TaskCommand`, build the command line, and run it.
 
-The daemon describes the requirements of the job. All arguments of programs that run as root are
-built here: the shim, the sandbox, and the change of the user.
+The daemon only describes the requirements of the job. All arguments of programs that run as root
+are built here: the shim, the sandbox, and the change of the user.
 """
 
 import fcntl
@@ -168,12 +168,12 @@ class Starter:
         if not (self.tools.sh and self.tools.setsid and self.tools.env):
             raise Refusal("a program that tasks need is missing: sh, setsid or env")
         if request.task == SHARED:
-            raise Refusal("the tasks of an allocation share it")
+            raise Refusal("a task cannot have the name of the shared directory")
         self._check_entries(request, task, folder)
         if task.driver == "raw_exec" and not self._policy.runs_raw_exec:
             raise Refusal(_DISABLED)
         if task.filter != "default" and not self._policy.opens_filters:
-            raise Refusal("exec_unfiltered is off: no task may relax its system call filter")
+            raise Refusal("exec_unfiltered is off, so no task may relax its system call filter")
         user = self._users.of_task(task.driver, task.user, request.allocation)
         if user is not None and not self.tools.setpriv:
             raise Refusal("the program setpriv is missing: tasks cannot change their user")
@@ -227,10 +227,10 @@ class Starter:
         if isinstance(request, StartSession):
             needed = [group for group in needed if cgroups.is_made(group, *names)] + [*started_in]
         elif request.group != (os.path.dirname(next(iter(task.entries), "")) or NO_GROUP):
-            raise Refusal(f"{request.group} is not the group that the task enters first")
+            raise Refusal(f"the first cgroup of the task is not {request.group}")
         for controller in needed:
             if not any(entry.startswith(f"{controller}/") for entry in task.entries):
-                raise Refusal(f"the task would not enter its group of {controller}")
+                raise Refusal(f"the task would not enter its cgroup of the controller {controller}")
 
     def _raw_exec(
         self,
@@ -385,7 +385,7 @@ class Starter:
     # --- sandbox support ---
 
     def probe(self) -> SandboxSupport:
-        """Return why this host cannot start tasks or build sandboxes, found by a trial.
+        """Try a start and a sandbox; return the reasons why they do not work on this host.
 
         A failed trial is repeated: the host may have lacked processes or time.
         """
@@ -461,7 +461,7 @@ def _outputs(folder: int, request: StartTask, stack: ExitStack) -> list[int]:
 def ends(
     user: User | None, stack: ExitStack, *, is_terminal: bool
 ) -> tuple[list[int], list[tuple[object, ...]]]:
-    """Return the daemon's stream ends, and the file actions for the command's.
+    """Return the daemon's ends of the streams, and the file actions for the command's ends.
 
     `stack` closes all of them.
     """

@@ -1,7 +1,7 @@
 """Unpack artifacts into task directories, in a child process with the task's user.
 
-The input is a stream. Each entry is a `ArchiveMember` after its length, followed by the content of a file;
-the length 0 marks the end. The child changes to the user before it reads a byte. It creates
+The input is a stream. Each entry is an `ArchiveMember` after its length, followed by the content of
+a file; the length 0 marks the end. The child changes to the user before it reads a byte. It creates
 directories, files and links only, and follows no link. A malicious stream can therefore do no more
 than the task itself.
 """
@@ -37,7 +37,7 @@ def find(directory: str, request: UnpackStream) -> tuple[int, Owner]:
     first, second, *_ = (*request.path.split("/"), "")
     of_task = first == request.task and second in (LOCAL, SECRETS, TMP)
     if not of_task and (first, second) != (SHARED, DATA):
-        raise OSError(errno.EPERM, "not a destination for artifacts", request.path)
+        raise OSError(errno.EPERM, "artifacts cannot be placed at this path", request.path)
     with below(directory, request.allocation) as home:
         owner = user_of(home, request.task)
         with below(home, first) as above:
@@ -67,7 +67,7 @@ def _entered(top: int, names: list[str]) -> Iterator[int]:
         for name in names:
             if leads_elsewhere(name):
                 raise ValueError(f"{name!r} points outside the directory")
-            with suppress(FileExistsError):  # of an earlier member
+            with suppress(FileExistsError):  # content of an earlier member
                 os.mkdir(name, _FOLDER, dir_fd=current)
             deeper = step(current, name, _DIRECTORY)
             os.close(current)
@@ -78,14 +78,14 @@ def _entered(top: int, names: list[str]) -> Iterator[int]:
 
 
 class _Unpacking:
-    """One stream, with its remaining limits."""
+    """Unpacks one stream, within its remaining limits."""
 
     def __init__(self, target: int, request: UnpackStream, stream: BinaryIO) -> None:
         self._target, self._stream = target, stream
         self._request, self._bytes, self._members = request, 0, 0
 
     def take(self) -> bool:
-        """Unpack the next entry; return whether there was one."""
+        """Unpack the next entry; return false at the end of the stream."""
         length = int.from_bytes(self._read(LENGTH))
         if length == 0:
             return False
@@ -94,7 +94,7 @@ class _Unpacking:
         try:
             member = _member.decode(self._read(length))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"no member: {error}") from None
+            raise ValueError(f"invalid archive member: {error}") from None
         self._count(member)
         *folders, name = os.fsdecode(member.path).split("/")
         with _entered(self._target, [*folders, name] if member.kind == "folder" else folders) as at:

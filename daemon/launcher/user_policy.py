@@ -41,7 +41,7 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserPolicy:
-    """The users of one policy. `uids` are those of allocations, once they are loaded."""
+    """The permitted users of one policy. `uids` are the user IDs of allocations, once loaded."""
 
     uids: AllocUids | None = None
 
@@ -68,7 +68,7 @@ class UserPolicy:
     def owner(self, driver: Whose, name: str, allocation: str) -> Owner | None:
         """Return the owner of a task's files; None for the launcher.
 
-        The launcher also owns them if the user is not permitted.
+        The launcher also owns the files if the user is not permitted.
         """
         if driver == "anybody":
             return -1, -1
@@ -119,7 +119,8 @@ class UserPolicy:
     def of_program(self, name: str) -> User | None:
         """Return the user of a program; None for the launcher's own.
 
-        Without a name, that is the daemon's. Raises `Refusal` for root, unless the daemon is root.
+        Without a name, it is the daemon's user. Raises `Refusal` for root, unless the daemon is
+        root.
         """
         if name:
             user = self.find(next(iter(self._policy.checked), "exec"), name)

@@ -189,7 +189,7 @@ def test_port_of_another_allocation_is_not_taken_over(launcher: Talk, tmp_path: 
     for number in (8080, 8080):
         answer = connected(launcher, port(number, to=81), allocation=OTHER)
         assert isinstance(answer, OperationFailed)
-        assert answer.text == f"port 8080 of {HOST} is forwarded to another allocation"
+        assert answer.text == f"port 8080 of {HOST} is already forwarded to another allocation"
     assert elements() == before
     assert len(interfaces("sw")) == 1
 

@@ -181,7 +181,7 @@ def test_unlisted_program_stops_the_launcher(cluster: Talk, program: str) -> Non
 )
 def test_malformed_option_is_not_passed_on(cluster: Talk, program: str, words: list[str]) -> None:
     command = [b"/bin/sh"] if program == "srun" else []
-    assert "of another form" in refused(cluster, asked(program, *words, command=command))
+    assert "of an unknown form" in refused(cluster, asked(program, *words, command=command))
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,7 @@ def test_task_always_runs_in_its_limiting_cgroup(
     group = held.own if 0 not in left_out else "-"
     answer = held.start(*entries, group=group, driver=driver)
     assert isinstance(answer, RefusedReply)
-    assert "would not enter its group" in answer.text
+    assert "would not enter its cgroup" in answer.text
     assert place.is_untouched
 
 
@@ -269,7 +269,7 @@ def test_exec_session_always_enters_the_cgroups_of_its_task(
     entries = ["" if number in left_out else one for number, one in enumerate(begun.lists)]
     answer = begun.ask(SESSION, *entries)
     assert isinstance(answer, RefusedReply)
-    assert "would not enter its group" in answer.text
+    assert "would not enter its cgroup" in answer.text
 
 
 def test_session_enters_the_groups_of_its_task(begun: Held) -> None:

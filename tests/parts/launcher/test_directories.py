@@ -214,7 +214,7 @@ def test_directory_of_another_user_is_not_used(greeted: Talk, tmp_path: Path) ->
     laid_out(greeted, room())
     os.chown(tmp_path / ALLOCATION / "main/secrets", 7, 7)
     answer = laid_out(greeted, room(user="nobody"))
-    assert "user 7 owns it" in answer.troubles["main"]
+    assert "unexpected owner: user 7" in answer.troubles["main"]
     assert (tmp_path / ALLOCATION / "main/secrets").stat().st_uid == 7
 
 

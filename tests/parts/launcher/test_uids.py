@@ -52,7 +52,7 @@ def test_allocations_have_permanent_unique_user_ids(machine: Machine) -> None:
 
 def test_user_id_is_free_without_remaining_files_of_its_owner(machine: Machine) -> None:
     before = [machine.begin(name) for name in "abcd"]
-    with pytest.raises(OSError, match="all 4 numbers of task_uids"):
+    with pytest.raises(OSError, match="all 4 user IDs of task_uids"):
         machine.uids.of("e")
     machine.uids.release("b")
     with pytest.raises(OSError, match="task_uids"):
