@@ -398,7 +398,9 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
     ),
     nodes.hosted_tasks: EndpointSchema(gives=list[HostedTask], query=_PAGES),
     events.stream: EndpointSchema(
-        gives=EventsOfWrite, query={"topic": TEXT, "index": NUMBER, "gather": TEXT}, is_lines=True
+        gives=EventsOfWrite,
+        query={"topic": TEXT, "index": NUMBER, "gather": TEXT, "brief": FLAG},
+        is_lines=True,
     ),
     logs.logs: EndpointSchema(query={"task": TEXT, "type": TEXT, "plain": FLAG, **_STREAM}),
     files.list_dir: EndpointSchema(gives=list[files.FileListEntry], query={"path": TEXT}),

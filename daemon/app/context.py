@@ -283,6 +283,7 @@ class AppContext(msgspec.Struct, frozen=True, kw_only=True):
     wrappers: WrapperProtocol | None = None  # None without clusters
     policies: JobPolicySet = JobPolicySet()
     feed: EventFeed = msgspec.field(default_factory=EventFeed)
+    brief_feed: EventFeed = msgspec.field(default_factory=lambda: EventFeed(is_brief=True))
     status_lines: StatusLines = msgspec.field(default_factory=StatusLines)
     key_cache: KeyCache = msgspec.field(default_factory=KeyCache)  # fetched keys of auth methods
     monitor: LogMonitor = msgspec.field(default_factory=LogMonitor)

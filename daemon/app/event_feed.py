@@ -49,9 +49,13 @@ class _Wire(Record, frozen=True, kw_only=True):
 
 
 class EventFeed:
-    """The events of a store, with the newest ones cached in wire form."""
+    """The events of a store, with the last encoded ones cached in wire form.
 
-    def __init__(self) -> None:
+    With `is_brief`, events have no payload. Encoding them reads no other table.
+    """
+
+    def __init__(self, *, is_brief: bool = False) -> None:
+        self._is_brief = is_brief
         self._made: OrderedDict[int, EncodedEvent] = OrderedDict()
         self._bytes = 0
         # an event number, and the store's commit at which no later event existed
@@ -66,12 +70,12 @@ class EventFeed:
         if encoded_events or self._nothing_after == (number, commits):
             return encoded_events
         try:
-            made = store.read_short(lambda db: _encode_after(db, number))
+            made = store.read_short(lambda db: self._encode_after(db, number))
         except LongRead:
             async with self._making:
                 if encoded_events := self._cached_after(number):
                     return encoded_events
-                made = await store.read_long(lambda db: _encode_after(db, number))
+                made = await store.read_long(lambda db: self._encode_after(db, number))
         for item in made:
             self._cache(item)
         if not made:
@@ -85,25 +89,27 @@ class EventFeed:
         return encoded_events
 
     def _cache(self, encoded_event: EncodedEvent) -> None:
-        """Cache an event, unless newer ones are cached: then its reader lags behind."""
-        if self._made and encoded_event.event.number <= next(reversed(self._made)):
+        """Cache an event. Readers that lag behind together also share older events."""
+        number = encoded_event.event.number
+        if number in self._made:  # another reader encoded it at the same time
             return
-        self._made[encoded_event.event.number] = encoded_event
+        self._made[number] = encoded_event
         self._bytes += encoded_event.size
         while self._bytes > _KEPT_BYTES:
             _, oldest = self._made.popitem(last=False)
             self._bytes -= oldest.size
 
+    def _encode_after(self, db: ReadSnapshot, number: int) -> list[EncodedEvent]:
+        """Encode the events after a number. On the event loop, raise `LongRead` if there are many."""
+        found = events.after(db, number, PAGE)
+        if db.is_short and len(found) > (PAGE if self._is_brief else SHORT):
+            raise LongRead
+        return [
+            _encode(event, b"null" if self._is_brief else _payload(db, event)) for event in found
+        ]
 
-def _encode_after(db: ReadSnapshot, number: int) -> list[EncodedEvent]:
-    """Encode the events after a number. On the event loop, raise `LongRead` if there are many."""
-    found = events.after(db, number, PAGE)
-    if db.is_short and len(found) > SHORT:
-        raise LongRead
-    return [_encode(db, event) for event in found]
 
-
-def _encode(db: ReadSnapshot, event: StoredEvent) -> EncodedEvent:
+def _encode(event: StoredEvent, payload: bytes) -> EncodedEvent:
     wire = _Wire(
         topic=event.topic,
         type=event.type,
@@ -111,7 +117,7 @@ def _encode(db: ReadSnapshot, event: StoredEvent) -> EncodedEvent:
         namespace=event.namespace,
         filter_keys=event.filter_keys or None,
         index=event.index,
-        payload=msgspec.Raw(_payload(db, event)),
+        payload=msgspec.Raw(payload),
     )
     # The copy is needed: the encoder's buffer has unused space at its end, which would be cached
     # too.

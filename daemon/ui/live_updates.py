@@ -69,7 +69,7 @@ async def events(ui_request: UiRequest) -> HandlerReply:
     last = ui_request.request.parts.store.read(lambda db: db.last_index())
     begin: dict[str, object] = {"gather": _GATHER}
     if not ui_request.query.text("back"):
-        begin["index"] = last + 1
+        begin |= {"index": last + 1, "brief": True}  # only the list of events shows times
     try:
         found = await ui_request.ask("GET", "/v1/event/stream", namespace="*", **begin)
     except StewardError as error:

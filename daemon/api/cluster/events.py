@@ -14,7 +14,7 @@ import trio
 from daemon.acl.check import EVERYWHERE
 from daemon.acl.grant import CapabilitySet
 from daemon.api.cluster.token_required import check_events
-from daemon.app.event_feed import EncodedEvent
+from daemon.app.event_feed import EncodedEvent, EventFeed
 from daemon.web.parameters import QueryParameters, duration
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
@@ -70,7 +70,9 @@ async def stream(request: Request) -> HandlerReply:
     check_events(request)
     index = _index(request.query)
     selection = _Wanted(_topics(request.query), request.namespace)
-    frames = _frames(request, selection, index, _gather(request.query))
+    parts = request.parts
+    feed = parts.brief_feed if request.query.own_flag("brief") else parts.feed
+    frames = _frames(request, feed, selection, index, _gather(request.query))
     return HandlerReply(stream=frames, is_endless=True, headers={"Cache-Control": "no-cache"})
 
 
@@ -118,13 +120,13 @@ def _topics(query: QueryParameters) -> dict[str, set[str]]:
 
 
 async def _frames(
-    request: Request, selection: _Wanted, index: int, gather: float
+    request: Request, feed: EventFeed, selection: _Wanted, index: int, gather: float
 ) -> AsyncIterator[bytes]:
     """Yield a line for each write with selected events, and heartbeats in between.
 
     `gather` is the time in seconds between a write and its chunk, which has all lines until then.
     """
-    store, feed = request.parts.store, request.parts.feed
+    store = request.parts.store
     reader = StreamSubscriber(request)
     yield _BEAT  # the response starts immediately
     number = store.read(lambda db: _begin(db, index))

@@ -328,6 +328,38 @@ async def test_thousand_idle_readers_share_one_read_of_the_store(
     assert looks == [last, last]
 
 
+async def test_readers_that_lag_behind_share_the_encoded_events(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await begun(store, *"abcdef")
+    feed, made = EventFeed(), list[int]()
+    make = feeding._encode
+
+    def noted(event: StoredEvent, payload: bytes) -> feeding.EncodedEvent:
+        made.append(event.number)
+        return make(event, payload)
+
+    monkeypatch.setattr(feeding, "_encode", noted)
+    (newest,) = await feed.after(store, 5)
+    assert [item.event.number for item in await feed.after(store, 0)] == [1, 2, 3, 4, 5, 6]
+    encoded = len(made)
+    assert [item.event.number for item in await feed.after(store, 0)] == [1, 2, 3, 4, 5, 6]
+    assert len(made) == encoded
+    assert await feed.after(store, 5) == [newest]
+
+
+async def test_brief_events_have_no_payload_and_read_no_objects(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await begun(store, "web")
+    monkeypatch.setattr(feeding, "_payload", None)
+    async with reading(store, "topic=Job&brief=true") as opened:
+        (event,) = await opened.events()
+    assert (event["Key"], event["Payload"]) == ("web", None)
+    with pytest.raises(Malformed, match="brief = 'perhaps' must be true or false"):
+        await stream.stream(request(store, KNOWN, caller(), query="brief=perhaps"))
+
+
 async def test_thousand_waiting_readers_share_events_encoded_in_a_thread(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,9 +368,9 @@ async def test_thousand_waiting_readers_share_events_encoded_in_a_thread(
     feed, made = EventFeed(), list[str]()
     make = feeding._encode
 
-    def noted(db: ReadSnapshot, event: StoredEvent) -> feeding.EncodedEvent:
+    def noted(event: StoredEvent, payload: bytes) -> feeding.EncodedEvent:
         made.append(threading.current_thread().name)
-        return make(db, event)
+        return make(event, payload)
 
     monkeypatch.setattr(feeding, "_encode", noted)
     found = dict[int, list[str]]()
