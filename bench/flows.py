@@ -3,8 +3,8 @@
 A daemon runs a chain, an array, a layered graph, runs that share a queue, and jobs that follow each
 other, all of `/bin/true`. Times between tasks are those that the daemon stores. Further rows are
 one decision about 2,000 steps, the page of the layered run, and the limits of the host in the same
-run. `--waiting 10000` measures only as many runs that wait at a gate, with another daemon, and
-`--frozen 600` the release of as many runs that a freeze holds.
+run. `--waiting N` measures N runs that wait at a gate, with another daemon. `--frozen N` measures the
+release of N runs that a freeze holds.
 """
 
 import argparse

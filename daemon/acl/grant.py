@@ -28,7 +28,7 @@ class NameRule(msgspec.Struct, frozen=True):
 
 
 class AccessLevel(msgspec.Struct, frozen=True):
-    """The level on a part of the daemon, and the policies that grant it."""
+    """The access level for one part of the daemon, and the policies that grant it."""
 
     level: str
     policies: tuple[str, ...]

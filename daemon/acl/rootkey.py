@@ -77,7 +77,7 @@ class ConfiguredKey:
         return self._key
 
     def candidates(self) -> list[RootKey]:
-        """Return the key."""
+        """Return the key as the only candidate."""
         return [self._key]
 
     def settle(self, used: RootKey) -> None:
@@ -177,7 +177,7 @@ def default_key_file(environment: Mapping[str, str]) -> Path:
 def key_from_passphrase(words: str, origin: str) -> RootKey:
     """Return a passphrase as a root key. Raises `Invalid` if it is too short."""
     if len(words) < MIN_PASSPHRASE:
-        raise Invalid(f"{origin} has less than {MIN_PASSPHRASE} characters: choose a longer one")
+        raise Invalid(f"{origin} has fewer than {MIN_PASSPHRASE} characters: choose a longer one")
     return RootKey(words.encode(), origin, is_passphrase=True)
 
 

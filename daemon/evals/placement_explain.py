@@ -75,7 +75,7 @@ def _why_closed(job: Job, node: Node) -> str:
 def _missing_resources(
     group: TaskGroup, need: ResourceAsk, reasons: Iterable[str]
 ) -> Iterator[str]:
-    """Yield the named resources, such as devices, that no node has or has free."""
+    """Yield the named resources, such as devices, that no node has, or that all nodes have in use."""
     names = {
         "missing drivers": sorted({task.driver for task in group.tasks or ()}),
         "missing compatible host volumes": sorted(

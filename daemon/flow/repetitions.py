@@ -37,7 +37,7 @@ def weekday(text: str) -> tuple[int, int]:
     if name not in _WEEKDAYS or (digits and not (number.isascii() and number.isdecimal())):
         raise Invalid(f"{text[:20]!r} is not a weekday such as MO or -1SU")
     if len(number) > 2:
-        raise Invalid(f"{text[:20]!r} has a number beyond 53")
+        raise Invalid(f"{text[:20]!r} has a number above 53, the maximum")
     return _WEEKDAYS.index(name), (-1 if digits.startswith("-") else 1) * int(number or 0)
 
 

@@ -197,7 +197,7 @@ async def remove(
             if users:
                 raise Conflict(
                     f"calendar {quote(name)} is used by {kind} {_listed(users)}: change or stop "
-                    "them before"
+                    "them first"
                 )
         calendars.remove(tx, before)
         return tx.index

@@ -50,7 +50,7 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.convert(settings, cls, from_attributes=True)
 
     def check(self, document: Document) -> None:
-        """Raise `OverBudget` if a job document exceeds a limit, except those on total counts.
+        """Raise `OverBudget` if a job document exceeds any limit except those on total counts.
 
         The document spells names as `wire_name` does.
         """

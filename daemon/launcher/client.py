@@ -108,7 +108,7 @@ _entries = msgspec.msgpack.Decoder(DirectoryEntries)
 class LauncherGone(BaseException):
     """The launcher has ended.
 
-    No task has failed because of that, so no error containment may catch this exception.
+    This is no failure of a task, so code that isolates failures of tasks must let the exception pass.
     """
 
     def __init__(self) -> None:

@@ -65,7 +65,7 @@ class ProcessCriteria(msgspec.Struct, frozen=True):
 
 
 def sweep(directory: str, marks: Sequence[ScanTarget]) -> list[list[int]]:
-    """Scan for the processes of marks and act on them; return the results of the last scan."""
+    """Find the processes with the given marks and act on each; return the results of the last scan."""
     criteria = [_scan_criteria(directory, mark) for mark in marks]
 
     def find(

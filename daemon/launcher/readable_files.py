@@ -47,7 +47,7 @@ def open_file(directory: str, request: OpenFile) -> tuple[FileStatus, list[int]]
             return msgspec.structs.replace(found_of(facts), is_secret=True), []
         if stat.S_ISREG(facts.st_mode):
             if facts.st_nlink > 1 and facts.st_uid not in _users(home):
-                raise PermissionError(errno.EPERM, "a hard link to a file of another user")
+                raise PermissionError(errno.EPERM, "refused: a hard link to a file of another user")
             with suppress(PermissionError):  # locked by its task, whose user the launcher has
                 descriptors.append(os.open(_name_of(descriptor), _READ))
         return found_of(facts), descriptors

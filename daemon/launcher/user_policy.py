@@ -62,7 +62,7 @@ class UserPolicy:
             name = NOBODY if driver == "exec" else self._policy.usual
         user = self.find(driver, name) if name else None
         if user is None and driver == "exec" and os.geteuid() == _ROOT:
-            raise Refusal(f'user "{name}" is the daemon\'s own, and cannot run tasks of exec')
+            raise Refusal(f'user "{name}" is the daemon\'s own user, and cannot run exec tasks')
         return user
 
     def owner(self, driver: Whose, name: str, allocation: str) -> Owner | None:

@@ -173,7 +173,7 @@ async def restore_unreadable(store: Store) -> str:
     if is_other or len(lost) > 1:
         raise StorageUnusable(_lost(lost, str(store.path)))
     _log.error(
-        "%s; no event holds this host's node: the row is rebuilt, and its drain, its eligibility "
+        "%s; no stored event has the node of this host, so its row is rebuilt, and its drain, its eligibility "
         "and its history are lost",
         lost[0].reason,
     )

@@ -21,7 +21,7 @@ def _has_one_dash(word: str) -> bool:
 
 
 def short_option(word: str) -> str:
-    """Return a one-letter option with one dash. Every other option has two dashes by now.
+    """Return a one-letter option with one dash. All other options already have two dashes.
 
     >>> short_option("--n=5")
     '-n5'

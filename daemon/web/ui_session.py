@@ -522,8 +522,8 @@ class UiPages:
         """Return the pages of an escaped path, and the values of its placeholders.
 
         An escaped slash belongs to an identifier: `/ui/job/a%2Frun` is the page of the job `a/run`.
-        A client or proxy may not have escaped it. So a page of a job that does not exist is that of
-        the job with the whole ID, if that exists.
+        Some clients and proxies do not escape it. If the job of a page does not exist, the whole
+        remaining path is read as a job ID.
         """
         found, values = self._router.find(request.path)
         if found:

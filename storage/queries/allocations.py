@@ -676,7 +676,7 @@ def newest_events(
 def newest_stored_events(
     db: ReadSnapshot, allocation_id: str, task: str, most: int = SHOWN_EVENTS
 ) -> list[StoredTaskEvent]:
-    """Return the newest events of a task with internal fields, in chronological order."""
+    """Return the newest events of a task in chronological order, with their internal fields."""
     rows = db.all(_EVENTS, {"id": allocation_id, "task": task, "most": most})
     return list(readable(db, reversed(rows), _stored_event))
 

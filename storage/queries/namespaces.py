@@ -78,7 +78,7 @@ def put(tx: Transaction, namespace: Namespace) -> None:
 def remove(tx: Transaction, name: str) -> None:
     """Delete a namespace. Its dead objects stay until their own garbage collection.
 
-    The numbers of slots of its queues go with it.
+    The slot limits of its queues are deleted with the namespace.
     """
     tx.execute(_REMOVE, {"name": name})
     tx.execute(_REMOVE_FREEZES, {"name": name})
@@ -114,7 +114,7 @@ _HAS_LIVE_ALLOCATIONS = """
 
 
 def in_use(db: ReadSnapshot, name: str) -> list[str]:
-    """Return the reasons against deleting a namespace, in the texts of Nomad's clients."""
+    """Return the reasons why a namespace cannot be deleted, in the words of Nomad."""
     reasons = {
         "non-terminal jobs": _HAS_LIVE_JOBS,
         "non-terminal allocations": _HAS_LIVE_ALLOCATIONS,

@@ -67,7 +67,7 @@ class PlacementMetric(Record, frozen=True, kw_only=True):
 
 
 class DesiredUpdates(Record, frozen=True, kw_only=True):
-    """The numbers of a group's allocations by their treatment in a plan."""
+    """The number of a group's allocations that a plan places, stops, updates, and so on."""
 
     ignore: int = 0
     place: int = 0

@@ -187,7 +187,7 @@ class FlowRun(Record, frozen=True, kw_only=True):
 class StepQueue(Record, frozen=True, kw_only=True):
     """A queue of a step in a run: the elements that hold slots, and those that wait.
 
-    `before` counts the other steps that wait before this one, as long as it waits.
+    While this step waits, `before` is the number of other steps ahead of it.
     """
 
     name: str

@@ -53,7 +53,7 @@ async def test_closed_calendar_delays_slots_across_a_kill(steward: Steward) -> N
     used = await steward.request("DELETE", "/v1/calendar/business")
     assert (used.status_code, used.text) == (
         409,
-        'calendar "business" is used by jobs "tick": change or stop them before',
+        'calendar "business" is used by jobs "tick": change or stop them first',
     )
     assert (await steward.get("/v1/job/tick/periodic"))["NextLaunches"] == []
     await steward.post("/v1/calendar/business", {}, cas=index)

@@ -128,7 +128,7 @@ async def test_usage_of_several_allocations_is_summarized(steward: Steward) -> N
     assert int(answer.headers["X-Service-Index"]) >= one["ModifyIndex"]
     many = await steward.request("GET", "/v1/client/usage", allocations=",".join("x" * 201))
     assert many.status_code == 400
-    assert many.text == "allocations names 201: the maximum is 200"
+    assert many.text == '"allocations" lists 201 allocations: the maximum is 200'
 
 
 async def test_jobs_are_listed_by_name_page_by_page(steward: Steward) -> None:

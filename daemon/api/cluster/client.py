@@ -83,7 +83,9 @@ async def usages(request: Request) -> HandlerReply:
     """
     asked = [part for part in request.query.text("allocations").split(",") if part]
     if len(asked) > _MOST_ASKED:
-        raise Malformed(f"allocations names {len(asked)}: the maximum is {_MOST_ASKED}")
+        raise Malformed(
+            f'"allocations" lists {len(asked)} allocations: the maximum is {_MOST_ASKED}'
+        )
     allocation_usage_lines = await request.parts.tasks.brief_usages(asked, request.sees)
     index = request.parts.store.read(lambda db: max(map(db.table_index, _TABLES)))
     return HandlerReply(body=allocation_usage_lines, index=index)

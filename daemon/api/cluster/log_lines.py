@@ -52,7 +52,7 @@ class LineTimes:
     """The latest possible time at which each position of a log was written."""
 
     def __init__(self, marks: Iterable[tuple[int, int]], at_end: int) -> None:
-        """Read from `marks`, pairs of time and length; `at_end` is the time of later bytes."""
+        """Take marks as pairs of time and length; `at_end` is the time of bytes after the last mark."""
         ordered = sorted((end, time) for time, end in marks)
         self._ends = [end for end, _ in ordered]
         self._times = [time for _, time in ordered]

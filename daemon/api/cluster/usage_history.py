@@ -54,7 +54,7 @@ class _Window:
         self.end = -(-end // self.step) * self.step
         if (count := (self.end - self.begin) // self.step) > MOST:
             raise Malformed(
-                f"from, to and step ask for {count} values: ask for {MOST} at most, with a larger "
+                f'"from", "to" and "step" select {count} values: select {MOST} at most, with a larger '
                 "step or a shorter time"
             )
 

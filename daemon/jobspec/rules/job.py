@@ -20,7 +20,7 @@ _PAYLOADS = frozenset({"optional", "required", "forbidden"})
 
 
 def job(job: Job, max_count: int) -> Iterator[str]:
-    """Yield the errors of a job with at most this many allocations; 0 means no limit."""
+    """Yield the errors of a job. `max_count` limits its allocations; 0 means no limit."""
     yield from _names(job)
     if not job.type:
         yield "Missing job type"

@@ -116,7 +116,7 @@ class ProcessDriver:
     # --- common parts ---
 
     def _attributes(self, attributes: Mapping[str, str]) -> Fingerprint:
-        """Return the node attributes of the driver, including those of the process tracking."""
+        """Return the node attributes of the driver, including the attributes for process tracking."""
         if problem := self._launcher.walls.tools:
             return Fingerprint(trouble=problem)
         prefix = f"driver.{self.name}"

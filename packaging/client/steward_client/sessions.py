@@ -232,7 +232,7 @@ class _Socket:
             await self._read()
 
     async def send(self, message: bytes) -> None:
-        """Send a text message. Raises `Unreachable`, also after the end of the session."""
+        """Send a text message. Raises `Unreachable`, including after the session has ended."""
         try:
             data = self._protocol.send(TextMessage(data=message.decode()))
         except LocalProtocolError as error:

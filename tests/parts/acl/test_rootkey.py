@@ -117,7 +117,7 @@ def test_passphrase_is_read_from_a_prompt() -> None:
 
 
 def test_a_short_passphrase_is_refused() -> None:
-    with pytest.raises(Invalid, match="less than 12 characters"):
+    with pytest.raises(Invalid, match="fewer than 12 characters"):
         key_of(Settings(ask_passphrase=True), lambda prompt: "short")
 
 

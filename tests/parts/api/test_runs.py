@@ -1,4 +1,4 @@
-"""The runs of a job by the API: filters, and their errors."""
+"""The runs of a job in the API: filters, and their errors."""
 
 from functools import partial
 

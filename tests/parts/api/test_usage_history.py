@@ -101,7 +101,7 @@ async def test_time_is_accepted_in_three_forms(placed: Cluster, given: str, begi
         ({"step": "0"}, "step='0' is not a step"),
         ({"step": "7m"}, "step='7m' is not a step"),
         ({"step": "x"}, "step='x' is not a step"),
-        ({"from": "30d", "step": "10s"}, f"ask for {MOST} at most"),
+        ({"from": "30d", "step": "10s"}, f"select {MOST} at most"),
     ],
 )
 async def test_invalid_parameter_is_named(

@@ -31,7 +31,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has other u
 
 
 def room(task: str = "main", user: str = "", *, is_seen: bool = True) -> TaskDirLayout:
-    """Return the layout of a task of `raw_exec`."""
+    """Return the layout of a `raw_exec` task."""
     return TaskDirLayout(task=task, driver="raw_exec", user=user, is_seen=is_seen)
 
 

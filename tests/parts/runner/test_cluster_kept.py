@@ -1,4 +1,4 @@
-"""Files to keep of tasks on a cluster: hosts send them, and the daemon trusts no host."""
+"""Kept files of tasks on a cluster: hosts send them, and the daemon trusts no host."""
 
 import hashlib
 import os

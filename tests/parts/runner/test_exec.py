@@ -215,7 +215,7 @@ async def test_task_without_a_user_runs_as_nobody(walled: World) -> None:
     ]
     alloc_id = await walled.place(batch(inside("true", user="root"), job_id="root"))
     await walled.until_done(alloc_id)
-    assert "cannot run tasks of exec" in walled.told(alloc_id)[-2][1]
+    assert "cannot run exec tasks" in walled.told(alloc_id)[-2][1]
 
 
 @needs_root

@@ -158,7 +158,7 @@ async def test_exec_driver_runs_nothing_as_root_in_a_cluster(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     for user in ("root", "0"):
-        with pytest.raises(StartFailed, match="cannot run tasks of exec"):
+        with pytest.raises(StartFailed, match="cannot run exec tasks"):
             await stage.start("exec", user=user)
     assert (await stage.start("exec")).attempt.user == "nobody"
     assert (await stage.start("raw_exec", number=1, user="root")).attempt.user == "root"

@@ -1,4 +1,4 @@
-"""The filter of system calls around tasks of `exec`, and around commands inside them."""
+"""The filter of system calls around `exec` tasks, and around commands inside them."""
 
 import platform
 from collections.abc import AsyncIterator

@@ -86,7 +86,7 @@ class SlurmDriver:
         attempt = self._as_somebody(attempt)
         if attempt.user and self._refuses(attempt.user):
             raise StartFailed(
-                f'user "{attempt.user}" is the daemon\'s own, and cannot run tasks of exec'
+                f'user "{attempt.user}" is the daemon\'s own user, and cannot run exec tasks'
                 if self._is_walled
                 else f'user "{attempt.user}" submits no jobs: name another one, or set user = "root" '
                 "in the agent's configuration"
