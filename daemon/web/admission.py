@@ -356,7 +356,6 @@ def _answers(
 
 
 @lru_cache(maxsize=1024)
-@lru_cache(maxsize=1024)
 def _packed(address: str) -> bytes:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     return socket.inet_pton(family, address.partition("%")[0]).ljust(_ADDRESS, b"\0")

@@ -42,7 +42,7 @@ class NewChild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _CommonParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The encoded parts that all children of a job share, for a pattern without index and time."""
+    """The encoded parts that all children of a job share, for a pattern without times. The `create_index` of the job in the pattern differs after each registration."""
 
     pattern: Job
     document: dict[str, Any]
@@ -64,7 +64,7 @@ class _LastPatterns:
     def of(self, pattern: Job) -> _CommonParts:
         """Return the common parts of the children of this pattern."""
         pattern = msgspec.structs.replace(
-            pattern, submit_time=0, create_index=0, modify_index=0, job_modify_index=0
+            pattern, submit_time=0, modify_index=0, job_modify_index=0
         )
         for known in self._newest:
             if known.pattern == pattern:

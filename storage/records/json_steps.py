@@ -43,6 +43,7 @@ _LOW_SURROGATE = re.compile(rb"\\u[dD][c-fC-F]" + _HEX + rb"{2}")
 _TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # a missing end keeps the time linear
 _QUOTE, _COMMA, _OPENS_OBJECT = b'"'[0], b","[0], b"{"[0]
 _OPENING, _CLOSING = b"{[", {b"{"[0]: b"}"[0], b"["[0]: b"]"[0]}
+_WHITE = b" \t\n\r"  # `strip` alone would also remove other characters
 _CONTINUES, _CONTINUATION = 0xC0, 0x80  # bits of a UTF-8 byte that is not the first
 
 
@@ -123,7 +124,7 @@ class _Steps:
         body = self._body
         value: object
         first = self._mark(0)
-        if first is None or body[: first.start()].strip():
+        if first is None or body[: first.start()].strip(_WHITE):
             return msgspec.json.decode(body)  # a number or a word, or invalid
         at = first.start()
         if body[at] == _QUOTE:
@@ -133,7 +134,7 @@ class _Steps:
         else:
             self._fail(at)
         while at < len(body):
-            if body[at : at + PIECE].strip():
+            if body[at : at + PIECE].strip(_WHITE):
                 raise msgspec.DecodeError(f"JSON is malformed: trailing characters (byte {at})")
             at += PIECE
         return value
@@ -179,7 +180,7 @@ class _Steps:
         top = self._open[-1]
         top.cut = at + 1
         if top.is_after_element:
-            if self._body[top.start : at].strip():
+            if self._body[top.start : at].strip(_WHITE):
                 self._fail(top.start)
             top.start, top.is_after_element = at + 1, False
 
@@ -190,9 +191,9 @@ class _Steps:
         if top.elements is None and self._open:
             return None  # it is a part of the surrounding container
         if top.is_after_element:
-            if body[top.start : at].strip():
+            if body[top.start : at].strip(_WHITE):
                 self._fail(top.start)
-        elif top.elements and not body[top.start : at].strip():
+        elif top.elements and not body[top.start : at].strip(_WHITE):
             self._fail(at)  # a comma without an element
         else:
             self._read(top, at)
@@ -244,11 +245,12 @@ class _Steps:
         """Read the text between the last comma and an element that is read separately."""
         before = self._body[container.start : end]
         if not container.is_object:
-            if before.strip() or container.is_after_element:
+            if before.strip(_WHITE) or container.is_after_element:
                 self._fail(container.start)
             container.key = ""
             return
-        found = msgspec.json.decode(b"{%b0}" % before)
+        # A container ends any value before it, whereas digits would continue a number.
+        found = msgspec.json.decode(b"{%b[]}" % before)
         if len(found) != 1 or container.is_after_element:
             self._fail(container.start)
         container.key = next(iter(found))
@@ -260,7 +262,7 @@ class _Steps:
             return end + 1
         self._decode(at)
         top = self._open[-1]
-        if top.is_object and not self._body[top.start : at].strip():
+        if top.is_object and not self._body[top.start : at].strip(_WHITE):
             raise Malformed(f"the body has a name of more than {PIECE} bytes")
         self._read_key(top, at)
         text, end = self._text(at, end)

@@ -317,9 +317,14 @@ class TaskAttempts(ABC):
         return await self._judged(end)
 
     def _end_logs(self, logs: Sequence[TaskLog], end: ExitResult) -> dict[str, int]:
-        """End the rotation of the logs; return their end offsets, if the exit result has their sizes."""
+        """End the rotation of the logs; return their end offsets, if they are known.
+
+        Beyond its limit, a log may have been moved after the exit result was made with its size.
+        """
         sizes = end.log_sizes
         ends = {log.kind: log.end_at(sizes[log.kind]) for log in logs if sizes}
+        if any(ends[log.kind] > log.limit for log in logs if sizes):
+            ends = {}
         for log in logs:
             self._host.sweeper.remove(log, ends.get(log.kind))
         return ends

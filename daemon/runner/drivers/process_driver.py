@@ -130,13 +130,27 @@ class ProcessDriver:
         try:
             return await self._spawn(attempt)
         except Refusal as error:
+            await self._check_files(attempt)
             raise StartFailed(str(error)) from error
         except OSError as error:
+            await self._check_files(attempt)
             reason = f"cannot start the task: {error}"
             raise StartFailed(reason, recoverable=error.errno in _PASSING) from error
         # A value that is invalid for exec, such as one with a zero byte.
         except ValueError as error:
             raise StartFailed(f"cannot start the task: {error}") from error
+
+    async def _check_files(self, attempt: Attempt) -> None:
+        """Write the files of a failed start again, alone. Raises `StartFailed` if that also fails.
+
+        An earlier attempt can have left a directory or a link there, and the next one may repair it.
+        """
+        for file in attempt.files:
+            try:
+                await self._launcher.write(_written(attempt, file), file.content)
+            except OSError as error:
+                reason = f"the results of earlier steps cannot be written: {error}"
+                raise StartFailed(reason, recoverable=True) from error
 
     async def adopt(self, attempt: Attempt, handle: bytes) -> TaskHandle | None:
         """Re-attach to an attempt by its claim file; None if nothing was started."""

@@ -6,6 +6,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from daemon.jobs.bulk_dispatch import dispatch_lines, read_lines, split_lines
@@ -17,7 +18,7 @@ from storage.read_pool import ReadSnapshot
 from storage.records.job import Job, JobType, Parameterized, Periodic
 from storage.store import Store, open_store
 from storage.writer import Transaction
-from tests.samples import NOW, group, job
+from tests.samples import NOW, group, job, task
 
 TABLES = (
     *("jobs", "job_versions", "job_version_states", "evaluations", "events"),
@@ -159,3 +160,22 @@ async def test_kept_parts_of_children_follow_the_definition(store: Store) -> Non
         for pool in pools
     ]
     assert [child.node_pool for child in children if child] == pools
+
+
+async def test_kept_parts_of_children_end_with_their_job(store: Store) -> None:
+    def work(tx: Transaction, name: str, value: object) -> None:
+        config = {"command": "/bin/true", "privileged": value}
+        stored = jobs.append_version(tx, job("web", group("g", task(config=config))))
+        child = job("", *(stored.task_groups or ()), parent_id="web")
+        rows = ChildRows(tx, msgspec.structs.replace(child, create_index=stored.create_index))
+        new = NewChild(id=name, meta=None, payload=None, priority=50)
+        rows.add(new, rows.document(new), is_held=False)
+        rows.close()
+        jobs.purge(tx, stored)
+
+    for name, value in (("web/1", 1), ("web/2", True)):  # equal in Python, and not in a definition
+        await store.write(partial(work, name=name, value=value))
+    found = store.read(partial(jobs.current, namespace="default", job_id="web/2"))
+    assert found is not None
+    assert found.task_groups is not None
+    assert found.task_groups[0].tasks[0].config["privileged"] is True

@@ -167,6 +167,20 @@ async def test_results_are_in_a_file_and_not_in_memory(store: Store, data_dir: P
         assert (await world.until_done(one)).client_status == "failed"
 
 
+async def test_start_without_room_for_its_files_names_them_and_is_tried_again(
+    store: Store, data_dir: Path
+) -> None:
+    policy = RestartPolicy(attempts=2, interval=3600 * SECOND, delay=0, mode="fail")
+    blocked = script(f"rm {OUTPUT}; mkdir {OUTPUT}; exit 1", restart_policy=policy)
+    async with open_world(store, data_dir) as world:
+        one = await placed(world, step(blocked, steward_outputs="rows"))
+        assert (await world.until_done(one)).client_status == "failed"
+        told = world.told(one)
+        texts = [text for kind, text in told if "of earlier steps cannot be written" in text]
+        assert len(texts) == 2
+        assert [kind for kind, _ in told].count("Restarting") == 2
+
+
 async def test_long_outputs_are_parsed_in_a_thread(
     store: Store, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

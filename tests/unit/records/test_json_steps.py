@@ -40,7 +40,7 @@ CHARACTERS = [
     ":",
     " ",
 ]
-DAMAGE = [b",", b'"', b"[", b"]", b"{", b"}", b":", b"\\", b" ", b"1", b"\xc3", b"\\ud83d", b"\x01"]
+DAMAGE = [*(bytes([sign]) for sign in b',"[]{}:\\ 1-\xc3\x01\v\f'), b"\\ud83d", b"1[", b"-{"]
 
 
 def _random_text(source: random.Random, longest: int) -> str:
@@ -95,6 +95,24 @@ def test_steps_have_the_result_of_one_call(piece: int, monkeypatch: pytest.Monke
         invalid += expected == "invalid"
     assert compared > 300
     assert invalid > 50
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"a":1["x",LONG]}',
+        '{"a":-{"b":LONG}}',
+        '{"a":1LONG}',
+        "[1,\v[LONG]]",
+        "\f[LONG]",
+        "[LONG]\v",
+        "[[LONG]\f]",
+        '{"a":[LONG]\v,"b":1}',
+    ],
+)
+def test_damage_next_to_a_long_part_is_an_error(body: str) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_in_steps(body.replace("LONG", json.dumps("\n" * PIECE)).encode())
 
 
 def _text(unit: str, size: int = SIZE) -> bytes:
