@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import msgspec
 
-from daemon.text import url_forms
 from daemon.text.go_format import quote
 from storage.errors import Malformed
 from storage.records import json_steps
@@ -194,6 +193,8 @@ def of_query(pairs: Iterable[tuple[str, str]]) -> Values:
 def _form(body: bytes) -> Values:
     if len(body) > MAX_FORM:
         raise Malformed(f"the form has {len(body)} bytes, at most {MAX_FORM}: send it as JSON")
+    from daemon.text import url_forms  # imported late, because few requests are forms
+
     try:
         pairs = url_forms.pairs(body, MAX_FIELDS)
     except ValueError as error:

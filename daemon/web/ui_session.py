@@ -26,7 +26,6 @@ import trio
 from daemon.acl.audit import AuditScope
 from daemon.acl.check import EVERYWHERE, Requirement
 from daemon.app.context import AppContext
-from daemon.text import url_forms
 from daemon.web.fairness import identify
 from daemon.web.lazy import import_handler
 from daemon.web.parameters import QueryParameters
@@ -650,6 +649,8 @@ def _fields(body: bytes) -> dict[str, str] | Malformed:
     """Return the fields of a form, or the error of an invalid one."""
     if len(body) > _LONGEST_FORM:
         return Malformed(f"the form has more than {_LONGEST_FORM} bytes: send less")
+    from daemon.text import url_forms  # imported late, because a start needs no form
+
     try:
         return dict(url_forms.pairs(body, _MOST_FIELDS, is_strict=bool(body)))
     except ValueError:

@@ -58,7 +58,7 @@ async def test_evaluation_with_running_allocations_is_not_deleted(cluster: Clust
 
 
 async def test_request_has_a_limited_number_of_evaluations(cluster: Cluster) -> None:
-    with pytest.raises(Malformed, match="at most 5000"):
+    with pytest.raises(Malformed, match="EvalIDs has 5001 entries; the maximum is 5000"):
         await remove_evaluations(cluster.store, ["x"] * 5001, None)
 
 

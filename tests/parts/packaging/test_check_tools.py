@@ -38,7 +38,7 @@ def test_endless_command_is_interrupted_and_can_report(tmp_path: Path):
     script = "trap 'echo so far; exit 2' INT; while :; do sleep 0.1; done"
     done = reaped(script, tmp_path, seconds=1)
     assert (done.returncode, done.stdout) == (124, "so far\n")
-    assert "not ended within 1 s" in done.stderr
+    assert "did not end within 1 s" in done.stderr
 
 
 def side_by_side(*words: str) -> subprocess.CompletedProcess[str]:

@@ -345,7 +345,7 @@ async def test_environment_has_a_variable_limit_named_by_the_error(world: World)
     alloc_id = await world.place(batch(script("true", templates=[one])))
     assert (await world.until_done(alloc_id)).client_status == "failed"
     said = [text for _, text in world.told(alloc_id)]
-    expected = "secrets/env: line 1001 of the environment: more than 1000 names"
+    expected = "secrets/env: line 1001 of the environment: more than 1000 variables"
     assert any(expected in item for item in said), said
 
 

@@ -87,7 +87,7 @@ async def test_edited_method_preserves_fields_without_an_input(site: Site, admin
     assert kept["OIDCClientSecret"] == "redacted"
     assert kept["OIDCClientAssertion"]["Audience"] == ["a"]
     assert method["MaxTokenTTL"] == "1h0m0s"
-    assert "no such login" in (await admin.get("/ui/auth-method/people")).text
+    assert "does not support OIDC logins" in (await admin.get("/ui/auth-method/people")).text
 
 
 @pytest.mark.parametrize(
