@@ -28,7 +28,7 @@ _TAIL = 16 * 1024  # bytes read from the end of the file; no line is longer
 
 
 class AuditSink(Protocol):
-    """A target to which audit entries are copied."""
+    """A target that receives copies of audit entries."""
 
     def position(self) -> int | None:
         """Return the number of the last copied entry; None if it is unknown."""

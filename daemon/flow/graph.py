@@ -103,7 +103,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 1
     each_of: frozenset[str] = (
         frozenset()
-    )  # needs of which each element awaits only the element with the same index
+    )  # needs in which each element awaits only the element with the same index
     inherits: str = ""  # the need in `each_of` that determines the number of elements
 
     @property

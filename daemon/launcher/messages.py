@@ -257,7 +257,7 @@ class TaskCommand(Message, frozen=True, kw_only=True):
 
 
 class ForwardedPort(Message, frozen=True, kw_only=True):
-    """A port of a host address, and the port of the allocation to which it is forwarded."""
+    """A port of a host address, and the port of the allocation that receives its connections."""
 
     address: Address
     value: Port

@@ -23,7 +23,7 @@ from daemon.launcher.task_start import SIGNALS, ends, usual_scheduling
 from daemon.launcher.user_policy import UserPolicy, being
 
 SECONDS = 30  # time limit of a program; a session in a job has none
-NOTIFY: Final = "notify"  # placeholder program for notification commands
+NOTIFY: Final = "notify"  # program name in requests for a notification command
 _COMMANDS_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TERMINAL = "xterm"
 _NUMBER, _VALUE, _JOB = "-?[0-9]{1,19}", r"[^\n]{0,131000}", "[0-9]{1,19}(?:_[0-9]{1,9})?"

@@ -93,7 +93,7 @@ def guarded(config: Settings, groups: Iterable[Path]) -> TaskEgressPolicy:
 
 
 def denied(config: Settings) -> Iterator[DeniedAddresses]:
-    """Yield the addresses to which tasks must not connect."""
+    """Yield the addresses that tasks must not reach."""
     yield from map(DeniedAddresses, egress.LINK_LOCAL)
     bridge = IPv4Network(config.bridge_network_subnet)
     for port in sorted(egress_policy.own_ports(config)):

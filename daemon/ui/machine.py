@@ -10,7 +10,7 @@ from storage.records.node import MHZ_PER_CORE
 
 HUES = 8  # color classes, used in turn
 WIDTH = 1000  # units of the width of a strip
-_KEPT = 40  # jobs with their own share; all other jobs have one together
+_KEPT = 40  # jobs with a separate share; all other jobs have one together
 
 
 class HeldPort(msgspec.Struct, frozen=True, order=True):

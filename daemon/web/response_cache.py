@@ -15,7 +15,7 @@ from storage.read_pool import ReadSnapshot
 
 MOST = 1024  # responses
 MOST_BYTES = 8 * 1024 * 1024
-EVERYWHERE = "*"  # all namespaces, of which each caller sees a different part
+EVERYWHERE = "*"  # all namespaces; each caller sees a different part of them
 # parameters that do not affect a response
 _NO_PART = frozenset({"index", "wait", "pretty", "stale"})
 

@@ -1,4 +1,4 @@
-"""The versions of a job to which stored objects refer. Call in a thread: events are searched."""
+"""The versions of a job that stored objects name. Call in a thread: events are searched."""
 
 from typing import NamedTuple
 

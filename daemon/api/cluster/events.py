@@ -129,6 +129,7 @@ async def _frames(
     store = request.parts.store
     reader = StreamSubscriber(request)
     yield _BEAT  # the response starts immediately
+    sent = trio.current_time()
     number = store.read(lambda db: _begin(db, index))
     collected = store.read(events.collected)
     if index and index <= collected:
@@ -144,12 +145,15 @@ async def _frames(
                 number, index = found[-1].event.number, found[-1].event.index + 1
                 if lines := await _lines(found, selection, reader):
                     yield b"".join(lines)
-                continue
-            with trio.move_on_after(HEARTBEAT) as silence:
-                await change.wait()
-                await trio.sleep(gather)
-        if silence.cancelled_caught:
+                    sent = trio.current_time()
+            else:
+                with trio.move_on_at(sent + HEARTBEAT):
+                    await change.wait()
+                    await trio.sleep(gather)
+        # Writes without a selected event do not replace the heartbeat.
+        if trio.current_time() >= sent + HEARTBEAT:
             yield _BEAT
+            sent = trio.current_time()
 
 
 def _begin(db: ReadSnapshot, index: int) -> int:

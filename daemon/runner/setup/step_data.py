@@ -144,7 +144,7 @@ class _Reader:
         self._db, self._run = db, run
         self._groups = lists.resolved_groups(instance.job)
         self._index = max(instance.allocation.index, 0)
-        self._own = frozenset[str]()  # steps of which only the element with the same index counts
+        self._own = frozenset[str]()  # steps in which only the element with the same index counts
         if lists.element_needs(instance.group):
             name = instance.group.name
             self._own = counterparts(stored_graph(instance.job), {name})[name]

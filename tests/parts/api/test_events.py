@@ -18,6 +18,7 @@ from daemon.app import event_feed as feeding
 from daemon.app.event_feed import EventFeed
 from daemon.web import stream_auth
 from daemon.web.request import Request
+from daemon.web.stream_auth import StreamSubscriber
 from storage.errors import Malformed
 from storage.queries import allocations, evaluations, events, jobs, nodes
 from storage.queries import tokens as stored
@@ -180,6 +181,33 @@ async def test_event_stream_sends_heartbeats(store: Store, autojump_clock: objec
         before = trio.current_time()
         assert await opened.line() == {}
         assert trio.current_time() - before == stream.HEARTBEAT
+
+
+async def test_writes_without_a_selected_event_do_not_delay_heartbeats(
+    store: Store, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def is_allowed(_: StreamSubscriber) -> bool:
+        return True
+
+    monkeypatch.setattr(StreamSubscriber, "is_allowed", is_allowed)
+    pieces = list[bytes]()
+
+    async def receive(lines: AsyncIterator[bytes]) -> None:
+        async for piece in lines:
+            pieces.append(piece)
+
+    reply = await stream.stream(request(store, KNOWN, caller(), query="topic=Node"))
+    assert reply.stream is not None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receive, reply.stream)
+        for name in ("a", "b", "c"):
+            await begun(store, name)
+            await trio.testing.wait_all_tasks_blocked()
+            mock_clock.jump(stream.HEARTBEAT / 2 + 0.1)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert pieces == [b"{}\n"] * 2
+    await reply.stream.aclose()
 
 
 async def test_writes_while_a_stream_gathers_arrive_together(
