@@ -60,7 +60,8 @@ KEYS = {
     "k": (75, "k"),
 }
 
-# Resolves when an expression is true: at once, or after a change of the page.
+# Resolves when an expression is true: at once, after a change of the page, or after a scroll event,
+# whose listeners may set properties, which are no change of the page.
 _UNTIL = """
 new Promise((resolve) => {
   const look = () => { try { return Boolean(%s); } catch { return false; } };
@@ -72,6 +73,7 @@ new Promise((resolve) => {
     subtree: true, childList: true, characterData: true, attributes: true
   });
   addEventListener("load", () => { if (look()) resolve(true); });
+  addEventListener("scroll", () => setTimeout(() => { if (look()) resolve(true); }), true);
 })
 """
 

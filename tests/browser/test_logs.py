@@ -106,6 +106,19 @@ async def test_log_page_shows_colours_and_escapes_output(
     assert ours == []
 
 
+async def test_line_before_the_scroll_event_does_not_move_the_reader(
+    browser: Tab, printing: tuple[Steward, str]
+) -> None:
+    steward, alloc_id = printing
+    await browser.open(f"{steward.address}/ui/allocation/{alloc_id}/logs")
+    await browser.until_text("#log-state", "following")
+    await browser.value("addEventListener('scroll', (event) => event.stopPropagation(), true)")
+    await browser.value("document.getElementById('log').scrollTop = 300")
+    shared(steward, alloc_id, "go").touch()
+    await browser.until_text("#log", "half a line and its end")
+    assert await browser.value("document.getElementById('log').scrollTop") == 300
+
+
 async def test_a_log_is_searched_on_the_daemon(browser: Tab, printing: tuple[Steward, str]) -> None:
     steward, alloc_id = printing
     await browser.open(f"{steward.address}/ui/allocation/{alloc_id}/logs")

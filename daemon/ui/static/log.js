@@ -60,6 +60,7 @@ class TaskLog {
 
   toEnd() {
     place.scrollTop = place.scrollHeight;
+    this.endTop = place.scrollTop;
     jump.hidden = true;
   }
 
@@ -105,7 +106,8 @@ class TaskLog {
   }
 
   add(lines) {
-    const stays = followBox.checked;
+    // The user may have scrolled up without a scroll event yet: the browser sends it with the next frame.
+    const stays = followBox.checked && (this.isAtEnd() || place.scrollTop >= this.endTop);
     const rows = document.createDocumentFragment();
     for (const line of lines) {
       const row = this.row(line);

@@ -241,7 +241,8 @@ def launcher_of(talk: Talk) -> int:
     shim = talk.ask(start, payload("/bin/sleep", "600")).body.pid
     launcher = int(Path(f"/proc/{shim}/stat").read_text().rpartition(")")[2].split()[1])
     for pid in (*children(shim), shim):
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # each of them ends with the other
+            os.kill(pid, signal.SIGKILL)
     while shim in children(launcher):
         os.sched_yield()
     return launcher
@@ -273,10 +274,19 @@ def is_measuring(pid: int) -> bool:
     return False
 
 
+def stopped_child(talk: Talk, launcher: int) -> int:
+    """Return a pidfd of a child that does not end by itself: it is stopped in its measurement."""
+    while True:
+        with suppress(ProcessLookupError):  # it ended in the meantime
+            child = os.pidfd_open(measuring_child(talk, launcher))
+            signal.pidfd_send_signal(child, signal.SIGSTOP)
+            return child
+
+
 def test_children_end_with_their_launcher(talk: Talk, root: Path) -> None:
     fill(root / "main/local", 4000)
     pid = launcher_of(talk)
-    child = os.pidfd_open(measuring_child(talk, pid))
+    child = stopped_child(talk, pid)
     os.kill(pid, signal.SIGKILL)
     waiting = select.poll()
     waiting.register(child, select.POLLIN)

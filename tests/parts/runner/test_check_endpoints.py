@@ -3,6 +3,7 @@
 import ssl
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,9 @@ def answering(*pieces: bytes) -> Callable[[trio.abc.Stream], Any]:
     async def serve(stream: trio.abc.Stream) -> None:
         async with stream:
             await stream.receive_some()
-            for piece in pieces:
-                await stream.send_all(piece)
+            with suppress(trio.BrokenResourceError):  # the check has read enough and closed
+                for piece in pieces:
+                    await stream.send_all(piece)
 
     return serve
 
