@@ -198,7 +198,7 @@ def test_other_requests_are_answered_during_a_removal(talk: Talk, root: Path) ->
     talk.send(99, 0, REMOVE)
     waits: list[float] = []
     numbers = []
-    for attempt in range(20):
+    for attempt in range(8):  # a few, because a removal takes as long as some tens of them
         began = time.monotonic()
         start = StartTask(allocation=other, task="main", attempt=attempt, group="-", is_logged=True)
         words = payload("/bin/true")
@@ -210,7 +210,7 @@ def test_other_requests_are_answered_during_a_removal(talk: Talk, root: Path) ->
             numbers.append(msgspec.msgpack.decode(data, type=NumberedReply).number)
         waits.append(time.monotonic() - began)
     assert 99 not in numbers  # it is still under way
-    assert sorted(waits)[10] < 0.1  # seconds; a removal takes many times as long
+    assert sorted(waits)[4] < 0.1  # seconds; a removal takes many times as long
     while 99 not in numbers:
         data, _ = receive(talk.channel)
         numbers.append(msgspec.msgpack.decode(data, type=NumberedReply).number)
@@ -274,19 +274,17 @@ def is_measuring(pid: int) -> bool:
     return False
 
 
-def stopped_child(talk: Talk, launcher: int) -> int:
-    """Return a pidfd of a child that does not end by itself: it is stopped in its measurement."""
+def open_child(talk: Talk, launcher: int) -> int:
+    """Return a pidfd of a child that measures."""
     while True:
         with suppress(ProcessLookupError):  # it ended in the meantime
-            child = os.pidfd_open(measuring_child(talk, launcher))
-            signal.pidfd_send_signal(child, signal.SIGSTOP)
-            return child
+            return os.pidfd_open(measuring_child(talk, launcher))
 
 
 def test_children_end_with_their_launcher(talk: Talk, root: Path) -> None:
     fill(root / "main/local", 4000)
     pid = launcher_of(talk)
-    child = stopped_child(talk, pid)
+    child = open_child(talk, pid)
     os.kill(pid, signal.SIGKILL)
     waiting = select.poll()
     waiting.register(child, select.POLLIN)
