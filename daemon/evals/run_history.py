@@ -49,20 +49,20 @@ def calendar(db: ReadSnapshot, job: Job, now: int) -> RunCalendar:
     today = _day(now, zone)
     first = today - timedelta(days=_YEAR - 1)
     days: dict[date, RunDay] = {}
-    results = tallies.results(db, job.namespace, job.id, _SCANNED)
+    results = tallies.counted_results(db, job.namespace, job.id, _SCANNED, _QUARTER)
     day_of = _day_finder(zone)
-    for result in results:
+    for result, number in results:
         if (day := day_of(result.launched)) >= first:
             if (line := days.get(day)) is None:
                 line = days[day] = _new(day)
             outcome = str(ended_as(result))
-            line.results[outcome] = line.results.get(outcome, 0) + 1
+            line.results[outcome] = line.results.get(outcome, 0) + number
     for day, name, number in _misses(db, job, zone):
         if day >= first:
             line = days.setdefault(day, _new(day))
             days[day] = msgspec.structs.replace(line, **{name: getattr(line, name) + number})
-    is_cut = len(results) == _SCANNED
-    oldest = _day(min((result.launched for result in results), default=now), zone)
+    is_cut = sum(number for _, number in results) == _SCANNED
+    oldest = _day(min((result.launched for result, _ in results), default=now), zone)
     return RunCalendar(
         zone=str(zone),
         today=today.isoformat(),
@@ -110,7 +110,7 @@ def selected(db: ReadSnapshot, job: Job, now: int, most: int, run_filter: RunFil
     """Return up to `most` runs that match the filter, newest first."""
     slots = {slot.child_id: slot.slot for slot in periodic.slots(db, job.namespace, job.id)}
     selected_runs = []
-    for job_id in _ids(db, job, run_filter):
+    for job_id in _ids(db, job, most, run_filter):
         row = tallies.child(db, job.namespace, job_id)
         if row is not None:
             selected_runs.append(run_of(db, row, slots.get(job_id, 0), now))
@@ -119,7 +119,7 @@ def selected(db: ReadSnapshot, job: Job, now: int, most: int, run_filter: RunFil
     return sorted(selected_runs, key=lambda run: run.submitted, reverse=True)
 
 
-def _ids(db: ReadSnapshot, job: Job, run_filter: RunFilter) -> Iterator[str]:
+def _ids(db: ReadSnapshot, job: Job, most: int, run_filter: RunFilter) -> Iterator[str]:
     """Yield the IDs of matching children: first the active, then the ended ones, newest first."""
     zone = zone_of(job)
     if run_filter.result in ("", ACTIVE):
@@ -132,7 +132,8 @@ def _ids(db: ReadSnapshot, job: Job, run_filter: RunFilter) -> Iterator[str]:
     if run_filter.result == ACTIVE:
         return
     states = RESULTS.get(run_filter.result)
-    for result in tallies.results(db, job.namespace, job.id, _SCANNED):
+    scanned = _SCANNED if run_filter.day or run_filter.result else most
+    for result in tallies.results(db, job.namespace, job.id, scanned):
         is_wanted = states is None or ended_as(result) in states
         if is_wanted and run_filter.day in ("", _day(result.launched, zone).isoformat()):
             yield result.id

@@ -234,18 +234,37 @@ def launched(db: ReadSnapshot, namespace: str, job_id: str) -> int:
 def results(db: ReadSnapshot, namespace: str, job_id: str, most: int) -> list[ChildResult]:
     """Return the results of a job's children that ended last, newest end first."""
     rows = db.all(_RESULTS, {"namespace": namespace, "job_id": job_id, "most": most})
-    return [
-        ChildResult(
-            row["id"],
-            row["launched"] or 0,
-            bool(row["stop"]),
-            bool(row["failed"]),
-            row["failed"] == 2,
-            bool(row["unplaced"]),
-            row["run_status"] or "",
-        )
-        for row in rows
-    ]
+    return [_result(row, row["id"]) for row in rows]
+
+
+_COUNTED = f"""
+    SELECT min(launched) AS launched, stop, failed, unplaced, run_status, count(*) AS number
+      FROM ({_RESULTS}) AS results
+  GROUP BY results.launched / :period, stop, failed, unplaced, run_status
+"""
+
+
+def counted_results(
+    db: ReadSnapshot, namespace: str, job_id: str, most: int, period: int
+) -> list[tuple[ChildResult, int]]:
+    """Count the children that `results` returns by result and by launch period (in nanoseconds).
+
+    The result of a group has no ID. Its launch is the first of the group.
+    """
+    key = {"namespace": namespace, "job_id": job_id, "most": most, "period": period}
+    return [(_result(row, ""), int(row["number"])) for row in db.all(_COUNTED, key)]
+
+
+def _result(row: sqlite3.Row, job_id: str) -> ChildResult:
+    return ChildResult(
+        job_id,
+        row["launched"] or 0,
+        bool(row["stop"]),
+        bool(row["failed"]),
+        row["failed"] == 2,
+        bool(row["unplaced"]),
+        row["run_status"] or "",
+    )
 
 
 _AT_WORK = """

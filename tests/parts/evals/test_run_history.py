@@ -109,6 +109,8 @@ async def test_runs_of_a_day_and_of_a_result_are_found(cluster: Cluster) -> None
         found = cluster.store.read(lambda db: selected(db, cluster.job(), NOW, most, run_filter))
         return [item.id.removeprefix("web/") for item in found]
 
+    assert ids(RunFilter()) == ["c", "b", "a"]
+    assert ids(RunFilter(), 2) == ["c", "b"]
     assert ids(RunFilter(day="2026-11-20")) == ["b", "a"]
     assert ids(RunFilter(result="complete")) == ["c", "a"]
     assert ids(RunFilter(result="complete"), 1) == ["c"]
