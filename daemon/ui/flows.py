@@ -14,7 +14,7 @@ from storage.records.allocation import is_overtime
 from storage.records.flow import FlowStatus
 
 _STRIP = 12  # newest runs of a job, as links
-_STEPS = 200  # steps that the page of a run lists at first
+_STEPS = 100  # steps that the page of a run lists at first
 _ELEMENTS = 500  # newest allocations, for the links of steps
 
 
@@ -82,7 +82,10 @@ async def run(ui_request: UiRequest) -> Found:
     )
     own_runs = [item for item in newest if item["ID"] == job["ID"]]  # without the runs of children
     placed = await ui_request.get(
-        job_url(ui_request, "/allocations"), namespace=namespace, per_page=_ELEMENTS
+        job_url(ui_request, "/allocations"),
+        namespace=namespace,
+        per_page=_ELEMENTS,
+        task_states="false",
     )
     drawn = await trio.to_thread.run_sync(_drawn, found["Steps"], ui_request.now)
     return {

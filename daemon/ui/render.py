@@ -42,6 +42,8 @@ _FOR_EVER = "public, max-age=31536000, immutable"
 _A_YEAR = 31536000  # seconds
 _BANNERS = 5  # freezes that a page shows
 _LEVELS = 6  # levels of nested values that the digest divides: down to the steps of a run
+_LONG_LIST = 64  # elements; those of a longer list are encoded one by one, unless they are large
+_CONTAINERS = (dict, list)
 _PROOF_MARK = secrets.token_hex(16)  # replaced by the CSRF token of each viewer of a shared page
 _NOT_SHOWN = frozenset({"ui_request", "proof", "now", "index"})
 _FAULT = 400  # the API reports some errors of the caller as 500, for old clients
@@ -170,10 +172,22 @@ def _json_chunks(value: object, levels: int) -> Iterator[bytes]:
     """
     if levels and isinstance(value, dict | list | tuple):
         yield b"%c%d" % (b"{" if isinstance(value, dict) else b"[", len(value))
+        is_long = len(value) > _LONG_LIST
         for item in value.items() if isinstance(value, dict) else value:
-            yield from _json_chunks(item, levels - 1)
+            yield from _json_chunks(item, 0 if is_long and not _is_large(item) else levels - 1)
     else:
         yield msgspec.json.encode(value) + b","
+
+
+def _is_large(value: object) -> bool:
+    """Return whether a value has a long list or object as a direct member."""
+    if not isinstance(value, dict | list | tuple):
+        return False
+    members = value.values() if isinstance(value, dict) else value
+    for member in members:  # noqa: SIM110  # a generator would take three times as long
+        if isinstance(member, _CONTAINERS) and len(member) > _LONG_LIST:
+            return True
+    return False
 
 
 def action(action_handler: Doer) -> Handler:
