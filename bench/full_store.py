@@ -70,8 +70,8 @@ FIGURES = {
     "list_jobs_1 per_s": ("lists of 301 jobs per s", "≥ 560"),
     "blocking_wake all_ms": ("50 blocked readers woken, ms", "≤ 40"),
     "logs mib_per_s": ("log throughput of one task, MiB/s", "≥ 520"),
-    "limits fork_exec_per_s": ("the machine: fork+exec per s", ""),
-    "limits fdatasync_per_s": ("the machine: fdatasync per s", ""),
+    "limits fork_exec_per_s": ("the host: fork+exec per s", ""),
+    "limits fdatasync_per_s": ("the host: fdatasync per s", ""),
 }
 
 

@@ -27,7 +27,7 @@ from storage import garbage
 from storage.errors import TooOften
 from storage.records.notification import ReceiverResult
 from storage.records.service import CheckResult
-from storage.records.usage import AllocationUsage, AllocationUsageLine, MachineUsage
+from storage.records.usage import AllocationUsage, AllocationUsageLine, HostStats
 from storage.records.usage_history import SeriesKey, UsageBlock
 from storage.store import Store
 
@@ -100,7 +100,7 @@ class TaskActions(Protocol):
         """Return the latest results of an allocation's service checks."""
         ...
 
-    def host_usage(self) -> MachineUsage:
+    def host_usage(self) -> HostStats:
         """Return the resource usage of the host."""
         ...
 

@@ -154,7 +154,7 @@ def _node(db: ReadSnapshot, volume: DynamicVolume, node_id: str, region: str) ->
     if namespaces.find(db, volume.namespace) is None:
         raise Malformed(f'volume {volume.name!r} is in nonexistent namespace "{volume.namespace}"')
     if volume.node_id not in ("", node_id):
-        raise NotFound(f"volume {volume.name!r}: no machine has the node ID {volume.node_id!r}")
+        raise NotFound(f"volume {volume.name!r}: no node has the ID {volume.node_id!r}")
     node = nodes.find(db, node_id)
     if node is None:
         raise NotFound("node not found")

@@ -141,11 +141,11 @@ def _configured(before: Node, config: Settings, pool: Pool, drivers: Drivers, no
 
 
 def cluster_runtime(
-    machine: RuntimeContext, node: Node, drivers: Drivers, config: Settings
+    local: RuntimeContext, node: Node, drivers: Drivers, config: Settings
 ) -> RuntimeContext:
     """Return the runtime context of a pool, which shares most parts with that of the local host."""
     return msgspec.structs.replace(
-        machine,
+        local,
         node_id=node.id,
         capacity=None,
         drivers=dict(drivers),
@@ -314,7 +314,7 @@ class ClusterNodes(msgspec.Struct, frozen=True):
 
 
 async def find_clusters(
-    machine: RuntimeContext,
+    local: RuntimeContext,
     config: Settings,
     drivers: Mapping[str, Drivers],
     ids: Iterator[str],
@@ -322,12 +322,12 @@ async def find_clusters(
 ) -> ClusterNodes:
     """Store a node for each pool; return the runtime contexts and the update loop.
 
-    `machine` is the runtime of the local host; `path` is the search path for the cluster's
+    `local` is the runtime of the local host; `path` is the search path for the cluster's
     programs.
     """
-    store, clock = machine.store, machine.clock
+    store, clock = local.store, local.clock
     found = await register_pools(store, config, drivers, ids, clock.now())
-    hosts = [cluster_runtime(machine, found[name], drivers.get(name, {}), config) for name in found]
+    hosts = [cluster_runtime(local, found[name], drivers.get(name, {}), config) for name in found]
     mirror = PoolSync(
         store=store,
         clock=clock,
@@ -335,8 +335,8 @@ async def find_clusters(
         nodes=found,
         drivers=drivers,
         path=path,
-        launcher=machine.launcher,
-        fences=machine.fences,
+        launcher=local.launcher,
+        fences=local.fences,
     )
     return ClusterNodes(hosts, mirror)
 

@@ -79,7 +79,7 @@ from storage.records.allocation import TaskPhase
 from storage.records.base import SECOND
 from storage.records.service import CheckResult
 from storage.records.task import Task
-from storage.records.usage import AllocationUsage, AllocationUsageLine, MachineUsage
+from storage.records.usage import AllocationUsage, AllocationUsageLine, HostStats
 from storage.records.usage_history import SeriesKey, UsageBlock
 from storage.store import Store
 
@@ -199,7 +199,7 @@ class NodeRunner:
         runner = self._running.get(alloc_id)
         return runner.checks if runner is not None else []
 
-    def host_usage(self) -> MachineUsage:
+    def host_usage(self) -> HostStats:
         """Return the host's resource usage, averaged since the previous call."""
         before, self._looked = self._looked, sample_cpus()
         return host_usage(

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from daemon.ui import formatting, machine
+from daemon.ui import formatting, resource_map
 from daemon.ui.render import (
     Found,
     keeps_form,
@@ -53,11 +53,11 @@ async def node(ui_request: UiRequest) -> Found:
     path = formatting.address("/v1/node/", ui_request["node_id"])
     found = await ui_request.get(path)
     live = await ui_request.get(f"{path}/allocations", holding=True)
-    map_ = machine.machine_map(found, live)
+    map_ = resource_map.node_map(found, live)
     hosts = None
     if "Hosts" in found:
         hosted = await ui_request.get(f"{path}/hosts")
-        hosts = machine.pool_map(found, live, hosted, map_.jobs)
+        hosts = resource_map.pool_map(found, live, hosted, map_.jobs)
     here = formatting.address("/ui/node/", ui_request["node_id"])
     return {
         "node": found,

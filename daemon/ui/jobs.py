@@ -52,7 +52,7 @@ async def overview(ui_request: UiRequest) -> Found:
         "more": len(lines) == _LOOKED_AT,
         "coming": coming or [],
         "nodes": await optional(ui_request, "/v1/nodes", resources=True) or [],
-        "machine": await optional(ui_request, "/v1/client/stats"),
+        "host": await optional(ui_request, "/v1/client/stats"),
         "faults": await optional(ui_request, "/v1/operator/faults") or [],
         "follow": "*",
     }

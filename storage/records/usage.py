@@ -90,7 +90,7 @@ class ProcessorUsage(Record, frozen=True, kw_only=True):
     total_ticks: float
 
 
-class MachineMemory(Record, frozen=True, kw_only=True):
+class HostMemory(Record, frozen=True, kw_only=True):
     """The memory of the host in bytes."""
 
     total: int
@@ -111,10 +111,10 @@ class DiskUsage(Record, frozen=True, kw_only=True):
     inodes_used_percent: float
 
 
-class MachineUsage(Record, frozen=True, kw_only=True):
+class HostStats(Record, frozen=True, kw_only=True):
     """The usage of the host."""
 
-    memory: MachineMemory
+    memory: HostMemory
     cpu: list[ProcessorUsage] = msgspec.field(name="CPU")
     cpu_ticks_consumed: float = msgspec.field(name="CPUTicksConsumed")
     disk_stats: list[DiskUsage]

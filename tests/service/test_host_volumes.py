@@ -109,7 +109,7 @@ async def test_a_volume_is_listed_found_and_changed(steward: Steward) -> None:
         ({"Name": ""}, "Name must have 1 to 128 characters"),
         ({"PluginID": "rbd"}, 'only the plug-in "mkdir" is supported'),
         ({"NodePool": "other"}, 'no host is in node pool "other"'),
-        ({"NodeID": "elsewhere"}, "no machine has the node ID"),
+        ({"NodeID": "elsewhere"}, "no node has the ID"),
         ({"Namespace": "none"}, 'nonexistent namespace "none"'),
         ({"ID": "unknown"}, "no volume has the ID"),
         ({"Parameters": {"mode": "4777"}}, "mode: write an octal number"),

@@ -43,7 +43,7 @@ from storage.records.allocation import Allocation, ClientStatus, TaskPhase
 from storage.records.base import SECOND
 from storage.records.job import JobCounts
 from storage.records.node import Node, NodeStatus
-from storage.records.usage import AllocationUsage, MachineUsage, TaskUsage
+from storage.records.usage import AllocationUsage, HostStats, TaskUsage
 from storage.store import Store
 
 _TYPES = ("service", "batch", "system", "sysbatch")
@@ -416,18 +416,18 @@ def _of_task(task: TaskUsage) -> dict[str, float]:
     }
 
 
-def _of_host(machine: MachineUsage, node_id: str) -> Iterator[GaugeValue]:
+def _of_host(stats: HostStats, node_id: str) -> Iterator[GaugeValue]:
     labels = {"node_id": node_id}
-    host = "nomad.client.host"
-    for name, number in msgspec.structs.asdict(machine.memory).items():
-        yield GaugeValue(f"{host}.memory.{name}", number, labels)
-    for core in machine.cpu:
+    prefix = "nomad.client.host"
+    for name, number in msgspec.structs.asdict(stats.memory).items():
+        yield GaugeValue(f"{prefix}.memory.{name}", number, labels)
+    for core in stats.cpu:
         of_one = {**labels, "cpu": core.cpu}
         for name in ("user", "system", "idle", "total_percent"):
-            yield GaugeValue(f"{host}.cpu.{name}", getattr(core, name), of_one)
-    for disk in machine.disk_stats:
+            yield GaugeValue(f"{prefix}.cpu.{name}", getattr(core, name), of_one)
+    for disk in stats.disk_stats:
         of_disk = {**labels, "disk": disk.device}
         for name in ("size", "used", "available", "used_percent"):
-            yield GaugeValue(f"{host}.disk.{name}", getattr(disk, name), of_disk)
-        yield GaugeValue(f"{host}.disk.inodes_percent", disk.inodes_used_percent, of_disk)
-    yield GaugeValue("nomad.client.uptime", machine.uptime, labels)
+            yield GaugeValue(f"{prefix}.disk.{name}", getattr(disk, name), of_disk)
+        yield GaugeValue(f"{prefix}.disk.inodes_percent", disk.inodes_used_percent, of_disk)
+    yield GaugeValue("nomad.client.uptime", stats.uptime, labels)

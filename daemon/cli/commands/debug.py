@@ -54,7 +54,7 @@ _QUESTIONS: dict[str, tuple[str, dict[str, str]]] = {
     "health.json": ("/v1/agent/health", {}),
     "members.json": ("/v1/agent/members", {}),
     "nodes.json": ("/v1/nodes", {"resources": "true"}),
-    "machine.json": ("/v1/client/stats", {}),
+    "host-stats.json": ("/v1/client/stats", {}),
     "jobs.json": ("/v1/jobs", _LISTS),
     "evaluations.json": ("/v1/evaluations", _LISTS),
     "allocations.json": ("/v1/allocations", _LISTS),

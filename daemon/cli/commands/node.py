@@ -12,7 +12,7 @@ from daemon.cli.core.responses import AgentSelf, AllocationDetail, NodeListItem
 from storage.errors import Invalid
 from storage.records.allocation import CLIENT_TERMINAL
 from storage.records.node import Node
-from storage.records.usage import MachineUsage
+from storage.records.usage import HostStats
 
 
 @click.command()
@@ -51,7 +51,7 @@ def status(
     live = [alloc for alloc in allocations if alloc.client_status not in CLIENT_TERMINAL]
     _show_use(screen, node, live)
     if stats and not node.engine:  # a cluster pool is not a host
-        usage.show_host(screen, client.fetch("/v1/client/stats", MachineUsage, node_id=node.id))
+        usage.show_host(screen, client.fetch("/v1/client/stats", HostStats, node_id=node.id))
     _show_allocations(screen, live)
     _show_map(screen, "Meta", node.meta)
     if screen.verbose:

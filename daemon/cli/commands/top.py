@@ -30,7 +30,7 @@ from storage.records.allocation import ClientStatus, DesiredStatus
 from storage.records.base import Record
 from storage.records.failure import LastError
 from storage.records.node import Eligibility, NodeStatus
-from storage.records.usage import AllocationUsageLine, MachineUsage
+from storage.records.usage import AllocationUsageLine, HostStats
 
 _EVERY = 1.0  # seconds
 _ANSWER_WITHIN = 3.0  # seconds: a longer wait would freeze the display
@@ -112,7 +112,7 @@ class TopPoller:
         self._index, self._listed_index = 0, -1
         self._next_list = 0.0
         self._turn = 0
-        self._sees_machine = True
+        self._sees_host = True
         self._node = ""
         self._trouble = ""
         self._hidden = ""
@@ -187,7 +187,7 @@ class TopPoller:
         self._next_list = now + max(_EVERY, (time.process_time() - began) * _LIST_SHARE)
 
     def _known_nodes(self) -> list[NodeRow]:
-        if not self._sees_machine:
+        if not self._sees_host:
             return []
         try:
             found = self._client.fetch("/v1/nodes", list[_NodeLine], held=True)
@@ -245,12 +245,12 @@ class TopPoller:
             self._errors[alloc.id] = _Asked(alloc.modify_index, error.summary if error else "")
 
     def _poll_host(self) -> None:
-        if not self._sees_machine:
+        if not self._sees_host:
             return
         try:
-            used = self._client.fetch("/v1/client/stats", MachineUsage)
+            used = self._client.fetch("/v1/client/stats", HostStats)
         except RequestRejected as error:  # a token without node access still shows jobs
-            self._sees_machine = False
+            self._sees_host = False
             self._hidden = _hidden_by(error)
             return
         busy = sum(processor_usage.total_percent for processor_usage in used.cpu) / max(

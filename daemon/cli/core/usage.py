@@ -10,7 +10,7 @@ from daemon.cli.core.sparkline import coarser, sparkline
 from daemon.text.placement_message import count_noun
 from storage.records.allocation import AllocatedResources
 from storage.records.base import SECOND
-from storage.records.usage import AllocationUsage, MachineUsage, MemoryUsage
+from storage.records.usage import AllocationUsage, HostStats, MemoryUsage
 from storage.records.usage_history import UsageHistory, UsageSeries
 
 _KILOBYTE = 1024
@@ -95,10 +95,10 @@ def _known(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def show_host(screen: Screen, usage: MachineUsage) -> None:
+def show_host(screen: Screen, usage: HostStats) -> None:
     """Print the total resource usage of a node's host."""
     memory, disk = usage.memory, usage.alloc_dir_stats
-    screen.title("Machine Usage")
+    screen.title("Host Usage")
     busy = sum(processor_usage.total_percent for processor_usage in usage.cpu) / max(
         1, len(usage.cpu)
     )

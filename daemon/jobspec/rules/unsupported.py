@@ -21,7 +21,7 @@ _NO_CLUSTERS = "Steward connects to no Consul or Vault cluster"
 _NO_PLUGINS = "Steward has no storage plugins"
 
 INERT: Mapping[type, Mapping[str, str]] = {
-    Job: {"multiregion": "one machine is one region"},
+    Job: {"multiregion": "Steward has one region"},
     TaskGroup: {
         "consul": _NO_CLUSTERS,
         "disconnect": _NEVER_APART,

@@ -15,8 +15,8 @@ from storage.records.usage import (
     AllocationUsage,
     CPUUsage,
     DiskUsage,
-    MachineMemory,
-    MachineUsage,
+    HostMemory,
+    HostStats,
     MemoryUsage,
     NetworkUsage,
     ProcessorUsage,
@@ -245,14 +245,14 @@ def sample_cpus() -> HostUsage:
 
 def host_usage(
     before: HostUsage, now: HostUsage, *, mhz: float, alloc_dir: Path, time: int
-) -> MachineUsage:
+) -> HostStats:
     """Return the usage of the host between two samples."""
     processors = [
         _of_processor(name, before.processors.get(name, (0, 0, 0)), ticks, mhz)
         for name, ticks in now.processors.items()
     ]
     disk = _disk(alloc_dir)
-    return MachineUsage(
+    return HostStats(
         memory=memory(Path("/proc/meminfo").read_text()),
         cpu=processors,
         cpu_ticks_consumed=sum(processor.total_ticks for processor in processors),
@@ -281,14 +281,14 @@ def _of_processor(
     )
 
 
-def memory(meminfo: str) -> MachineMemory:
+def memory(meminfo: str) -> HostMemory:
     """Return the memory of the host, from the text of `/proc/meminfo`."""
     values = {
         key: _bytes(value)
         for key, _, value in (line.partition(":") for line in meminfo.splitlines())
     }
     total, available = values["MemTotal"], values["MemAvailable"]
-    return MachineMemory(
+    return HostMemory(
         total=total, available=available, used=total - available, free=values["MemFree"]
     )
 

@@ -481,7 +481,7 @@ def _tenants(
     here: defaultdict[str, list[ResourceHolder]] = defaultdict(list)
     for holder in state.holders:
         here[holder.node_id].append(holder)
-    job, machines = (
+    job, hosts = (
         state.job,
         [
             (name, node_capacity)
@@ -490,8 +490,7 @@ def _tenants(
         ],
     )
     return {
-        name: PreemptionCandidates(node_capacity, here[name], job)
-        for name, node_capacity in machines
+        name: PreemptionCandidates(node_capacity, here[name], job) for name, node_capacity in hosts
     }
 
 

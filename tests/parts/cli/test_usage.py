@@ -8,8 +8,8 @@ from storage.records.usage import (
     AllocationUsage,
     CPUUsage,
     DiskUsage,
-    MachineMemory,
-    MachineUsage,
+    HostMemory,
+    HostStats,
     MemoryUsage,
     NetworkUsage,
     ProcessorUsage,
@@ -130,8 +130,8 @@ def test_node_shows_the_usage_of_its_host(fake: FakeDaemon, terminal: Terminal) 
         ProcessorUsage(cpu=str(one), user=0, system=0, idle=0, total_percent=share, total_ticks=0)
         for one, share in enumerate((10.0, 30.0))
     ]
-    machine = MachineUsage(
-        memory=MachineMemory(total=8 * MIB, available=6 * MIB, used=2 * MIB, free=MIB),
+    host = HostStats(
+        memory=HostMemory(total=8 * MIB, available=6 * MIB, used=2 * MIB, free=MIB),
         cpu=cores,
         cpu_ticks_consumed=1234.5,
         disk_stats=[disk],
@@ -142,9 +142,9 @@ def test_node_shows_the_usage_of_its_host(fake: FakeDaemon, terminal: Terminal) 
     fake.tell("/v1/nodes", [node_line()])
     fake.tell(f"/v1/node/{NODE}", node())
     fake.tell(f"/v1/node/{NODE}/allocations", [])
-    fake.tell("/v1/client/stats", wire(machine))
+    fake.tell("/v1/client/stats", wire(host))
     lines = terminal.type("node", "status", "--stats", "node-1").stdout.splitlines()
-    at = lines.index("Machine Usage") + 1
+    at = lines.index("Host Usage") + 1
     assert lines[at : at + 6] == [
         "CPU         = 1234 MHz",
         "CPU Percent = 20.0 of 2 cores",

@@ -99,7 +99,7 @@ async def test_unavailable_hosts_are_reported_with_their_reasons(world: FakeSlur
         (
             'sinfo: error: Munge encode failed: Failed to access "/run/munge/munge.socket.2"\n'
             "slurm_load_partitions: Protocol authentication error",
-            "munge does not answer on the daemon's machine",
+            "munge does not answer on the daemon's host",
             "(slurm_load_partitions: Protocol authentication error)",
         ),
         (

@@ -33,8 +33,8 @@ from storage.records.usage import (
     AllocationUsage,
     AllocationUsageLine,
     DiskUsage,
-    MachineMemory,
-    MachineUsage,
+    HostMemory,
+    HostStats,
 )
 from storage.records.usage_history import SeriesKey, UsageBlock, UsageMetric
 from storage.store import Store
@@ -79,8 +79,8 @@ class Runner:
         count = (end - begin) // step
         return {"main" if key.kind == "alloc" else "": {UsageMetric.CPU: [500] * count}}
 
-    def host_usage(self) -> MachineUsage:
-        return machine()
+    def host_usage(self) -> HostStats:
+        return host_stats()
 
     def egress(self) -> tuple[bool, str]:
         return False, "open"
@@ -98,7 +98,7 @@ class Runner:
             await line.send(message)
 
 
-def machine() -> MachineUsage:
+def host_stats() -> HostStats:
     disk = DiskUsage(
         device="",
         mountpoint="/",
@@ -108,8 +108,8 @@ def machine() -> MachineUsage:
         used_percent=50,
         inodes_used_percent=1,
     )
-    return MachineUsage(
-        memory=MachineMemory(total=2**30, available=2**29, used=2**29, free=2**29),
+    return HostStats(
+        memory=HostMemory(total=2**30, available=2**29, used=2**29, free=2**29),
         cpu=[],
         cpu_ticks_consumed=0,
         disk_stats=[],

@@ -15,7 +15,7 @@ from storage.records.pool_check import PoolFinding
 # Error messages of Slurm's programs, with their meaning and the fix.
 _MEANINGS = {
     "munge": (
-        "munge does not answer on the daemon's machine: start it there (systemctl start munge), "
+        "munge does not answer on the daemon's host: start it there (systemctl start munge), "
         "with the key that all hosts of the cluster have"
     ),
     "configuration source": (

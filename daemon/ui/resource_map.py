@@ -79,7 +79,7 @@ class PoolMap(msgspec.Struct, frozen=True, kw_only=True):
     elsewhere: dict[str, int]
 
 
-class MachineMap(msgspec.Struct, frozen=True, kw_only=True):
+class NodeMap(msgspec.Struct, frozen=True, kw_only=True):
     """The strips of a node, its jobs and its ports."""
 
     strips: list[Strip]
@@ -87,7 +87,7 @@ class MachineMap(msgspec.Struct, frozen=True, kw_only=True):
     ports: list[HeldPort]
 
 
-def machine_map(node: Mapping[str, Any], placed: Sequence[Mapping[str, Any]]) -> MachineMap:
+def node_map(node: Mapping[str, Any], placed: Sequence[Mapping[str, Any]]) -> NodeMap:
     """Return the map of a node, from its allocations that are not terminal."""
     has, keeps = node["NodeResources"], node["ReservedResources"]
     cpu = has["Cpu"]["CpuShares"] - keeps["Cpu"]["CpuShares"]
@@ -96,7 +96,7 @@ def machine_map(node: Mapping[str, Any], placed: Sequence[Mapping[str, Any]]) ->
     free = (cpu - sum(job.cpu for job in jobs), memory - sum(job.memory for job in jobs))
     for number, job in enumerate(jobs):
         job.hue, job.fits = number % HUES, _number_that_fit(free, job.largest)
-    return MachineMap(
+    return NodeMap(
         strips=[
             _strip("CPU", "MHz", [(job, job.cpu) for job in jobs], cpu),
             _strip("Memory", "MiB", [(job, job.memory) for job in jobs], memory),

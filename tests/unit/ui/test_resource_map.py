@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from daemon.ui.machine import HUES, MachineMap, PoolMap, machine_map, pool_map
+from daemon.ui.resource_map import HUES, NodeMap, PoolMap, node_map, pool_map
 
 NODE = {
     "Attributes": {},
@@ -26,8 +26,8 @@ def alloc(job: str, cpu: int, memory: int, *ports: int, devices: int = 0) -> dic
     }
 
 
-def drawn(*placed: dict[str, Any]) -> MachineMap:
-    return machine_map(NODE, placed)
+def drawn(*placed: dict[str, Any]) -> NodeMap:
+    return node_map(NODE, placed)
 
 
 def test_strip_is_sorted_by_the_size_of_jobs() -> None:
@@ -89,9 +89,9 @@ POOL = {
 
 def hosts(
     *placed: dict[str, Any], pool: dict[str, Any] = POOL, **tasks: str
-) -> tuple[MachineMap, PoolMap]:
+) -> tuple[NodeMap, PoolMap]:
     """Return the maps of a cluster; `tasks` are the hosts of the allocations."""
-    found = machine_map(pool, placed)
+    found = node_map(pool, placed)
     hosted = [
         {"Host": host, "AllocationID": f"{job}-1", "Task": "main"} for job, host in tasks.items()
     ]
