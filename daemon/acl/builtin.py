@@ -58,5 +58,5 @@ def normalize_policy_names(names: Iterable[str]) -> tuple[str, ...]:
 
 def sanitize_policy_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return policy names in normal form; `root` replaces all others."""
-    found = normalize_policy_names(names)
-    return (ROOT,) if ROOT in found else found
+    normalized = normalize_policy_names(names)
+    return (ROOT,) if ROOT in normalized else normalized

@@ -88,10 +88,10 @@ def _of_namespace(grant: CapabilitySet, right: RequestedCapability, needed: str)
 def _of_name(
     kind: str, names: NameRules, name: str, right: RequestedCapability, needed: str
 ) -> AccessDecision:
-    found = names.find(name)
-    if found is None:
+    match = names.find(name)
+    if match is None:
         return _undecided(needed)
-    written, rule = found
+    written, rule = match
     label = written.replace(APART, '" path "')
     return _decided(f'{kind} "{label}"', rule.capabilities, rule.policies, right, needed)
 
@@ -124,17 +124,17 @@ def _undecided(needed: str) -> AccessDecision:
 
 def _of_scope(grant: CapabilitySet, right: RequestedCapability, needed: str) -> AccessDecision:
     scope = right.needs.scope
-    found = grant.scopes.get(scope)
-    if found is None:
+    granted = grant.scopes.get(scope)
+    if granted is None:
         return _undecided(needed)
     allowed = grant.may_in(scope, right.needs.any_of[0])
     return AccessDecision(
         allowed=allowed,
         needs=needed,
         rule=scope,
-        policies=found.policies,
-        capabilities=(found.level,),
-        reason=f"the policies together grant {found.level} on {scope}",
+        policies=granted.policies,
+        capabilities=(granted.level,),
+        reason=f"the policies together grant {granted.level} on {scope}",
     )
 
 

@@ -61,8 +61,8 @@ class NameRules:
 
     def allow(self, name: str, capabilities: Iterable[str]) -> bool:
         """Return whether a rule grants any of the capabilities for a name."""
-        found = self.find(name)
-        return found is not None and not found[1].capabilities.isdisjoint(capabilities)
+        match = self.find(name)
+        return match is not None and not match[1].capabilities.isdisjoint(capabilities)
 
 
 _SERIALS = itertools.count()
@@ -105,8 +105,8 @@ class CapabilitySet:
 
     def knows(self, namespace: str) -> bool:
         """Return whether the grant has any capability in a namespace."""
-        found = self.namespaces.find(namespace)
-        return self.everything or (found is not None and bool(found[1].capabilities))
+        match = self.namespaces.find(namespace)
+        return self.everything or (match is not None and bool(match[1].capabilities))
 
     def may_in(self, scope: str, level: str) -> bool:
         """Return whether this level is allowed on agent, node, operator, quota or plugin."""
@@ -144,8 +144,8 @@ class CapabilitySet:
         """Return the capabilities at a path, in the form for display."""
         if self.everything:
             return ["root"]
-        found = self.paths.find(path, listing=path.endswith("/"))
-        return sorted(found.capabilities) if found and found.capabilities else [DENY]
+        permission = self.paths.find(path, listing=path.endswith("/"))
+        return sorted(permission.capabilities) if permission and permission.capabilities else [DENY]
 
 
 def _found(
@@ -165,16 +165,16 @@ def _variables(policies: Sequence[NamedPolicy]) -> Iterable[tuple[str, str, Sequ
 
 def _scopes(policies: Sequence[NamedPolicy]) -> Mapping[str, AccessLevel]:
     """Return the highest level of each scope; any denial removes the scope."""
-    found: dict[str, AccessLevel] = {}
+    levels: dict[str, AccessLevel] = {}
     for name, rules in policies:
         for scope, level in rules.scopes.items():
-            present = found.get(scope, AccessLevel(level, ()))
+            present = levels.get(scope, AccessLevel(level, ()))
             if DENY in (present.level, level):
                 highest = DENY
             else:
                 highest = max(present.level, level, key=_LEVELS.__getitem__)
-            found[scope] = AccessLevel(highest, (*present.policies, name))
-    return found
+            levels[scope] = AccessLevel(highest, (*present.policies, name))
+    return levels
 
 
 def fits(pattern: str, text: str) -> bool:
@@ -189,13 +189,13 @@ def fits(pattern: str, text: str) -> bool:
     last = middle.pop()
     if not text.startswith(first):
         return False
-    at = len(first)
+    position = len(first)
     for piece in middle:
-        at = text.find(piece, at)
-        if at < 0:
+        position = text.find(piece, position)
+        if position < 0:
             return False
-        at += len(piece)
-    return text.endswith(last) and len(text) - len(last) >= at
+        position += len(piece)
+    return text.endswith(last) and len(text) - len(last) >= position
 
 
 def _distance(pattern: str, text: str) -> int:

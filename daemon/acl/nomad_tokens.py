@@ -103,13 +103,13 @@ def _policies(request: TokenRequest) -> tuple[str, ...]:
 
 def _roles(db: ReadSnapshot, request: TokenRequest) -> tuple[str, ...]:
     """Return the IDs of roles, which the request names by ID or name. Raises `Malformed`."""
-    found = []
+    role_ids = []
     for link in request.roles or ():
         role = policies.find_role(db, link.id) if link.id else policies.role_named(db, link.name)
         if role is None:
             raise Malformed(f"cannot find role {link.id or link.name}")
-        found.append(role.id)
-    return tuple(dict.fromkeys(found))
+        role_ids.append(role.id)
+    return tuple(dict.fromkeys(role_ids))
 
 
 def _check(db: ReadSnapshot, request: TokenRequest, ttl: int | None) -> None:

@@ -66,7 +66,7 @@ def _is_allowed(allowed: _Lists, name: str, value: object) -> bool:
 
 
 def _is_among(values: Sequence[Value], value: object) -> bool:
-    return any(_matches(item, value) for item in values)
+    return any(_matches(pattern, value) for pattern in values)
 
 
 def _matches(pattern: Value, value: object) -> bool:
@@ -98,7 +98,7 @@ class PathRules:
                 self._exact[path] = permission
         patterns.sort(key=lambda pattern: pattern[:2], reverse=True)
         # The text before the first wildcard excludes most patterns quickly.
-        self._patterns = [(path[: rank[0]], found) for rank, path, found in patterns]
+        self._patterns = [(path[: rank[0]], compiled) for rank, path, compiled in patterns]
 
     def find(self, path: str, *, listing: bool = False) -> PathPermission | None:
         """Return the deciding rule for a path.
@@ -107,8 +107,8 @@ class PathRules:
         precedence (recorded from Vault: policy-evaluation, `listnoslash` and `denyglob`).
         """
         bare = path.removesuffix("/") if listing else path
-        if found := self._exact.get(path) or self._exact.get(bare):
-            return found
+        if permission := self._exact.get(path) or self._exact.get(bare):
+            return permission
         return self._pattern(bare) or (self._pattern(path) if bare != path else None)
 
     def _pattern(self, path: str) -> PathPermission | None:
@@ -124,11 +124,11 @@ class PathRules:
 
 
 def _by_path(policies: Iterable[NamedRules]) -> Mapping[str, list[tuple[str, PathRule]]]:
-    found: dict[str, list[tuple[str, PathRule]]] = {}
+    rules_by_path: dict[str, list[tuple[str, PathRule]]] = {}
     for policy, rules in policies:
         for rule in rules:
-            found.setdefault(rule.path, []).append((policy, rule))
-    return found
+            rules_by_path.setdefault(rule.path, []).append((policy, rule))
+    return rules_by_path
 
 
 def is_pattern(path: str) -> bool:
@@ -184,11 +184,11 @@ def _merged(path: str, rules: Sequence[tuple[str, PathRule]]) -> PathPermission:
 
 def _joined(lists: Iterable[_Lists]) -> _Lists:
     """Return the values of each parameter over all lists; an empty list means any value."""
-    found: dict[str, tuple[Value, ...]] = {}
-    for item in lists:
-        for name, values in item.items():
-            if name in found and (not found[name] or not values):
-                found[name] = ()
+    values_by_name: dict[str, tuple[Value, ...]] = {}
+    for parameters in lists:
+        for name, values in parameters.items():
+            if name in values_by_name and (not values_by_name[name] or not values):
+                values_by_name[name] = ()
             else:
-                found[name] = (*found.get(name, ()), *values)
-    return found
+                values_by_name[name] = (*values_by_name.get(name, ()), *values)
+    return values_by_name

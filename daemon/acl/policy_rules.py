@@ -179,10 +179,10 @@ class _ParsedPolicies:
 
     def find(self, text: str) -> "PolicyRules | None":
         with self._lock:
-            found = self._rules.get(text)
-            if found is not None:
+            rules = self._rules.get(text)
+            if rules is not None:
                 self._rules.move_to_end(text)
-            return found
+            return rules
 
     def store(self, text: str, rules: "PolicyRules") -> None:
         with self._lock:
@@ -310,26 +310,30 @@ def _old_policy(body: PolicyObject, where: str) -> tuple[str, ...]:
 
 
 def _parameters(body: PolicyObject, key: str, where: str) -> dict[str, Sequence[Value]] | None:
-    found: dict[str, list[Value]] | None = None
+    values_by_name: dict[str, list[Value]] | None = None
     for item in body.each(key):  # HCL joins repeated objects, and lists of repeated names
         if not isinstance(item.value, PolicyObject):
             raise Malformed(f"{where}{key} must be an object of lists")
-        found = {} if found is None else found
+        values_by_name = {} if values_by_name is None else values_by_name
         for policy in item.value.items:
             if not isinstance(policy.value, list):
                 raise Malformed(f'{where}{key}: the value of "{policy.keys[0]}" must be a list')
-            found.setdefault(policy.keys[0].lower(), []).extend(policy.value)
-    return None if found is None else {name: tuple(values) for name, values in found.items()}
+            values_by_name.setdefault(policy.keys[0].lower(), []).extend(policy.value)
+    return (
+        None
+        if values_by_name is None
+        else {name: tuple(values) for name, values in values_by_name.items()}
+    )
 
 
 def _wrapping_ttl(body: PolicyObject, end: str, where: str) -> int:
     item = body.find(f"{end}wrapping_ttl")
     if item is None:
         return 0
-    found = seconds(item.value) if isinstance(item.value, str | int) else None
-    if found is None or found < 0:
+    ttl = seconds(item.value) if isinstance(item.value, str | int) else None
+    if ttl is None or ttl < 0:
         raise Malformed(f"{where}error parsing {end}wrapping_ttl: {item.value!r} is not a duration")
-    return found
+    return ttl
 
 
 _PLACE = re.compile(r"\{\{\s*identity\.entity\.([\w.-]+)\s*\}\}")

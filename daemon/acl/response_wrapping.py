@@ -78,9 +78,9 @@ async def unwrap_response(
     """Return a stored response and delete it. Raises `Malformed` if it does not exist."""
 
     def write(tx: Transaction) -> WrappedResponse:
-        found = _find(tx, tokens_, secret, one_time=one_time)
-        tokens.remove(tx, found.token.accessor)
-        return found
+        wrapped = _find(tx, tokens_, secret, one_time=one_time)
+        tokens.remove(tx, wrapped.token.accessor)
+        return wrapped
 
     return await store.write(write)
 

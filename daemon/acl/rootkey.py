@@ -124,13 +124,13 @@ class KeyFile:
 
     def candidates(self) -> list[RootKey]:
         """Return the key in the file, and the next key. Raises `Invalid`."""
-        found = [_read(path) for path in (self.path, self._next) if os.path.lexists(path)]
-        if not found:
+        keys = [_read(path) for path in (self.path, self._next) if os.path.lexists(path)]
+        if not keys:
             raise Invalid(
                 f"the store is sealed, and there is no key file {self.path}: put it back, or name "
                 "it with --key-file"
             )
-        return found
+        return keys
 
     def settle(self, used: RootKey) -> None:
         """Keep the file with the valid key."""

@@ -96,9 +96,10 @@ async def replace_root_key(store: Store, source: KeySource, new: RootKey, now: i
     old_keys, _ = _unwrap_with_any(wrapped, source)
     keys, newly_wrapped = _new_key(new, wrapped[-1].version + 1)
     before, after = EnvelopeCipher(old_keys), EnvelopeCipher(keys)
-    found = await store.read_long(secrets.below)
+    sealed_values = await store.read_long(secrets.below)
     resealed = [
-        SealedSecret(path, after.seal(before.unseal(sealed, path), path)) for path, sealed in found
+        SealedSecret(path, after.seal(before.unseal(sealed, path), path))
+        for path, sealed in sealed_values
     ]
 
     def write(tx: Transaction) -> None:

@@ -168,7 +168,7 @@ def _uses(token_request: TokenRequestFields) -> int:
     uses = token_request.fields.strict_number("num_uses")
     if uses < 0:
         raise Malformed("number of uses cannot be negative")
-    limits = [item for item in (uses, token_request.role.token_num_uses) if item]
+    limits = [limit for limit in (uses, token_request.role.token_num_uses) if limit]
     return min(limits, default=0)
 
 
@@ -207,8 +207,12 @@ def _policies(token_request: TokenRequestFields) -> tuple[str, ...]:
 
 
 def _with_default(names: Iterable[str], adds: bool) -> tuple[str, ...]:
-    found = sanitize_policy_names(names)
-    return normalize_policy_names([*found, DEFAULT]) if adds and ROOT not in found else found
+    sanitized = sanitize_policy_names(names)
+    return (
+        normalize_policy_names([*sanitized, DEFAULT])
+        if adds and ROOT not in sanitized
+        else sanitized
+    )
 
 
 def _names_policies(role: TokenRole) -> bool:
@@ -292,7 +296,7 @@ def _period(token_request: TokenRequestFields) -> int:
     asked = _duration(token_request.fields, "period")
     if asked and not token_request.has_sudo:
         raise Malformed("root or sudo privileges required to create periodic token")
-    periods = [item for item in (asked, token_request.role.token_period) if item]
+    periods = [period for period in (asked, token_request.role.token_period) if period]
     return min(periods, default=0)
 
 
@@ -301,7 +305,7 @@ def _explicit_max_ttl(token_request: TokenRequestFields) -> int:
         _duration(token_request.fields, "explicit_max_ttl"),
         token_request.role.token_explicit_max_ttl,
     )
-    return min((item for item in limits if item), default=0)
+    return min((limit for limit in limits if limit), default=0)
 
 
 def _told_of_role(token_request: TokenRequestFields) -> Iterable[str]:
@@ -329,12 +333,12 @@ def _lease(token_request: TokenRequestFields, names: Sequence[str]) -> TokenLife
 def _duration(fields: RequestFields, name: str) -> int:
     """Return a duration; Vault's error text for its syntax does not name the field."""
     try:
-        found = fields.signed_seconds(name)
+        nanoseconds = fields.signed_seconds(name)
     except Malformed as error:
         raise Malformed(str(error).partition('": ')[2] or str(error)) from None
-    if found < 0:
+    if nanoseconds < 0:
         raise Malformed(f"{name} must be positive")
-    return found
+    return nanoseconds
 
 
 def renew_token(

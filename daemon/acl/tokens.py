@@ -371,10 +371,10 @@ def _unreadable(secret: str) -> str:
 
 def _find_key(tx: Transaction, fresh: bytes) -> bytes:
     """Return the encrypted key of all hashes; store `fresh` in a new store."""
-    found = secrets.find(tx, _KEY)
-    if found is None:
+    key = secrets.find(tx, _KEY)
+    if key is None:
         secrets.put(tx, _KEY, fresh)
-    return found or fresh
+    return key or fresh
 
 
 @asynccontextmanager

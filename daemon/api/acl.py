@@ -130,11 +130,11 @@ def read_token(request: Request, db: ReadSnapshot) -> HandlerReply:
     is_own = request["accessor"] == request.caller.token.accessor
     if not is_own and not request.caller.grant.everything:
         raise Denied
-    found = tokens.find(db, request["accessor"])
-    if found is None or found.has_ended(request.parts.clock.now()):
+    stored = tokens.find(db, request["accessor"])
+    if stored is None or stored.has_ended(request.parts.clock.now()):
         raise NotFound("ACL token not found", index=max(db.table_index("tokens"), 1))
-    secret = request.token if is_own else _stored_secret(request, db, found)
-    return _shown(found, secret, _role_names(db))
+    secret = request.token if is_own else _stored_secret(request, db, stored)
+    return _shown(stored, secret, _role_names(db))
 
 
 def _secret_place(accessor: str) -> str:
@@ -266,10 +266,10 @@ def read_policy(request: Request, db: ReadSnapshot) -> HandlerReply:
     check_acls_on(request)
     if not _own_policies(request, db)(request["name"]):
         raise Denied
-    found = policies.find(db, request["name"])
-    if found is None or found.name == DEFAULT:
+    policy = policies.find(db, request["name"])
+    if policy is None or policy.name == DEFAULT:
         raise NotFound("ACL policy not found", index=max(db.table_index("policies"), 1))
-    return reply.read_reply(policy_store.policy_detail(found), found.modify_index)
+    return reply.read_reply(policy_store.policy_detail(policy), policy.modify_index)
 
 
 async def put_policy(request: Request) -> HandlerReply:
@@ -339,7 +339,7 @@ async def explain_request(request: Request) -> HandlerReply:
 def _holder(db: ReadSnapshot, names: Iterable[str]) -> Token:
     """Return an unsaved token with these policies. Raises `NotFound`."""
     holder_policies = tuple(dict.fromkeys(names))
-    if missing := [item for item in holder_policies if policies.find(db, item) is None]:
+    if missing := [policy for policy in holder_policies if policies.find(db, policy) is None]:
         raise NotFound(f"ACL policy {missing[0]} not found")
     return Token(accessor="", policies=holder_policies, created_at=0)
 

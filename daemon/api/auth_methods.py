@@ -58,10 +58,10 @@ def list_methods(request: Request, db: ReadSnapshot) -> HandlerReply:
 def read_method(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a method, without its secrets."""
     check_acls_on(request)
-    found = auth_methods.find(db, request["name"])
-    if found is None:
+    method = auth_methods.find(db, request["name"])
+    if method is None:
         raise NotFound(_NO_METHOD, index=max(db.table_index("auth_methods"), 1))
-    return reply.read_reply(method_view(found), found.modify_index)
+    return reply.read_reply(method_view(method), method.modify_index)
 
 
 async def create_method(request: Request) -> HandlerReply:

@@ -79,8 +79,8 @@ def _all_mounts(call: RouteCall) -> _Listing:
     cluster_id, (made, damaged) = call.parts.store.read(
         lambda db: (installation.cluster_id(db), stored.list_readable(db))
     )
-    found = [mounts.token_mount(cluster_id), *made]
-    return _Listing(sorted(found, key=lambda mount: mount.path), damaged)
+    listed = [mounts.token_mount(cluster_id), *made]
+    return _Listing(sorted(listed, key=lambda mount: mount.path), damaged)
 
 
 def _find(call: RouteCall, path: str) -> Mount | None:

@@ -54,16 +54,16 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 def read(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a calendar: its latest version, or the one in `version`."""
-    found = calendars.find(db, request.namespace, request["name"])
+    calendar = calendars.find(db, request.namespace, request["name"])
     number = request.query.own_natural("version")
-    if found is not None and number is not None and number != found.version:
+    if calendar is not None and number is not None and number != calendar.version:
         start = (min(number, HIGHEST),)
         known = next(calendars.versions(db, request.namespace, request["name"], start), None)
-        found = known.calendar if known is not None and known.version == number else None
-    if found is None:
+        calendar = known.calendar if known is not None and known.version == number else None
+    if calendar is None:
         words = "calendar not found" if number is None else f"version {number} not found"
         raise NotFound(words, index=db.table_index(calendars.TABLE))
-    return reply.read_reply(found, found.modify_index)
+    return reply.read_reply(calendar, calendar.modify_index)
 
 
 def list_versions(request: Request, db: ReadSnapshot) -> HandlerReply:
@@ -90,7 +90,7 @@ def days(request: Request, db: ReadSnapshot) -> HandlerReply:
     number = _DAYS if first is None or last is None else (last - first).days + 1
     if number < 1:
         raise Malformed(f"to = {last} is before from = {first}")
-    found = rules.days(
+    described = rules.days(
         db,
         request.namespace,
         request["name"],
@@ -98,7 +98,7 @@ def days(request: Request, db: ReadSnapshot) -> HandlerReply:
         number=number,
         now=request.parts.clock.now(),
     )
-    return reply.read_reply(found, db.table_index(calendars.TABLE))
+    return reply.read_reply(described, db.table_index(calendars.TABLE))
 
 
 def _date(request: Request, name: str) -> date | None:
@@ -106,12 +106,12 @@ def _date(request: Request, name: str) -> date | None:
     if not text:
         return None
     try:
-        found = date.fromisoformat(text)
+        day = date.fromisoformat(text)
     except ValueError:
-        found = date.min
-    if found.year not in range(1970, 2200):
+        day = date.min
+    if day.year not in range(1970, 2200):
         raise Malformed(f"{name} = {text[:40]!r} must be a date such as 2026-12-25")
-    return found
+    return day
 
 
 async def write(request: Request) -> HandlerReply:
@@ -159,12 +159,12 @@ async def import_file(request: Request) -> HandlerReply:
         return calendar_import.read(content, first, last)
 
     async with parts.admission.slot(request.client):
-        found = await garbage.in_thread(work)
+        calendar = await garbage.in_thread(work)
     done = await rules.import_holidays(
         parts.store,
         request.namespace,
         request["name"],
-        found,
+        calendar,
         now=parts.clock.now(),
     )
     return HandlerReply(body=done, index=done.index)

@@ -127,15 +127,16 @@ def periodic_schedule(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show the next launches of a periodic job, and whether it is paused."""
     now = request.parts.clock.now()
     job, due = load_periodic_job(db, request.namespace, request["job_id"])
-    found = PeriodicSchedule(
+    schedule = PeriodicSchedule(
         job_id=job.id,
         namespace=job.namespace,
         paused=due is not None and due.paused,
         next_launches=[
-            rfc3339(at, zone_of(job)) for at in next_launches(job, now, openings_of(db, job))
+            rfc3339(launch, zone_of(job))
+            for launch in next_launches(job, now, openings_of(db, job))
         ],
     )
-    return reply.read_reply(found, max(job.modify_index, db.table_index("periodic_slots")))
+    return reply.read_reply(schedule, max(job.modify_index, db.table_index("periodic_slots")))
 
 
 def upcoming_launches(request: Request, db: ReadSnapshot) -> HandlerReply:
@@ -194,8 +195,8 @@ def list_notifications(request: Request, db: ReadSnapshot) -> HandlerReply:
             db, namespace, job_id, start, reverse=reverse
         ),
         key=lambda notification_row: (notification_row.id,),
-        line=lambda _, item: encode(
-            msgspec.structs.replace(item, webhook=notification.shown_webhook(item.webhook))
+        line=lambda _, attempt: encode(
+            msgspec.structs.replace(attempt, webhook=notification.shown_webhook(attempt.webhook))
         ),
         newest_first=True,
     )

@@ -106,22 +106,22 @@ def read_outputs(request: Request, db: ReadSnapshot) -> HandlerReply:
     step = request.query.text("step")
     if step and runs.step(db, run, step) is None:
         raise NotFound(f"run {run.number} has no step {step!r}", index=db.table_index(runs.TABLE))
-    found = list(runs.outputs(db, run, step))
+    outputs = list(runs.outputs(db, run, step))
     index = max(run.modify_index, allocations.highest_index(db, namespace, job_id))
-    return reply.read_reply(found, index)
+    return reply.read_reply(outputs, index)
 
 
 def _run_of(request: Request, db: ReadSnapshot) -> FlowRun:
     """Return the run in `number`, by default the newest. Raises `NotFound`."""
     namespace, job_id = request.namespace, request["job_id"]
     number = request.query.own_natural("number")
-    found = (
+    run = (
         runs.newest(db, namespace, job_id)
         if number is None
         else runs.find(db, namespace, job_id, number)
     )
-    if found is not None:
-        return found
+    if run is not None:
+        return run
     if jobs.current_wire(db, namespace, job_id) is None:
         raise NotFound("job not found", index=db.table_index("jobs"))
     words = "the job has no run" if number is None else f"run {number} not found"

@@ -46,31 +46,31 @@ class JobAction(Record, frozen=True, kw_only=True):
 
 def summary(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Count a job's allocations and children by status."""
-    found = job_listings.summary_wire(db, request.namespace, request["job_id"])
-    if found is None:
+    stored = job_listings.summary_wire(db, request.namespace, request["job_id"])
+    if stored is None:
         raise NotFound("job not found", index=db.table_index("summaries"))
-    return reply.read_reply(*found)
+    return reply.read_reply(*stored)
 
 
 def explain(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Explain why allocations of a job are not running."""
-    found = explanation.explain_job(db, request.namespace, request["job_id"])
-    if found is None:
+    answer = explanation.explain_job(db, request.namespace, request["job_id"])
+    if answer is None:
         raise NotFound("job not found", index=db.table_index("jobs"))
     index = max(map(db.table_index, ("jobs", "evaluations", "allocations", "deployments", "nodes")))
-    return reply.read_reply(found, index)
+    return reply.read_reply(answer, index)
 
 
 def state(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show the state of a job in one word, with the reason and a summary of its children."""
-    found = job_states.line(db, request.namespace, request["job_id"], request.parts.clock.now())
-    if found is None:
+    status = job_states.line(db, request.namespace, request["job_id"], request.parts.clock.now())
+    if status is None:
         raise NotFound("job not found", index=db.table_index("jobs"))
     error = None
-    if found.state in (*TROUBLE, State.DEPLOYING):
-        failed = found.runs.last_run_id if found.runs else request["job_id"]
+    if status.state in (*TROUBLE, State.DEPLOYING):
+        failed = status.runs.last_run_id if status.runs else request["job_id"]
         error = newest_error(db, request.namespace, failed)
-    return reply.read_reply(msgspec.structs.replace(found, error=error), _index(db))
+    return reply.read_reply(msgspec.structs.replace(status, error=error), _index(db))
 
 
 def runs(request: Request, db: ReadSnapshot) -> HandlerReply:
@@ -84,10 +84,10 @@ def runs(request: Request, db: ReadSnapshot) -> HandlerReply:
     if of_workflow := run_views.listed(db, job.namespace, job.id, most):
         return reply.read_reply(of_workflow, max(_index(db), db.table_index("runs")))
     if run_filter == run_history.RunFilter():
-        found = list(job_states.runs(db, job.namespace, job.id, now, most))
+        rows = list(job_states.runs(db, job.namespace, job.id, now, most))
     else:
-        found = run_history.selected(db, job, now, most, run_filter)
-    return reply.read_reply(found, _index(db))
+        rows = run_history.selected(db, job, now, most, run_filter)
+    return reply.read_reply(rows, _index(db))
 
 
 def _job(request: Request, db: ReadSnapshot) -> Job:
@@ -102,16 +102,16 @@ def _filter(day: str, result: str) -> run_history.RunFilter:
         known = ", ".join(run_history.RESULTS)
         raise Malformed(f"result={result[:40]!r} is not known: give one of {known}")
     try:
-        found = date.fromisoformat(day).isoformat() if day else ""
+        iso_day = date.fromisoformat(day).isoformat() if day else ""
     except ValueError:
         raise Malformed(f"day={day[:40]!r} is not a date such as 2026-11-21") from None
-    return run_history.RunFilter(found, result)
+    return run_history.RunFilter(iso_day, result)
 
 
 def calendar(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show the results of the children of a job by day. Raises `NotFound`."""
-    found = run_history.calendar(db, _job(request, db), request.parts.clock.now())
-    return reply.read_reply(found, _index(db))
+    days = run_history.calendar(db, _job(request, db), request.parts.clock.now())
+    return reply.read_reply(days, _index(db))
 
 
 def _index(db: ReadSnapshot) -> int:
@@ -178,10 +178,10 @@ def job_deployments(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 def newest_deployment(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a job's latest deployment, or null."""
-    found = deployments.latest(db, request.namespace, request["job_id"])
-    if found is None:
+    deployment = deployments.latest(db, request.namespace, request["job_id"])
+    if deployment is None:
         return reply.read_reply(b"null", db.table_index("deployments"))
-    return reply.read_reply(found, found.modify_index)
+    return reply.read_reply(deployment, deployment.modify_index)
 
 
 def services(request: Request, db: ReadSnapshot) -> HandlerReply:
@@ -208,7 +208,7 @@ def actions(request: Request, db: ReadSnapshot) -> HandlerReply:
     job = jobs.current(db, request.namespace, request["job_id"])
     if job is None:
         raise Refused(f'Unknown job "{request["job_id"]}"')
-    found = [
+    listed = [
         JobAction(
             name=action.name,
             command=action.command,
@@ -220,7 +220,7 @@ def actions(request: Request, db: ReadSnapshot) -> HandlerReply:
         for task in group.tasks or ()
         for action in task.actions or ()
     ]
-    return HandlerReply(body=found, index=0, is_read=True, knows_leader=False)
+    return HandlerReply(body=listed, index=0, is_read=True, knows_leader=False)
 
 
 async def evaluate(request: Request) -> HandlerReply:

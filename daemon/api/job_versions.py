@@ -84,10 +84,10 @@ def list_versions(request: Request, db: ReadSnapshot) -> HandlerReply:
             stream = _stream_lists(request.parts.store, part, diffs, highest)
             return HandlerReply(stream=stream, index=highest, is_read=True)
         documents, next_token = part.lines, ""
-    found = walk.all_diffs(db, first, len(documents)) if with_diffs else []
+    diff_lines = walk.all_diffs(db, first, len(documents)) if with_diffs else []
     body = JobVersionsResponse(
         versions=[msgspec.Raw(document) for document in documents],
-        diffs=[msgspec.Raw(line) for line in found] or None,
+        diffs=[msgspec.Raw(line) for line in diff_lines] or None,
         index=highest,
         next_token=next_token,
     )
@@ -110,15 +110,15 @@ class _Walk(msgspec.Struct, frozen=True, kw_only=True):
 
     def page(self, db: ReadSnapshot, first: int, most: int) -> tuple[list[bytes], str]:
         """Return the selected versions of a page as JSON, and the token of the next page."""
-        found, size = list[bytes](), 0
+        documents, size = list[bytes](), 0
         for version, document in self._wanted_versions(db, first):
             if document is None:
                 continue
-            if len(found) == most or size >= _MOST_PAGE:
-                return found, str(version)
-            found.append(document)
+            if len(documents) == most or size >= _MOST_PAGE:
+                return documents, str(version)
+            documents.append(document)
             size += len(document)
-        return found, ""
+        return documents, ""
 
     def versions(self, db: ReadSnapshot, first: int) -> ListPart:
         """Return the next part of the selected versions."""
@@ -154,18 +154,18 @@ class _Walk(msgspec.Struct, frozen=True, kw_only=True):
     def all_diffs(self, db: ReadSnapshot, first: int, number: int) -> list[bytes]:
         """Return the differences of the first `number` selected versions. Raises `Refused`."""
         most, part = number if self.base is not None else number - 1, self.diffs(db, first)
-        found = part.lines
-        while part.rest is not None and len(found) < most:
+        lines = part.lines
+        while part.rest is not None and len(lines) < most:
             part = part.rest(db)
-            found += part.lines
-        return found[: max(most, 0)]
+            lines += part.lines
+        return lines[: max(most, 0)]
 
     def _base(self, db: ReadSnapshot) -> Job | None:
         if self.base is None:
             return None
-        if (found := self._version(db, self.base)) is None:
+        if (document := self._version(db, self.base)) is None:
             raise Refused(f"version {self.base} not found")
-        return found
+        return document
 
     def _version(self, db: ReadSnapshot, number: int) -> Job | None:
         return jobs.version(db, self.namespace, self.job_id, number)
@@ -201,10 +201,10 @@ async def _stream_lists(
 def submission(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show the source of a version."""
     version = request.query.text("version")
-    found = submissions.find(db, request.namespace, request["job_id"], _number(version))
-    if found is None:
+    stored = submissions.find(db, request.namespace, request["job_id"], _number(version))
+    if stored is None:
         raise NotFound("job source not found", index=0)
-    return reply.read_reply(found, found.job_modify_index)
+    return reply.read_reply(stored, stored.job_modify_index)
 
 
 # --- writes ---

@@ -120,16 +120,16 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def _document(db: ReadSnapshot, namespace: str, job_id: str) -> object:
-    found = jobs.current_wire(db, namespace, job_id)
-    return parse(found[0]) if found else {}
+    stored = jobs.current_wire(db, namespace, job_id)
+    return parse(stored[0]) if stored else {}
 
 
 def read(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show the latest version of a job."""
-    found = jobs.current_wire(db, request.namespace, request["job_id"])
-    if found is None:
+    stored = jobs.current_wire(db, request.namespace, request["job_id"])
+    if stored is None:
         raise NotFound("job not found", index=db.table_index("jobs"))
-    return reply.read_reply(*found)
+    return reply.read_reply(*stored)
 
 
 async def register(request: Request) -> HandlerReply:
@@ -218,12 +218,12 @@ async def validate(request: Request) -> HandlerReply:
     unknown = request.remarks()
 
     def look(db: ReadSnapshot) -> JobValidateResponse:
-        job, found = validate_submission(db, body, namespace, around)
+        job, result = validate_submission(db, body, namespace, around)
         return JobValidateResponse(
-            next_periodic_launches=UNSET if found.errors else launch_preview(request, db, job),
-            error=found.error,
-            validation_errors=list(found.errors) or None,
-            warnings=found.with_warnings(*unknown).warnings,
+            next_periodic_launches=UNSET if result.errors else launch_preview(request, db, job),
+            error=result.error,
+            validation_errors=list(result.errors) or None,
+            warnings=result.with_warnings(*unknown).warnings,
         )
 
     async with request.parts.admission.slot(request.client):  # a large job takes long
@@ -245,10 +245,10 @@ async def examine(request: Request) -> HandlerReply:
 
     def see(db: ReadSnapshot) -> JobExamination:
         job, _ = validate_submission(db, body, namespace, around)
-        found = check_placement(db, job, look)
+        check = check_placement(db, job, look)
         listeners = listeners_on({number for _, number in static_ports(job)})
-        warnings = [*found.warnings, *external_port_listeners(db, job, listeners)]
-        return JobExamination(errors=found.errors, warnings=warnings)
+        warnings = [*check.warnings, *external_port_listeners(db, job, listeners)]
+        return JobExamination(errors=check.errors, warnings=warnings)
 
     async with request.parts.admission.slot(request.client):  # a large job takes long
         return HandlerReply(body=await request.parts.store.read_long(see))
@@ -266,8 +266,8 @@ def launch_preview(request: Request, db: ReadSnapshot, job: Job) -> list[str] | 
     """Return the next ten launches of a job, if the request asks for them."""
     if not request.query.own_flag("launches"):
         return UNSET
-    now, found = request.parts.clock.now(), openings_of(db, job)
-    return [rfc3339(at, zone_of(job)) for at in next_launches(job, now, found)]
+    now, openings = request.parts.clock.now(), openings_of(db, job)
+    return [rfc3339(launch, zone_of(job)) for launch in next_launches(job, now, openings)]
 
 
 def find_secret(job: Document | None) -> str:

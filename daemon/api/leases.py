@@ -28,14 +28,14 @@ async def index(call: RouteCall) -> VaultBody:
     prefix = path_of(call["prefix"])
 
     def look(db: ReadSnapshot, span: KeyRange) -> list[str]:
-        found = set[str]()
+        names = set[str]()
         for mount in mounts.names(db):
             if _login(mount) == prefix:
-                found.update(tokens.issued_by_mount(db, mount.accessor, span))
+                names.update(tokens.issued_by_mount(db, mount.accessor, span))
             elif _login(mount).startswith(prefix) and _has_leases(db, mount):
                 part = _login(mount).removeprefix(prefix).partition("/")[0] + "/"
-                found.update({part} if part > span.after else ())
-        return sorted(found)[: span.most if span.most >= 0 else None]
+                names.update({part} if part > span.after else ())
+        return sorted(names)[: span.most if span.most >= 0 else None]
 
     return await vault_reads.keys(call, look)
 

@@ -58,7 +58,7 @@ class _Types:
     def __init__(self) -> None:
         contracts = CONTRACTS.values()
         kinds = [
-            item for contract in contracts for item in (contract.takes, contract.gives) if item
+            body for contract in contracts for body in (contract.takes, contract.gives) if body
         ]
         schemas, self.components = msgspec.json.schema_components(
             [SubmittedJob, *kinds],

@@ -60,7 +60,7 @@ def paginate(
     and is called only for items on the page.
     """
     chosen, next_token = cut(items, key, query, newest_first=newest_first)
-    return ListPage([line(item) for item in chosen], next_token)
+    return ListPage([line(row) for row in chosen], next_token)
 
 
 def cut(
@@ -76,9 +76,7 @@ def cut(
     if token := query.text("next_token"):
         is_number = bool(items) and isinstance(key(items[0])[0], int)
         first = _parse(token, is_number=is_number)
-        ordered = [
-            item for item in ordered if (key(item) <= first if reverse else key(item) >= first)
-        ]
+        ordered = [row for row in ordered if (key(row) <= first if reverse else key(row) >= first)]
     per_page = int(query.text("per_page") or 0)
     count = len(ordered) if not per_page else max(per_page, 0)
     more = ordered[count : count + 1]
@@ -176,26 +174,26 @@ class _Walk(Generic[T]):
         """Encode elements until `bytes_left` bytes are full or none remain. With 0, only count."""
         lines: list[bytes] = []
         listing, left, made, row_count, last = self._listing, position.left, 0, 0, position.open
-        for item in listing.rows(db, position.start, self._reverse):
+        for row in listing.rows(db, position.start, self._reverse):
             if row_count == STEP_ROWS or (bytes_left and made >= bytes_left):
-                return _Step(lines, _Place(listing.key(item), left, last))
+                return _Step(lines, _Place(listing.key(row), left, last))
             row_count += 1
-            if not self._is_wanted(db, item):
+            if not self._is_wanted(db, row):
                 continue
             if left == 0:
                 return _Step(
                     lines + self._end(last, bytes_left),
-                    _Place(listing.key(item), left),
+                    _Place(listing.key(row), left),
                     is_full=True,
                 )
             if bytes_left:
-                if (line := self._line(db, item)) is None:
+                if (line := self._line(db, row)) is None:
                     continue
                 made += len(line)
                 if listing.group is None:
                     lines.append(line)
                 else:
-                    last = self._grouped(listing.group(item), line, last, lines)
+                    last = self._grouped(listing.group(row), line, last, lines)
             left = None if left is None else left - 1
         return _Step(lines + self._end(last, bytes_left))
 

@@ -142,8 +142,8 @@ def _masked_by_source(answer: bytes, source: Submission, key: tuple[str, str]) -
     # Imported late, because few job files have sensitive variables.
     from daemon.variables.task_secrets import matcher_of
 
-    found = sensitive_variables(source)
-    return _with_masks(answer, matcher_of(found.values), key) if found.values else answer
+    sensitive = sensitive_variables(source)
+    return _with_masks(answer, matcher_of(sensitive.values), key) if sensitive.values else answer
 
 
 def _with_masks(answer: bytes, matcher: Matcher, key: tuple[str, str]) -> bytes:

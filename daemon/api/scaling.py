@@ -141,8 +141,8 @@ def _stub(policy: ScalingPolicy) -> ScalingPolicyStub:
 def policy(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a scaling policy."""
     for placed in scaling.policies(db):
-        item = placed.policy
-        if item.id == request["policy_id"]:
-            request.require(item.target["Namespace"])
-            return reply.read_reply(item, item.modify_index)
+        scaling_policy = placed.policy
+        if scaling_policy.id == request["policy_id"]:
+            request.require(scaling_policy.target["Namespace"])
+            return reply.read_reply(scaling_policy, scaling_policy.modify_index)
     raise NotFound("policy not found", index=db.table_index("scaling_policies"))

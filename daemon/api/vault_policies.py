@@ -30,8 +30,8 @@ from storage.records.times import rfc3339
 
 def _names(db: ReadSnapshot, span: KeyRange) -> list[str]:
     built_in = {name for name in BUILT_IN if name > span.after}
-    found = sorted(built_in | {*policies.names(db, span)})
-    return found if span.most < 0 else found[: span.most]
+    names = sorted(built_in | {*policies.names(db, span)})
+    return names if span.most < 0 else names[: span.most]
 
 
 async def index(call: RouteCall) -> VaultBody:
@@ -58,19 +58,19 @@ def _shown(call: RouteCall, key: str) -> dict[str, object]:
     name = call["policy"].lower()
     if name == ROOT:
         return {"cas_required": False, "name": ROOT, key: "", "version": 0}
-    found, made_at = call.parts.store.read(
+    policy, made_at = call.parts.store.read(
         lambda db: (policies.find(db, name), installation.created_at(db))
     )
-    if found is None and name == DEFAULT:
-        found = Policy(name=DEFAULT, rules=DEFAULT_RULES, modified_at=made_at)
-    if found is None:
+    if policy is None and name == DEFAULT:
+        policy = Policy(name=DEFAULT, rules=DEFAULT_RULES, modified_at=made_at)
+    if policy is None:
         raise NotFound("")
     return {
         "cas_required": False,
-        "modified": rfc3339(found.modified_at),
+        "modified": rfc3339(policy.modified_at),
         "name": name,
-        key: found.rules,
-        "version": found.version,
+        key: policy.rules,
+        "version": policy.version,
     }
 
 
@@ -167,10 +167,10 @@ async def _capabilities_at_paths(call: RouteCall, grant: CapabilitySet) -> Vault
             path: msgspec.Raw(encode(grant.capabilities(path.removeprefix("/")))) for path in paths
         }
 
-    found = await garbage.in_thread(find) if call.is_long else find()
+    answer = await garbage.in_thread(find) if call.is_long else find()
     if len(paths) == 1:
-        found["capabilities"] = found[paths[0]]
-    return VaultBody(data=found)
+        answer["capabilities"] = answer[paths[0]]
+    return VaultBody(data=answer)
 
 
 async def resultant_acl(call: RouteCall) -> VaultBody:

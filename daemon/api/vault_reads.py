@@ -50,9 +50,9 @@ class _List(msgspec.Struct, frozen=True):
         most = self.step if key_range.most < 0 else min(self.step, key_range.most)
 
         def look(db: ReadSnapshot) -> _Part:
-            found = self.look(db, KeyRange(key_range.after, most))
-            keys = list(found)
-            info = encode(found)[1:-1] if self.info else b""
+            values = self.look(db, KeyRange(key_range.after, most))
+            keys = list(values)
+            info = encode(values)[1:-1] if self.info else b""
             return _Part(encode(keys)[1:-1], info, keys[-1] if keys else "", len(keys))
 
         return await store.read_any(look)
@@ -140,7 +140,7 @@ async def read_optional(call: RouteCall, lookup: Look) -> VaultBody:
     """Return one object, or an empty response: a lookup without a result is not an error."""
 
     def encoded(db: ReadSnapshot) -> dict[str, object] | None:
-        found = lookup(db)
-        return {name: msgspec.Raw(encode(value)) for name, value in (found or {}).items()} or None
+        values = lookup(db)
+        return {name: msgspec.Raw(encode(value)) for name, value in (values or {}).items()} or None
 
     return VaultBody(data=await call.parts.store.read_any(encoded))

@@ -85,8 +85,8 @@ async def leader(call: RouteCall) -> HandlerReply:  # every handler is async
 async def ha_status(call: RouteCall) -> VaultBody:
     """Show the single daemon, which is active."""
     config = call.parts.config
-    found = call.parts.store.read(lambda db: nodes.find(db, call.parts.tasks.node_id))
-    is_secure = found is not None and found.tls_enabled
+    own_node = call.parts.store.read(lambda db: nodes.find(db, call.parts.tasks.node_id))
+    is_secure = own_node is not None and own_node.tls_enabled
     address = f"http{'s' if is_secure else ''}://{config.bind}:{config.port}"
     node = {
         "hostname": config.node_name,

@@ -119,10 +119,10 @@ async def lookup(call: RouteCall) -> VaultBody | HandlerReply:
     secret = call.fields.text("token")
     if not secret:
         return await lookup_self(call)
-    found = call.parts.store.read(lambda db: call.parts.tokens.find(db, secret))
-    if found is None:
+    token = call.parts.store.read(lambda db: call.parts.tokens.find(db, secret))
+    if token is None:
         return vault_envelope.errors(403, "bad token")
-    return VaultBody(data=_described(call, found, secret))
+    return VaultBody(data=_described(call, token, secret))
 
 
 async def lookup_self(call: RouteCall) -> VaultBody:
@@ -132,18 +132,18 @@ async def lookup_self(call: RouteCall) -> VaultBody:
 
 async def lookup_accessor(call: RouteCall) -> VaultBody | HandlerReply:
     """Describe the token with this accessor."""
-    found = _of_accessor(call)
-    return found if isinstance(found, HandlerReply) else VaultBody(data=_described(call, found, ""))
+    token = _of_accessor(call)
+    return token if isinstance(token, HandlerReply) else VaultBody(data=_described(call, token, ""))
 
 
 def _of_accessor(call: RouteCall) -> Token | HandlerReply:
     accessor = call.fields.text("accessor")
     if not accessor:
         return vault_envelope.listed(400, "missing accessor")
-    found = call.parts.store.read(lambda db: tokens.find(db, accessor))
-    if found is None or found.has_ended(call.parts.clock.now()):
+    token = call.parts.store.read(lambda db: tokens.find(db, accessor))
+    if token is None or token.has_ended(call.parts.clock.now()):
         return vault_envelope.listed(400, "invalid accessor")
-    return found
+    return token
 
 
 def _described(call: RouteCall, token: Token, secret: str) -> dict[str, object]:
@@ -203,10 +203,10 @@ async def renew(call: RouteCall) -> VaultBody:
     secret = call.fields.text("token")
     if not secret:
         raise Malformed(_UNNAMED)
-    found = call.parts.store.read(lambda db: call.parts.tokens.find(db, secret))
-    if found is None:
+    token = call.parts.store.read(lambda db: call.parts.tokens.find(db, secret))
+    if token is None:
         raise Malformed("token not found")
-    return await _renew(call, found, secret)
+    return await _renew(call, token, secret)
 
 
 async def renew_self(call: RouteCall) -> VaultBody:
@@ -216,8 +216,8 @@ async def renew_self(call: RouteCall) -> VaultBody:
 
 async def renew_accessor(call: RouteCall) -> VaultBody | HandlerReply:
     """Renew the token with this accessor."""
-    found = _of_accessor(call)
-    return found if isinstance(found, HandlerReply) else await _renew(call, found, "")
+    token = _of_accessor(call)
+    return token if isinstance(token, HandlerReply) else await _renew(call, token, "")
 
 
 async def _renew(call: RouteCall, token: Token, secret: str) -> VaultBody:
@@ -276,15 +276,15 @@ async def revoke_self(call: RouteCall) -> VaultBody:
 
 async def revoke_orphan(call: RouteCall) -> VaultBody:
     """Revoke the token with the secret in the request; its children stay valid."""
-    found = _named(call)
-    if found is None:
+    token = _named(call)
+    if token is None:
         raise Malformed("token to revoke not found")
 
     def leave_children(tx: Transaction, accessor: str) -> int:
         tokens.orphan_children(tx, accessor)
         return tokens.remove(tx, accessor)
 
-    await _revoke(call, found, leave_children)
+    await _revoke(call, token, leave_children)
     return VaultBody()
 
 
@@ -293,10 +293,10 @@ async def revoke_accessor(call: RouteCall) -> VaultBody | HandlerReply:
     accessor = call.fields.text("accessor")
     if not accessor:
         return vault_envelope.listed(400, "missing accessor")
-    found = call.parts.store.read(lambda db: tokens.find(db, accessor))
-    if found is None:
+    token = call.parts.store.read(lambda db: tokens.find(db, accessor))
+    if token is None:
         return VaultBody(warnings=["No token found with this accessor"])
-    await _revoke(call, found, tokens.remove)
+    await _revoke(call, token, tokens.remove)
     return VaultBody()
 
 
@@ -337,10 +337,10 @@ async def roles(call: RouteCall) -> VaultBody:
 
 async def read_role(call: RouteCall) -> VaultBody:
     """Show a role."""
-    found = call.parts.store.read(lambda db: tokens.find_role(db, call["name"]))
-    if found is None:
+    role = call.parts.store.read(lambda db: tokens.find_role(db, call["name"]))
+    if role is None:
         raise NotFound("")
-    return VaultBody(data=role_response(found))
+    return VaultBody(data=role_response(role))
 
 
 async def write_role(call: RouteCall) -> VaultBody:

@@ -48,12 +48,14 @@ async def unwrap(call: RouteCall) -> VaultBody:
 async def lookup(call: RouteCall) -> VaultBody:
     """Describe a wrapped response without unwrapping it."""
     secret, parts = _secret(call), call.parts
-    found = parts.store.read(lambda db: response_wrapping.lookup_wrapped(db, parts.tokens, secret))
+    wrapped = parts.store.read(
+        lambda db: response_wrapping.lookup_wrapped(db, parts.tokens, secret)
+    )
     return VaultBody(
         data={
-            "creation_path": found.path,
-            "creation_time": rfc3339(found.token.created_at),
-            "creation_ttl": found.token.ttl // SECOND,
+            "creation_path": wrapped.path,
+            "creation_time": rfc3339(wrapped.token.created_at),
+            "creation_ttl": wrapped.token.ttl // SECOND,
         }
     )
 

@@ -104,7 +104,7 @@ def _is_flow_stale(tx: Transaction, evaluation: Evaluation, flow: FlowChange) ->
     """Return whether the run has changed, or all allocations that a new run awaits have ended."""
     if flow.seen != runs.newest(tx, evaluation.namespace, evaluation.job_id):
         return True
-    return bool(flow.awaits) and all(_has_ended(tx, item) for item in flow.awaits)
+    return bool(flow.awaits) and all(_has_ended(tx, alloc_id) for alloc_id in flow.awaits)
 
 
 def _has_ended(tx: Transaction, alloc_id: str) -> bool:
@@ -317,9 +317,11 @@ def _without_repeated(tx: Transaction, evaluation: Evaluation, plan: Plan) -> Pl
     if not any(evaluation.triggered_by == Trigger.RUN_STEP for evaluation in plan.evaluations):
         return plan
     pending = [
-        item
-        for item in evaluations.unfinished(tx, evaluation.namespace, evaluation.job_id)
-        if item.id != evaluation.id and item.wait_until and item.triggered_by == Trigger.RUN_STEP
+        unfinished
+        for unfinished in evaluations.unfinished(tx, evaluation.namespace, evaluation.job_id)
+        if unfinished.id != evaluation.id
+        and unfinished.wait_until
+        and unfinished.triggered_by == Trigger.RUN_STEP
     ]
     soonest = min(
         (nanoseconds(evaluation.wait_until) for evaluation in pending if evaluation.wait_until),
@@ -340,7 +342,7 @@ def _cancel_superseded(tx: Transaction, evaluation: Evaluation, now: int) -> Non
     """Cancel older blocked evaluations of the job, and all pending ones except the newest."""
     key = (evaluation.namespace, evaluation.job_id)
     other_evaluations = [
-        item for item in evaluations.unfinished(tx, *key) if item.id != evaluation.id
+        other for other in evaluations.unfinished(tx, *key) if other.id != evaluation.id
     ]
     blocked = [
         evaluation for evaluation in other_evaluations if evaluation.status == EvalStatus.BLOCKED
@@ -350,9 +352,9 @@ def _cancel_superseded(tx: Transaction, evaluation: Evaluation, now: int) -> Non
         for evaluation in other_evaluations
         if evaluation.status == EvalStatus.PENDING and not evaluation.wait_until
     ]
-    for item in [*blocked, *ready[:-1]]:
+    for other in [*blocked, *ready[:-1]]:
         canceled = msgspec.structs.replace(
-            item, status=EvalStatus.CANCELED, status_description=_SUPERSEDED
+            other, status=EvalStatus.CANCELED, status_description=_SUPERSEDED
         )
         evaluations.put(tx, canceled, now)
 

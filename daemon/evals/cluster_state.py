@@ -341,7 +341,7 @@ def _unsettled(
         {name: number - read[name] - settled[name] for name, number in numbers.items()},
         {
             name: SettledAllocations(
-                count=settled[name], ranges=tuple((item.first, item.last) for item in known)
+                count=settled[name], ranges=tuple((span.first, span.last) for span in known)
             )
             for name, known in ranges.items()
         },

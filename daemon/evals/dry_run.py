@@ -118,13 +118,13 @@ def _annotations(db: ReadSnapshot, plan: Plan, namespace: str) -> PlanAnnotation
     evicted_ids = [
         eviction.holder.id for eviction in plan.evict if eviction.holder.namespace == namespace
     ]
-    evicted = [allocations.find(db, item) for item in evicted_ids]
+    evicted = [allocations.find(db, alloc) for alloc in evicted_ids]
     stubs = [
         msgspec.Raw(
-            encode(allocation_views.allocation_list_item(item, allocations.task_states(db, item)))
+            encode(allocation_views.allocation_list_item(alloc, allocations.task_states(db, alloc)))
         )
-        for item in evicted
-        if item is not None
+        for alloc in evicted
+        if alloc is not None
     ]
     return msgspec.structs.replace(plan.annotations, preempted_allocs=stubs or None)
 

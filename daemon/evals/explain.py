@@ -67,7 +67,7 @@ def explain_job(db: ReadSnapshot, namespace: str, job_id: str) -> Explanation | 
     if job is None:
         return None
     batch = job.type == JobType.BATCH
-    found = [
+    allocs = [
         alloc
         for alloc in allocations.for_scheduler(db, namespace, job_id)
         # A new version of a batch job runs completely again, regardless of old results.
@@ -77,8 +77,8 @@ def explain_job(db: ReadSnapshot, namespace: str, job_id: str) -> Explanation | 
         job_id=job_id,
         namespace=namespace,
         status=job.status,
-        running=sum(alloc.client_status == ClientStatus.RUNNING for alloc in found),
-        reasons=list(_reasons(db, job, found)),
+        running=sum(alloc.client_status == ClientStatus.RUNNING for alloc in allocs),
+        reasons=list(_reasons(db, job, allocs)),
     )
 
 
@@ -174,24 +174,24 @@ def _of_counterparts(step: RunStepView, there: int) -> Iterator[Reason]:
 
 def _queue_positions(db: ReadSnapshot, run: FlowRunView, step: RunStepView) -> str:
     """Return the positions of a step in the queues in which it waits, or an empty text."""
-    found = [
+    positions = [
         f'"{queue.name}" has {_in_use(db, run, queue.name)}, {count_noun(queue.before, "step")} '
         f"{'waits' if queue.before == 1 else 'wait'} before it"
         for queue in step.queues
         if queue.waiting
     ]
-    return f" ({'; '.join(found)})" if found else ""
+    return f" ({'; '.join(positions)})" if positions else ""
 
 
 def _of_queue(db: ReadSnapshot, run: FlowRunView) -> Iterator[Reason]:
     """Yield the position of a run in its queue, if it waits for slots."""
-    found = runs.slot(db, run)
-    if found is None or found[1]:
+    slot = runs.slot(db, run)
+    if slot is None or slot[1]:
         return
     before = concurrency.waits_behind(db, run)
     yield Reason(
         cause=Cause.STEP,
-        message=f'the run waits for the queue "{found[0]}": {_in_use(db, run, found[0])}, '
+        message=f'the run waits for the queue "{slot[0]}": {_in_use(db, run, slot[0])}, '
         f"{before} {'run waits' if before == 1 else 'runs wait'} before it",
     )
 
@@ -247,18 +247,18 @@ def _of_clock(db: ReadSnapshot, job: Job) -> Iterator[Reason]:
         message = "its schedule is off: periodic.enabled is false"
         yield Reason(cause=Cause.CLOCK, message=message)
         return
-    at = due.launch
+    launch = due.launch
     holder = freeze_of_slots(db, job)
     if holder is not None:
         yield _of_freeze(holder)
     elif due.paused:
         message = f"it is paused; resume it with: steward job periodic resume {job.id}"
         yield Reason(cause=Cause.CLOCK, message=message)
-    elif at == periodic.NEVER:
+    elif launch == periodic.NEVER:
         yield Reason(cause=Cause.CLOCK, message="its schedule has no further slot")
-    elif at is not None:
-        message = f"its next child is launched at {_format_time(at)}"
-        yield Reason(cause=Cause.CLOCK, message=message, until=at)
+    elif launch is not None:
+        message = f"its next child is launched at {_format_time(launch)}"
+        yield Reason(cause=Cause.CLOCK, message=message, until=launch)
     newest = next(periodic.slots(db, job.namespace, job.id), None)
     if newest is not None and newest.outcome == SlotOutcome.SKIPPED:
         message = f"the slot of {_format_time(newest.slot)} was skipped, because {newest.reason}"
@@ -280,7 +280,9 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
     is_frozen: bool = False
 
     def blocked(self) -> list[Evaluation]:
-        return [item for item in self.waiting if item.status == EvalStatus.BLOCKED]
+        return [
+            evaluation for evaluation in self.waiting if evaluation.status == EvalStatus.BLOCKED
+        ]
 
     def policy_of(self, alloc: Allocation) -> ReschedulePolicy | None:
         """Return the reschedule policy of an allocation; None if it is never rescheduled."""
@@ -363,7 +365,7 @@ def _displaced(
         for alloc in reversed(allocs)
         if alloc.task_group == group.name and alloc.index < group.count
     }
-    for alloc in sorted(newest.values(), key=lambda item: item.index):
+    for alloc in sorted(newest.values(), key=lambda entry: entry.index):
         if alloc.desired_status != DesiredStatus.EVICT or alloc.name in present:
             continue
         by = allocations.find(db, alloc.desired.preempted_by_allocation)
@@ -409,8 +411,8 @@ def _predecessors(alloc: Allocation) -> list[str]:
 
 
 def _has_not_ended(db: ReadSnapshot, alloc_id: str) -> bool:
-    found = allocations.find(db, alloc_id)
-    return found is not None and not found.client_terminal
+    alloc = allocations.find(db, alloc_id)
+    return alloc is not None and not alloc.client_terminal
 
 
 def _failed(case: _Case, alloc: Allocation) -> Reason:
@@ -456,8 +458,8 @@ def _next_try(case: _Case, alloc: Allocation) -> tuple[Cause, str, int]:
         return Cause.DEPLOYMENT, f"is not placed again, because {_state_of(deployment)}", 0
     for waiting in case.waiting:
         if waiting.id == alloc.desired.followup_eval_id and waiting.wait_until:
-            at = nanoseconds(waiting.wait_until)
-            return Cause.DELAY, f"is placed again at {_format_time(at)}", at
+            time = nanoseconds(waiting.wait_until)
+            return Cause.DELAY, f"is placed again at {_format_time(time)}", time
     tracker = alloc.desired.reschedule_tracker
     if tracker is not None and tracker.last_reschedule == reschedule.NO_PLACE and case.blocked():
         return Cause.PLACE, "cannot be placed again yet", 0
@@ -480,13 +482,13 @@ def _next_try(case: _Case, alloc: Allocation) -> tuple[Cause, str, int]:
 
 def next_retry(db: ReadSnapshot, alloc: Allocation) -> Retry:
     """Return the attempts of an allocation, and the time of the next one or the reason for none."""
-    message, at = _restart_forecast(db, alloc)
+    message, time = _restart_forecast(db, alloc)
     states = alloc.client.task_states or {}
     return Retry(
         attempts=_tries(alloc),
         restarts=sum(state.restarts for state in states.values()),
         message=message,
-        next_time=at,
+        next_time=time,
     )
 
 
@@ -501,13 +503,13 @@ def _restart_forecast(db: ReadSnapshot, alloc: Allocation) -> tuple[str, int]:
         job = jobs.current(db, alloc.namespace, alloc.job_id)
         if job is None or job.stop:
             return "is not tried again: its job was stopped or replaced", 0
-        _, message, at = _next_try(_case(db, job, [alloc]), alloc)
-        return message, at
+        _, message, time = _next_try(_case(db, job, [alloc]), alloc)
+        return message, time
     for name, state in (alloc.client.task_states or {}).items():
         newest = next(iter(allocations.newest_events(db, alloc.id, name, most=1)), None)
         if state.state == TaskPhase.PENDING and newest is not None and newest.start_delay:
-            at = newest.time + newest.start_delay
-            return f'task "{name}" is started again at {_format_time(at)}', at
+            time = newest.time + newest.start_delay
+            return f'task "{name}" is started again at {_format_time(time)}', time
     return f"needs no retry: it is {alloc.client_status}", 0
 
 
@@ -535,10 +537,10 @@ def _unplaced(
 def _without_place(
     db: ReadSnapshot, case: _Case, group: TaskGroup, metric: PlacementMetric, missing: int
 ) -> Reason:
-    cause, found = placement_explain.explain_group(db, case.job, group, metric)
+    cause, reason = placement_explain.explain_group(db, case.job, group, metric)
     return Reason(
         cause=cause,
-        message=f"{count_noun(missing, 'allocation')} not placed, because {found}",
+        message=f"{count_noun(missing, 'allocation')} not placed, because {reason}",
         task_group=group.name,
         missing=missing,
     )

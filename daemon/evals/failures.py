@@ -29,13 +29,13 @@ def newest_error(db: ReadSnapshot, namespace: str, job_id: str) -> TaskError | N
         tallies.newest_failed(db, namespace, job_id),
         tallies.any_pending(db, namespace, job_id),
     ]
-    found = [
+    errors = [
         error
         for identifier in ids
         if identifier and (allocation := allocations.find(db, identifier)) is not None
         if (error := of_allocation(db, allocation)) is not None
     ]
-    return max(found, key=lambda error: error.time, default=None)
+    return max(errors, key=lambda error: error.time, default=None)
 
 
 def of_allocation(db: ReadSnapshot, allocation: Allocation) -> TaskError | None:

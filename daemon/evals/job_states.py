@@ -193,8 +193,8 @@ def _is_failing(db: ReadSnapshot, restarted: tallies.Restarted, now: int) -> boo
     for name, task in (restarted.client.task_states or {}).items():
         if task.state == TaskPhase.DEAD or not task.restarts:
             continue
-        at = nanoseconds(task.last_restart) if task.last_restart else 0
-        if task.state == TaskPhase.RUNNING and now - at >= SETTLED_AFTER:
+        restarted_at = nanoseconds(task.last_restart) if task.last_restart else 0
+        if task.state == TaskPhase.RUNNING and now - restarted_at >= SETTLED_AFTER:
             continue
         kinds = [event.type for event in allocations.newest_events(db, restarted.id, name)]
         restarts = [kind for kind in kinds if kind in _RESTARTS]
@@ -268,7 +268,7 @@ def _runs(
 ) -> Runs:
     ended = tallies.results(db, row["namespace"], row["id"], RECENT)
     # A stopped child job says nothing about its parent.
-    judged = [item for item in ended if ended_as(item) != State.STOPPED]
+    judged = [ended_child for ended_child in ended if ended_as(ended_child) != State.STOPPED]
     slot = due_launch.launch if due_launch else None
     common = Runs(
         recent=tuple(map(ended_as, judged)),
@@ -280,14 +280,14 @@ def _runs(
     if child is None:
         return common
     state = job_state(of_row(db, child, now))
-    began, at = tallies.times(db, child["namespace"], child["id"])
+    began, ended_at = tallies.times(db, child["namespace"], child["id"])
     return msgspec.structs.replace(
         common,
         last=state.word,
         last_id=child["id"],
         last_reason=state.reason,
-        last_ended=at,
-        last_duration=at - began,
+        last_ended=ended_at,
+        last_duration=ended_at - began,
     )
 
 

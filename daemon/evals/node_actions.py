@@ -228,12 +228,14 @@ async def drain_node(
             stored = _stop_draining(tx, node, mark_eligible=mark_eligible, now=now)
             eval_ids = _evaluate(tx, stored, Trigger.NODE_UPDATE, ids, now) if stored.ready else []
             return NodeChangeResult(index=tx.index, node=stored, eval_ids=eval_ids)
-        at = rfc3339(now)
+        started_at = rfc3339(now)
         draining = msgspec.structs.replace(
             node,
             drain=True,
             drain_strategy=DrainStrategy.of(spec, now),
-            last_drain=LastDrain(started_at=at, updated_at=at, accessor_id=accessor, meta=meta),
+            last_drain=LastDrain(
+                started_at=started_at, updated_at=started_at, accessor_id=accessor, meta=meta
+            ),
             scheduling_eligibility=Eligibility.INELIGIBLE,
         )
         stored = _put(tx, draining, "Node drain strategy set", "NodeDrain", now)

@@ -98,7 +98,9 @@ def _values(
         group.constraints,
         *(task.constraints for task in group.tasks or ()),
     ]
-    rules = {text_of(item): item for part in constraint_lists for item in part or ()}
+    rules = {
+        text_of(constraint): constraint for part in constraint_lists for constraint in part or ()
+    }
     described: set[str] = set()
     for text, rule in rules.items():
         if text not in filtered or rule.operand in OPERANDS_OF_MOMENT:

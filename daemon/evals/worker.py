@@ -402,11 +402,13 @@ async def _causes(store: Store, decision: EvaluationResult) -> list[tuple[str, s
         return []
     placed = {alloc.task_group for alloc in plan.place}
     try:
-        found = await store.read_long(partial(_needed, job=state.job, run=state.run, placed=placed))
+        evicted = await store.read_long(
+            partial(_needed, job=state.job, run=state.run, placed=placed)
+        )
     except StorageError as error:  # a link must not stop the scheduler
         log.warning("evaluation %s has no links in its trace: %s", decision.evaluation.id, error)
         return []
-    return [(alloc.request_id, alloc.id) for alloc in found]
+    return [(alloc.request_id, alloc.id) for alloc in evicted]
 
 
 def _needed(db: ReadSnapshot, job: Job, run: FlowRun, placed: set[str]) -> list[Allocation]:

@@ -42,8 +42,8 @@ async def _tokens(ui_request: UiRequest) -> tuple[list[dict[str, Any]] | None, s
     """Return a page of tokens, and the token of the next page; None if the user may not see them."""
     after = ui_request.query.text("next_token")
     try:
-        found = await ui_request.ask("GET", "/v1/acl/tokens", per_page=_TOKENS, next_token=after)
-        return await ui_request.parsed(found), found.next_token
+        answer = await ui_request.ask("GET", "/v1/acl/tokens", per_page=_TOKENS, next_token=after)
+        return await ui_request.parsed(answer), answer.next_token
     except (Denied, Malformed):
         return None, ""
 
@@ -58,8 +58,8 @@ async def end_session(ui_request: UiRequest) -> str:
 @page("policy.html")
 async def policy(ui_request: UiRequest) -> Found:
     """Show the rules of a policy."""
-    found = await ui_request.get(formatting.address("/v1/acl/policy/", ui_request["name"]))
-    return {"policy": found}
+    document = await ui_request.get(formatting.address("/v1/acl/policy/", ui_request["name"]))
+    return {"policy": document}
 
 
 def _methods(response: Any) -> dict[str, Any] | None:  # noqa: ANN401  # JSON

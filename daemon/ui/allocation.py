@@ -91,11 +91,11 @@ async def files(ui_request: UiRequest) -> Found:
     """Show a directory of an allocation."""
     base = await allocation_header(ui_request, "files")
     path = PurePosixPath("/", ui_request.query.text("path"))
-    found = await ui_request.get(
+    listed = await ui_request.get(
         formatting.address("/v1/client/fs/ls/", ui_request["alloc_id"]), path=str(path)
     )
     entries = await build_in_thread(
-        lambda: sorted(found or (), key=lambda item: (not item["IsDir"], item["Name"]))
+        lambda: sorted(listed or (), key=lambda entry: (not entry["IsDir"], entry["Name"]))
     )
     parents = [] if path == PurePosixPath("/") else [*reversed(path.parents), path]
     return {**base, "path": str(path), "parents": parents, "entries": entries}
@@ -117,7 +117,7 @@ async def kept_file(ui_request: UiRequest) -> HandlerReply:
 
 async def _download(ui_request: UiRequest, target: str, *, path: str, **query: str) -> HandlerReply:
     try:
-        found = await ui_request.ask("GET", target, path=path, **query)
+        answer = await ui_request.ask("GET", target, path=path, **query)
     except StewardError as error:
         return of_error(error)
     name = quote(PurePosixPath(path).name, safe="")
@@ -126,8 +126,8 @@ async def _download(ui_request: UiRequest, target: str, *, path: str, **query: s
         "Content-Security-Policy": "default-src 'none'; sandbox",
     }
     return HandlerReply(
-        body=found.body,
-        stream=found.stream,
+        body=answer.body,
+        stream=answer.stream,
         content_type="application/octet-stream",
         headers=headers,
     )

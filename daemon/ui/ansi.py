@@ -55,16 +55,16 @@ PLAIN = Style()
 def styled(line: str, style: Style = PLAIN) -> tuple[list[Piece], Style]:
     """Return the styled parts of a line, and the style at its end."""
     pieces: list[Piece] = []
-    at = 0
+    position = 0
     line = _after_returns(line)
     for sequence in _SEQUENCE.finditer(line):
         if len(pieces) >= _MOST_PIECES:
             break
-        _add(pieces, style, line[at : sequence.start()])
-        at = sequence.end()
+        _add(pieces, style, line[position : sequence.start()])
+        position = sequence.end()
         if sequence[1] is not None:
             style = _changed(style, sequence[1])
-    _add(pieces, style, _SEQUENCE.sub("", line[at:]))
+    _add(pieces, style, _SEQUENCE.sub("", line[position:]))
     return pieces, style
 
 
@@ -86,12 +86,12 @@ def _add(pieces: list[Piece], style: Style, text: str) -> None:
 def _changed(style: Style, parameters: str) -> Style:
     """Return a style after a sequence."""
     numbers = [int(part) if part.isdecimal() else 0 for part in re.split("[;:]", parameters)]
-    at = 0
-    while at < len(numbers):
-        number = numbers[at]
-        at += 1
+    position = 0
+    while position < len(numbers):
+        number = numbers[position]
+        position += 1
         if number in _EXTENDED:
-            colour, at = _extended(numbers, at)
+            colour, position = _extended(numbers, position)
             style = _coloured(style, _EXTENDED[number], colour)
         else:
             style = _with(style, number)

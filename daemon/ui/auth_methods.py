@@ -118,13 +118,13 @@ RULE = (
 async def method(ui_request: UiRequest) -> Found:
     """Show an auth method with its binding rules."""
     name = ui_request["name"]
-    found = await ui_request.get(_method_address(name))
+    document = await ui_request.get(_method_address(name))
     stubs = await ui_request.get("/v1/acl/binding-rules")
-    ids = [item["ID"] for item in stubs if item["AuthMethod"] == name]
+    ids = [rule["ID"] for rule in stubs if rule["AuthMethod"] == name]
     rules = [await ui_request.get(_rule_address(rule_id)) for rule_id in ids[:RULES]]
     return {
-        "method": found,
-        "facts": _facts(found, METHOD[:1]) + _facts(found["Config"] or {}, CONFIG),
+        "method": document,
+        "facts": _facts(document, METHOD[:1]) + _facts(document["Config"] or {}, CONFIG),
         "rules": rules,
         "more_rules": len(ids) - len(rules),
     }
@@ -158,8 +158,10 @@ async def create_method(ui_request: UiRequest) -> HandlerReply:
 @page("login_form.html")
 async def edit_method(ui_request: UiRequest) -> Found:
     """Show the form of an auth method."""
-    found = await ui_request.get(_method_address(ui_request["name"]))
-    return _method(found["Name"], form_values({**(found["Config"] or {}), **found}, METHOD))
+    document = await ui_request.get(_method_address(ui_request["name"]))
+    return _method(
+        document["Name"], form_values({**(document["Config"] or {}), **document}, METHOD)
+    )
 
 
 @with_error_message
@@ -223,8 +225,8 @@ async def create_rule(ui_request: UiRequest) -> HandlerReply:
 @page("login_form.html")
 async def edit_rule(ui_request: UiRequest) -> Found:
     """Show the form of a binding rule."""
-    found = await ui_request.get(_rule_address(ui_request["rule_id"]))
-    return _rule(found["AuthMethod"], found["ID"], form_values(found, RULE))
+    rule = await ui_request.get(_rule_address(ui_request["rule_id"]))
+    return _rule(rule["AuthMethod"], rule["ID"], form_values(rule, RULE))
 
 
 @with_error_message

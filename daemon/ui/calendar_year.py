@@ -45,18 +45,18 @@ def year_map(days: Sequence[Mapping[str, Any]], *, today: str) -> CalendarYear:
     first = date.fromisoformat(days[0]["Date"])
     monday = first - timedelta(days=first.weekday())
     cells, months = [], []
-    for item in days:
-        day = date.fromisoformat(item["Date"])
+    for described in days:
+        day = date.fromisoformat(described["Date"])
         week, weekday = divmod((day - monday).days, 7)
-        kind = _kind(item)
-        text = f"{item['Date']}: {_describe_day(item)}"
+        kind = _kind(described)
+        text = f"{described['Date']}: {_describe_day(described)}"
         cells.append(
             YearCell(
                 x=_LEFT + _CELL * week,
                 y=_TOP + _CELL * weekday,
                 kind=kind,
                 text=text,
-                is_today=item["Date"] == today,
+                is_today=described["Date"] == today,
             )
         )
         if day.day == 1:
@@ -93,6 +93,6 @@ def _describe_day(day: Mapping[str, Any]) -> str:
 def closings(days: Sequence[Mapping[str, Any]]) -> Iterator[Closing]:
     """Yield the days that are closed for another reason than a weekend."""
     for reason, same in groupby(days, key=lambda day: "" if day["IsOpen"] else day["Reason"]):
-        found = list(same)
+        closed_days = list(same)
         if reason and reason not in _WEEKENDS:
-            yield Closing(first=found[0]["Date"], last=found[-1]["Date"], reason=reason)
+            yield Closing(first=closed_days[0]["Date"], last=closed_days[-1]["Date"], reason=reason)

@@ -23,7 +23,7 @@ _SAMPLE = {
 async def index(ui_request: UiRequest) -> Found:
     """List the calendars that the user may read."""
     query = ui_request.query
-    found = await ui_request.ask(
+    answer = await ui_request.ask(
         "GET",
         "/v1/calendars",
         namespace=query.text("namespace") or "*",
@@ -32,8 +32,8 @@ async def index(ui_request: UiRequest) -> Found:
         per_page=ui_request.rows_per_page,
     )
     return {
-        "calendars": await ui_request.parsed(found),
-        "next_token": found.next_token,
+        "calendars": await ui_request.parsed(answer),
+        "next_token": answer.next_token,
         "sample": _shown(_SAMPLE),
         "follow": "*",
     }
@@ -54,10 +54,10 @@ async def calendar(ui_request: UiRequest) -> Found:
     days = await ui_request.get(
         f"{target}/days", namespace=namespace, **{"from": first, "to": last}
     )
-    found = await ui_request.get(target, namespace=namespace)
-    document = {key: value for key, value in found.items() if key not in _SET_BY_STORE and value}
+    stored = await ui_request.get(target, namespace=namespace)
+    document = {key: value for key, value in stored.items() if key not in _SET_BY_STORE and value}
     return {
-        "calendar": found,
+        "calendar": stored,
         "today": now,
         "year": year,
         "map": calendar_year.year_map(days["Days"], today=now["Days"][0]["Date"]),

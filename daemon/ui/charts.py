@@ -86,14 +86,14 @@ def charts_of(history: Mapping[str, Any], task: str = "") -> list[Chart]:
         limit = limits.get(names[0]) or 0
         return chart(history, title, lines, format_value, limit, series["Restarts"])
 
-    found = (
+    charts = (
         of("CPU", percent, "CPUPercent", CPUPercent="CPU"),
         of("Memory", format_size, "Memory"),
         of("Network", per_second, "Received", "Sent"),
         of("Disk", format_size, "Disk"),
         of("Allocations", count, "Allocations"),
     )
-    return [item for item in found if item is not None]
+    return [drawn for drawn in charts if drawn is not None]
 
 
 def _is_known(values: Iterable[Value]) -> bool:
@@ -169,8 +169,8 @@ def rounded_up(value: float, base: int = 1) -> float:
         power /= 10
     while power * 10 < value:
         power *= 10
-    found = next(part * power for part in _PARTS if part * power >= value * (1 - 1e-9))
-    return int(found) if found == int(found) else round(found, 6)
+    rounded = next(part * power for part in _PARTS if part * power >= value * (1 - 1e-9))
+    return int(rounded) if rounded == int(rounded) else round(rounded, 6)
 
 
 def _latest(values: Sequence[Value]) -> Value:
@@ -183,13 +183,13 @@ def _height(value: float, top: float) -> float:
 
 def _runs(values: Sequence[Value]) -> list[list[tuple[int, float]]]:
     """Return the runs of successive measured values, each value with its position."""
-    found: list[list[tuple[int, float]]] = [[]]
+    runs: list[list[tuple[int, float]]] = [[]]
     for index, value in enumerate(values):
         if value is not None:
-            found[-1].append((index, value))
-        elif found[-1]:
-            found.append([])
-    return [item for item in found if item]
+            runs[-1].append((index, value))
+        elif runs[-1]:
+            runs.append([])
+    return [run for run in runs if run]
 
 
 def _points(run: Sequence[tuple[int, float]], top: float) -> str:
@@ -232,7 +232,7 @@ def _rows(
     """Return rows of the table of values, newest first. Each has the highest value of its time."""
     width = max(len(values) for values in lines.values())
     stride = max(1, -(-width // _ROWS))
-    found = []
+    rows = []
     for start in range(0, width, stride):
         parts = [
             [value for value in values[start : start + stride] if value is not None]
@@ -240,5 +240,5 @@ def _rows(
         ]
         if any(parts):
             cells = [format_value(max(part)) if part else "-" for part in parts]
-            found.append((first + start * step, cells))
-    return found[::-1]
+            rows.append((first + start * step, cells))
+    return rows[::-1]

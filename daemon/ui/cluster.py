@@ -42,25 +42,25 @@ ALLOCATIONS = {  # columns that sort a table of allocations
 @page("nodes.html", is_shared=True)
 async def nodes(ui_request: UiRequest) -> Found:
     """List the nodes."""
-    found = await ui_request.get("/v1/nodes", resources=True)
-    table = sort_table("nodes", found, ui_request.query.text("sort-nodes"), _COLUMNS)
-    return {"nodes": found, "table": table, "follow": "*"}
+    rows = await ui_request.get("/v1/nodes", resources=True)
+    table = sort_table("nodes", rows, ui_request.query.text("sort-nodes"), _COLUMNS)
+    return {"nodes": rows, "table": table, "follow": "*"}
 
 
 @page("node.html", is_shared=True)
 async def node(ui_request: UiRequest) -> Found:
     """Show a node: its drivers, its resources, and its running allocations."""
     path = formatting.address("/v1/node/", ui_request["node_id"])
-    found = await ui_request.get(path)
+    document = await ui_request.get(path)
     live = await ui_request.get(f"{path}/allocations", holding=True)
-    map_ = resource_map.node_map(found, live)
+    map_ = resource_map.node_map(document, live)
     hosts = None
-    if "Hosts" in found:
+    if "Hosts" in document:
         hosted = await ui_request.get(f"{path}/hosts")
-        hosts = resource_map.pool_map(found, live, hosted, map_.jobs)
+        hosts = resource_map.pool_map(document, live, hosted, map_.jobs)
     here = formatting.address("/ui/node/", ui_request["node_id"])
     return {
-        "node": found,
+        "node": document,
         "placed": sort_table("placed", live, ui_request.query.text("sort-placed"), ALLOCATIONS),
         "taken": {
             "cpu": sum(job.cpu for job in map_.jobs),
@@ -69,7 +69,7 @@ async def node(ui_request: UiRequest) -> Found:
         "map": map_,
         "hosts": hosts,
         # The hosts of a cluster report no usage, and this host is not one of them.
-        "usage": None if "Hosts" in found else await ui_request.get("/v1/client/stats"),
+        "usage": None if "Hosts" in document else await ui_request.get("/v1/client/stats"),
         "history": await usage_section(ui_request, path, here),
         "follow": "*",
     }
@@ -79,7 +79,7 @@ async def node(ui_request: UiRequest) -> Found:
 async def services(ui_request: UiRequest) -> Found:
     """List the services with their instances, and the latest check results."""
     namespace = ui_request.query.text("namespace") or "*"
-    found = []
+    rows = []
     for group in await ui_request.get("/v1/services", namespace=namespace):
         for service in group["Services"]:
             name, within = service["ServiceName"], group["Namespace"]
@@ -87,26 +87,26 @@ async def services(ui_request: UiRequest) -> Found:
             instances = await ui_request.get(path, namespace=within)
             for instance in instances:
                 instance["Checks"] = await checks(ui_request, name, instance["AllocID"])
-            found.append({**service, "Namespace": within, "Instances": instances})
-    return {"services": found, "follow": "*"}
+            rows.append({**service, "Namespace": within, "Instances": instances})
+    return {"services": rows, "follow": "*"}
 
 
 async def checks(ui_request: UiRequest, service: str, alloc_id: str) -> list[dict[str, Any]]:
     """Return the latest check results of a service in an allocation."""
     try:
-        found = await ui_request.get(
+        results = await ui_request.get(
             formatting.address("/v1/client/allocation/", alloc_id, "/checks")
         )
     except NotFound:  # it ended in the meantime
         return []
-    return [item for item in (found or {}).values() if item["Service"] == service]
+    return [check for check in (results or {}).values() if check["Service"] == service]
 
 
 @page("evaluations.html", is_shared=True)
 async def evaluations(ui_request: UiRequest) -> Found:
     """List the evaluations, newest first."""
     query = ui_request.query
-    found = await ui_request.ask(
+    answer = await ui_request.ask(
         "GET",
         "/v1/evaluations",
         namespace=query.text("namespace") or "*",
@@ -116,8 +116,8 @@ async def evaluations(ui_request: UiRequest) -> Found:
         reverse=query.text("order") != "oldest",
     )
     return {
-        "evaluations": await ui_request.parsed(found),
-        "next_token": found.next_token,
+        "evaluations": await ui_request.parsed(answer),
+        "next_token": answer.next_token,
         "follow": "*",
     }
 
@@ -126,9 +126,9 @@ async def evaluations(ui_request: UiRequest) -> Found:
 async def evaluation(ui_request: UiRequest) -> Found:
     """Show an evaluation: its trigger and its result."""
     path = formatting.address("/v1/evaluation/", ui_request["eval_id"])
-    found = await ui_request.get(path)
+    document = await ui_request.get(path)
     placed = await ui_request.get(f"{path}/allocations")
-    return {"evaluation": found, "placed": placed, "follow": found["ID"]}
+    return {"evaluation": document, "placed": placed, "follow": document["ID"]}
 
 
 @page("settings.html")

@@ -66,18 +66,18 @@ async def search(ui_request: UiRequest) -> Found:
     text = ui_request.query.text("q").strip()
     if len(text) > LONGEST:
         raise Malformed(f"q has {len(text)} characters: search for at most {LONGEST}")
-    found = [Hits("Pages", _matching_pages(text))]
+    results = [Hits("Pages", _matching_pages(text))]
     if text:
         verb, query = _action(text)
         jobs, is_cut = await _statuses(ui_request, query)
-        found = [_actions(ui_request, verb, jobs, is_cut), _jobs(query, jobs, is_cut), *found]
-        found += [await _runs(ui_request, text)]
+        results = [_actions(ui_request, verb, jobs, is_cut), _jobs(query, jobs, is_cut), *results]
+        results += [await _runs(ui_request, text)]
     if len(text) >= SHORTEST:
-        found += await _named(ui_request, text)
-        found += [await _services(ui_request, text)]
+        results += await _named(ui_request, text)
+        results += [await _services(ui_request, text)]
     if _ID.fullmatch(text):
-        found += await _identified(ui_request, text.lower())
-    return {"text": text, "found": [item for item in found if item.hits], "follow": ""}
+        results += await _identified(ui_request, text.lower())
+    return {"text": text, "found": [result for result in results if result.hits], "follow": ""}
 
 
 @page("keys.html")
@@ -111,14 +111,14 @@ async def _statuses(ui_request: UiRequest, text: str) -> tuple[list[dict[str, An
         )
     except Denied:
         return [], False
-    found: list[dict[str, Any]] = await ui_request.parsed(reply)
-    return found, bool(reply.next_token)
+    statuses: list[dict[str, Any]] = await ui_request.parsed(reply)
+    return statuses, bool(reply.next_token)
 
 
 def _jobs(text: str, jobs: list[dict[str, Any]], is_cut: bool) -> Hits:
     hits = [
-        Hit(item["ID"], _job_url(item), _within(item["Namespace"]), item["StewardState"]["State"])
-        for item in jobs
+        Hit(job["ID"], _job_url(job), _within(job["Namespace"]), job["StewardState"]["State"])
+        for job in jobs
     ]
     return Hits("Jobs", hits, is_cut, formatting.address("/ui/jobs", search=text))
 
@@ -126,8 +126,8 @@ def _jobs(text: str, jobs: list[dict[str, Any]], is_cut: bool) -> Hits:
 def _action(text: str) -> tuple[str, str]:
     """Return the action at the start of a text, if any, and the text without it."""
     verb, _, rest = text.partition(" ")
-    found = verb.lower() in _ACTIONS and bool(rest.strip())
-    return (verb.lower(), rest.strip()) if found else ("", text)
+    has_name = verb.lower() in _ACTIONS and bool(rest.strip())
+    return (verb.lower(), rest.strip()) if has_name else ("", text)
 
 
 def _actions(ui_request: UiRequest, name: str, jobs: list[dict[str, Any]], is_cut: bool) -> Hits:
@@ -136,48 +136,51 @@ def _actions(ui_request: UiRequest, name: str, jobs: list[dict[str, Any]], is_cu
         return Hits("Actions", [])
     ending, act = _ACTIONS[name]
     hits = []
-    for item in jobs:
-        namespace = item["Namespace"]
-        target = formatting.address("/ui/job/", item["ID"], f"/{act}" if act else "")
+    for job in jobs:
+        namespace = job["Namespace"]
+        target = formatting.address("/ui/job/", job["ID"], f"/{act}" if act else "")
         url = _job_url(
-            item, ending, act="" if name == "revert" else act
+            job, ending, act="" if name == "revert" else act
         )  # there is one revert button per version
         if name == "change":
             within = namespace if namespace != "default" else ""
-            url = formatting.address("/ui/run", job=item["ID"], namespace=within)
+            url = formatting.address("/ui/run", job=job["ID"], namespace=within)
             target = "/ui/run"
         lacks = ui_request.lacks(target, namespace)
-        hits.append(Hit(f"{name.capitalize()} {item['ID']}", url, _within(namespace), lacks=lacks))
+        hits.append(Hit(f"{name.capitalize()} {job['ID']}", url, _within(namespace), lacks=lacks))
     return Hits("Actions", hits, is_cut)
 
 
 async def _runs(ui_request: UiRequest, text: str) -> Hits:
-    found = (
+    matching = (
         await optional(ui_request, "/v1/runs", namespace="*", prefix=text, per_page=MOST + 1) or []
     )
     hits = [
         Hit(
-            f"Run {item['Number']} of {item['JobID']}",
-            _job_url({"ID": item["JobID"], **item}, "/run", number=item["Number"]),
-            _within(item["Namespace"]),
-            item["Status"],
+            f"Run {run['Number']} of {run['JobID']}",
+            _job_url({"ID": run["JobID"], **run}, "/run", number=run["Number"]),
+            _within(run["Namespace"]),
+            run["Status"],
         )
-        for item in found[:MOST]
+        for run in matching[:MOST]
     ]
     more = formatting.address("/ui/runs", search=text)
-    return Hits("Runs of workflows", hits, len(found) > MOST, more)
+    return Hits("Runs of workflows", hits, len(matching) > MOST, more)
 
 
 async def _services(ui_request: UiRequest, text: str) -> Hits:
-    found = await optional(ui_request, "/v1/services", namespace="*") or []
+    listed = await optional(ui_request, "/v1/services", namespace="*") or []
     query = text.lower()
     names = [
         (service["ServiceName"], group["Namespace"])
-        for group in found
+        for group in listed
         for service in group["Services"]
         if query in service["ServiceName"].lower()
     ]
-    hits = [Hit(name, _service_url(name, at), _within(at)) for name, at in names[:MOST]]
+    hits = [
+        Hit(name, _service_url(name, namespace), _within(namespace))
+        for name, namespace in names[:MOST]
+    ]
     return Hits("Services", hits, len(names) > MOST, "/ui/services")
 
 
@@ -187,7 +190,7 @@ def _service_url(name: str, namespace: str) -> str:
 
 async def _named(ui_request: UiRequest, text: str) -> list[Hits]:
     """Return allocations, nodes and variables whose name contains a text."""
-    found = []
+    results = []
     for context, kind, more in (
         ("allocs", "Allocations", ""),
         ("vars", "Variables", ""),  # their list filters by the beginning only
@@ -196,8 +199,8 @@ async def _named(ui_request: UiRequest, text: str) -> list[Hits]:
         body = {"Text": text, "Context": context, "Namespace": "*"}
         matches = (await _search(ui_request, "/v1/search/fuzzy", body)).get(context) or []
         hits = [_hit(context, match["ID"], match["Scope"]) for match in matches[:MOST]]
-        found.append(Hits(kind, hits, len(matches) > MOST, more))
-    return found
+        results.append(Hits(kind, hits, len(matches) > MOST, more))
+    return results
 
 
 def _hit(context: str, name: str, scope: list[str]) -> Hit:
@@ -212,7 +215,7 @@ def _hit(context: str, name: str, scope: list[str]) -> Hit:
 
 async def _identified(ui_request: UiRequest, text: str) -> list[Hits]:
     """Return objects whose identifier begins with a text."""
-    found = []
+    results = []
     for context, kind, prefix in (
         ("allocs", "Allocations by ID", "/ui/allocation/"),
         ("evals", "Evaluations by ID", "/ui/evaluation/"),
@@ -223,17 +226,17 @@ async def _identified(ui_request: UiRequest, text: str) -> list[Hits]:
         hits = [
             Hit(identifier, formatting.address(prefix, identifier)) for identifier in ids[:MOST]
         ]
-        found.append(Hits(kind, hits, len(ids) > MOST))
-    return found
+        results.append(Hits(kind, hits, len(ids) > MOST))
+    return results
 
 
 async def _search(ui_request: UiRequest, path: str, body: dict[str, str]) -> dict[str, Any]:
     """Return the matches of a search; none if the user may not see the objects."""
     try:
-        found: dict[str, Any] = (await ui_request.post(path, body, namespace="*"))["Matches"]
+        matches: dict[str, Any] = (await ui_request.post(path, body, namespace="*"))["Matches"]
     except (Denied, Malformed, NotFound):
         return {}
-    return found
+    return matches
 
 
 def _within(namespace: str) -> str:

@@ -93,7 +93,7 @@ def picture(steps: Sequence[Mapping[str, Any]], chain: Sequence[str] = ()) -> Fl
     positions = _step_positions(steps)
     boxes = {step["Name"]: _box(step, *positions[step["Name"]]) for step in steps}
     lines = list(_lines(steps, boxes, {*pairwise(chain)}))
-    columns, rows = (1 + max(found) for found in zip(*positions.values(), strict=True))
+    columns, rows = (1 + max(coordinates) for coordinates in zip(*positions.values(), strict=True))
     return FlowPicture(
         width=columns * (_BOX[0] + _GAP[0]) - _GAP[0] + 2 * _SPARE,
         height=rows * (_BOX[1] + _GAP[1]) - _GAP[1] + 2 * _SPARE,
@@ -108,15 +108,15 @@ def _step_positions(steps: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, 
     levels: dict[int, list[Mapping[str, Any]]] = {}
     for step in steps:
         levels.setdefault(step["Level"], []).append(step)
-    found: dict[str, tuple[int, int]] = {}
+    positions: dict[str, tuple[int, int]] = {}
     for level in sorted(levels):
         rows = {}
         for number, step in enumerate(levels[level]):
-            above = [found[need][1] for need in step["Needs"] or () if need in found]
+            above = [positions[need][1] for need in step["Needs"] or () if need in positions]
             rows[step["Name"]] = (sum(above) / len(above) if above else number, number)
         for row, name in enumerate(sorted(rows, key=lambda name: rows[name])):
-            found[name] = (level, row)
-    return found
+            positions[name] = (level, row)
+    return positions
 
 
 def _box(step: Mapping[str, Any], level: int, row: int) -> StepBox:
@@ -165,7 +165,7 @@ def longest_chain(steps: Sequence[Mapping[str, Any]], now: int) -> list[str]:
         return []
     end = {name: _end(step, now) for name, step in begun.items()}
     chain = [max(begun, key=lambda name: (end[name], begun[name]["Level"]))]
-    while needs := [item for item in begun[chain[-1]]["Needs"] or () if item in begun]:
+    while needs := [need for need in begun[chain[-1]]["Needs"] or () if need in begun]:
         chain.append(max(needs, key=lambda name: end[name]))
     return chain[::-1]
 
@@ -194,7 +194,7 @@ def timeline(steps: Sequence[Mapping[str, Any]], now: int) -> FlowTimeline | Non
         more=len(begun) - len(shown_steps),
         chain=chain,
         chain_time=format_length(_end(last, now) - first["Opened"]),
-        ticks=[format_length((end - begin) * at // _TICKS) for at in range(_TICKS + 1)],
+        ticks=[format_length((end - begin) * number // _TICKS) for number in range(_TICKS + 1)],
         begin=begin,
     )
 

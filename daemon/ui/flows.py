@@ -23,7 +23,7 @@ async def index(ui_request: UiRequest) -> Found:
     """List the runs of workflows, newest first."""
     query = ui_request.query
     status = query.text("status")
-    found = await ui_request.ask(
+    answer = await ui_request.ask(
         "GET",
         "/v1/runs",
         namespace=query.text("namespace") or "*",
@@ -34,8 +34,8 @@ async def index(ui_request: UiRequest) -> Found:
         per_page=ui_request.rows_per_page,
     )
     return {
-        "runs": await ui_request.parsed(found),
-        "next_token": found.next_token,
+        "runs": await ui_request.parsed(answer),
+        "next_token": answer.next_token,
         "statuses": [*FlowStatus],
         "follow": "*",
     }
@@ -73,28 +73,29 @@ async def run(ui_request: UiRequest) -> Found:
     base = await job_header(ui_request, "run")
     namespace = base["namespace"]
     number = ui_request.query.natural("number")
-    found = await ui_request.get(
+    document = await ui_request.get(
         job_url(ui_request, "/run"), namespace=namespace, number="" if number is None else number
     )
     job: Any = base["job"]
     newest = await ui_request.get(
         job_url(ui_request, "/runs"), namespace=namespace, per_page=_STRIP
     )
-    own_runs = [item for item in newest if item["ID"] == job["ID"]]  # without the runs of children
+    # without the runs of children
+    own_runs = [recent for recent in newest if recent["ID"] == job["ID"]]
     placed = await ui_request.get(
         job_url(ui_request, "/allocations"),
         namespace=namespace,
         per_page=_ELEMENTS,
         task_states="false",
     )
-    drawn = await trio.to_thread.run_sync(_drawn, found["Steps"], ui_request.now)
+    drawn = await trio.to_thread.run_sync(_drawn, document["Steps"], ui_request.now)
     return {
         **base,
-        "run": found,
+        "run": document,
         **drawn,
         "runs": own_runs,
-        "is_newest": not own_runs or found["Number"] == own_runs[0]["Number"],
-        "most_steps": _STEPS if ui_request.query.text("steps") != "all" else len(found["Steps"]),
+        "is_newest": not own_runs or document["Number"] == own_runs[0]["Number"],
+        "most_steps": _STEPS if ui_request.query.text("steps") != "all" else len(document["Steps"]),
         "groups": {task_group["Name"]: task_group for task_group in job["TaskGroups"] or ()},
         "elements": _newest(placed),
     }
@@ -112,7 +113,7 @@ def _newest(placed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
         is_late = is_overtime(alloc["ClientStatus"], alloc["ClientDescription"])
         return alloc["ClientStatus"] == "failed" or is_late, int(alloc["CreateIndex"])
 
-    return {item["TaskGroup"]: item for item in sorted(placed, key=order)}
+    return {alloc["TaskGroup"]: alloc for alloc in sorted(placed, key=order)}
 
 
 @action

@@ -27,7 +27,9 @@ BAR = (
 
 def address(*pieces: str, **query: object) -> str:
     """Return the URL of a page. Every second argument is a name, and is escaped."""
-    path = "".join(quote(piece, safe="") if at % 2 else piece for at, piece in enumerate(pieces))
+    path = "".join(
+        quote(piece, safe="") if index % 2 else piece for index, piece in enumerate(pieces)
+    )
     filled = {name: value for name, value in query.items() if value not in ("", None)}
     return f"{path}?{urlencode(filled)}" if filled else path
 
@@ -110,5 +112,5 @@ def relative_time(now: int, then: int | None) -> str:
 
 def counts(allocations: Iterable[Mapping[str, Any]] | None) -> dict[str, int]:
     """Return the number of allocations in each status, in the order of a status bar."""
-    found = Counter(str(alloc["ClientStatus"]) for alloc in allocations or ())
-    return {status: found[status] for status in BAR if found[status]}
+    numbers = Counter(str(alloc["ClientStatus"]) for alloc in allocations or ())
+    return {status: numbers[status] for status in BAR if numbers[status]}

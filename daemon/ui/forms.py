@@ -59,7 +59,7 @@ async def send_form(
 ) -> HandlerReply:
     """Send a form to the API; redirect, or show it again with the error or the warnings."""
     try:
-        found = await send()
+        answer = await send()
     except StewardError as error:
         status = status_of(error)
         if status not in (400, 422):
@@ -67,7 +67,7 @@ async def send_form(
         errors = errors_at(str(error), sections, ui_request.form)
         context = {**form(_entered(ui_request, sections)), "errors": errors, "message": str(error)}
         return await render_page(ui_request, "login_form.html", context, status)
-    warnings = (found or {}).get("warnings") if isinstance(found, dict) else None
+    warnings = (answer or {}).get("warnings") if isinstance(answer, dict) else None
     if warnings:
         context = {**form(_entered(ui_request, sections)), "warnings": warnings, "target": target}
         return await render_page(ui_request, "login_form.html", context)
@@ -82,25 +82,25 @@ def errors_at(message: str, sections: Sections, values: Mapping[str, str]) -> di
     """
     fields = [field for section in sections for field in section.fields]
     words = set(re.findall(r"\w+", message))
-    found = [
+    names = [
         field.name
         for field in fields
         if field.name in words or any(text in message for text in field.said)
     ]
-    found = found or [
+    names = names or [
         field.name for field in fields if field.name.replace("_", " ") in message.lower()
     ]
-    found = found or [
+    names = names or [
         section.fields[0].name
         for section in sections
         if section.subject and section.subject in message
     ]
-    found = found or [
+    names = names or [
         field.name
         for field in fields
         if any(f'"{line}"' in message for line in _lines(values.get(field.name, "")))
     ]
-    return dict.fromkeys(found, message)
+    return dict.fromkeys(names, message)
 
 
 def _lines(text_: str) -> list[str]:
@@ -121,25 +121,25 @@ def _entered(ui_request: UiRequest, sections: Sections) -> dict[str, object]:
 
 def form_body(ui_request: UiRequest, sections: Sections) -> dict[str, object]:
     """Return the fields of a form as the API expects them. Raises `Malformed`."""
-    found: dict[str, object] = {}
+    body: dict[str, object] = {}
     for field in (field for section in sections for field in section.fields):
         entered = ui_request.form.get(field.name, "")
         if field.kind == "flag":
-            found[field.name] = bool(entered)
+            body[field.name] = bool(entered)
         elif field.kind == "list":
-            found[field.name] = _lines(entered)
+            body[field.name] = _lines(entered)
         elif field.kind == "pems":
-            found[field.name] = _pems(entered)
+            body[field.name] = _pems(entered)
         elif field.kind == "pairs":
-            found[field.name] = dict(_pairs(field.name, _lines(entered)))
+            body[field.name] = dict(_pairs(field.name, _lines(entered)))
         elif field.kind == "secret" or field.optional:
             if entered.strip():
-                found[field.name] = entered.strip()
+                body[field.name] = entered.strip()
         elif field.kind in ("seconds", "number"):
-            found[field.name] = entered.strip() or 0
+            body[field.name] = entered.strip() or 0
         else:
-            found[field.name] = entered.strip()
-    return found
+            body[field.name] = entered.strip()
+    return body
 
 
 def _pems(entered: str) -> list[str]:
@@ -164,9 +164,9 @@ def form_values(config: Mapping[str, Any], sections: Sections) -> dict[str, obje
         if field.kind == "flag":
             values[field.name] = bool(value)
         elif field.kind in ("list", "pems"):
-            values[field.name] = "\n".join(item.strip() for item in value or ())
+            values[field.name] = "\n".join(entry.strip() for entry in value or ())
         elif field.kind == "pairs":
-            values[field.name] = "\n".join(f"{key}={item}" for key, item in (value or {}).items())
+            values[field.name] = "\n".join(f"{key}={entry}" for key, entry in (value or {}).items())
         elif field.kind == "seconds" and isinstance(value, str):
             values[field.name] = _without_zeros(value)
         elif field.kind == "seconds":

@@ -17,8 +17,8 @@ async def index(ui_request: UiRequest) -> Found:
         next_token=ui_request.query.text("next_token"),
         per_page=ui_request.rows_per_page,
     )
-    found: list[dict[str, Any]] = await ui_request.parsed(reply)
-    return {"freezes": found, "next_token": reply.next_token, "follow": "*"}
+    listed: list[dict[str, Any]] = await ui_request.parsed(reply)
+    return {"freezes": listed, "next_token": reply.next_token, "follow": "*"}
 
 
 @form_action(lambda _: "/ui/freezes")

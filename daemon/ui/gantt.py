@@ -100,7 +100,7 @@ def timeline(
     `created` is when the allocation was placed. Times are in nanoseconds.
     """
     events = {name: sorted(state["Events"] or (), key=_time) for name, state in states.items()}
-    times = [item["Time"] for event in events.values() for item in event]
+    times = [event["Time"] for of_task in events.values() for event in of_task]
     if not times:
         return None
     ends = [_finished(state) for state in states.values()]
@@ -108,8 +108,8 @@ def timeline(
     begin = min(created or end, *times)
     axis = _Axis(begin, max(end, begin + 1))
     lines = [
-        _line(name, states[name], found, lifecycles.get(name) or {}, axis)
-        for name, found in sorted(events.items(), key=lambda pair: _began(pair[1]))
+        _line(name, states[name], task_events, lifecycles.get(name) or {}, axis)
+        for name, task_events in sorted(events.items(), key=lambda pair: _began(pair[1]))
     ]
     kinds_used = {phase.kind for line in lines for phase in line.phases}
     return Timeline(
@@ -184,15 +184,15 @@ def _spans(events: Sequence[Mapping[str, Any]], begin: int, end: int) -> list[_S
     The oldest events may be deleted. The time before the first known event is then left out.
     """
     is_whole = not events or events[0]["Type"] == "Received"
-    found, kind, since = [], "pending" if is_whole else "", begin
+    spans, kind, since = [], "pending" if is_whole else "", begin
     for event in events:
         phase = _PHASES.get(event["Type"])
         if phase is None or phase == kind:
             continue
-        found.append(_Span(kind, since, _time(event)))
+        spans.append(_Span(kind, since, _time(event)))
         kind, since = phase, _time(event)
-    found.append(_Span(kind, since, max(since, end)))
-    return [span for span in found if span.kind and span.end > span.begin]
+    spans.append(_Span(kind, since, max(since, end)))
+    return [span for span in spans if span.kind and span.end > span.begin]
 
 
 def _bar(span: _Span, axis: _Axis) -> Phase:

@@ -88,11 +88,11 @@ def _kind(results: Mapping[str, int], line: Mapping[str, Any] | None) -> str:
 def _parts(line: Mapping[str, Any] | None) -> list[str]:
     if line is None:
         return []
-    found = [f"{number} {word}" for word, number in sorted(line["Results"].items())]
+    counts = [f"{number} {word}" for word, number in sorted(line["Results"].items())]
     misses = (("Skipped", "skipped"), ("CaughtUp", "caught up"), ("Late", "late"))
     slots = [f"{line[key]} {words}" for key, words in misses if line[key]]
     return [
-        *found,
+        *counts,
         *(f"{slot} slots" if not slot.startswith("1 ") else f"{slot} slot" for slot in slots),
     ]
 

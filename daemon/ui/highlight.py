@@ -32,17 +32,17 @@ def highlight(source: str) -> Iterator[Piece]:
     if len(source) > MOST_PAINTED:
         yield "", source
         return
-    at = 0
+    position = 0
     for match in _PIECE.finditer(source):
         kind = match.lastgroup
         if kind is None:  # a plain name
             continue
-        if match.start() > at:
-            yield "", source[at : match.start()]
+        if match.start() > position:
+            yield "", source[position : match.start()]
         yield _ALIKE.get(kind, kind), match[0]
-        at = match.end()
-    if at < len(source):
-        yield "", source[at:]
+        position = match.end()
+    if position < len(source):
+        yield "", source[position:]
 
 
 class SideBySideLine(msgspec.Struct, frozen=True):
@@ -72,15 +72,15 @@ def side_by_side(old: str, new: str, *, around: int = 3) -> list[SideBySideLine]
 
 
 def _numbered(lines: list[str], begin: int, end: int) -> list[tuple[int | None, str]]:
-    return [(at + 1, lines[at]) for at in range(begin, end)]
+    return [(index + 1, lines[index]) for index in range(begin, end)]
 
 
 def _rows(
     change: str, old: list[tuple[int | None, str]], new: list[tuple[int | None, str]]
 ) -> Iterable[SideBySideLine]:
-    for at in range(max(len(old), len(new))):
-        left = old[at] if at < len(old) else (None, "")
-        right = new[at] if at < len(new) else (None, "")
+    for index in range(max(len(old), len(new))):
+        left = old[index] if index < len(old) else (None, "")
+        right = new[index] if index < len(new) else (None, "")
         one_sided = {(True, False): "deleted", (False, True): "added"}
         row_change = one_sided.get((left[0] is not None, right[0] is not None), change)
         yield SideBySideLine(row_change, *left, *right)

@@ -87,7 +87,7 @@ async def put_policy(ui_request: UiRequest) -> str:
     name = text(ui_request, "name")
     if not name:
         raise Malformed('name = "" is empty: write a name, such as developers')
-    known = [item["Name"] for item in await ui_request.get("/v1/acl/policies")]
+    known = [policy["Name"] for policy in await ui_request.get("/v1/acl/policies")]
     if ui_request.form.get("new") and name in known:
         raise Malformed(f"policy {name} exists already: change it on its own page")
     body = {
@@ -157,9 +157,9 @@ async def explain(ui_request: UiRequest) -> HandlerReply:
         "Method": text(ui_request, "method"),
         "Path": text(ui_request, "path"),
     }
-    found = await ui_request.post("/v1/acl/explain", body)
+    decision = await ui_request.post("/v1/acl/explain", body)
     return await render_page(
-        ui_request, "explained.html", {"asked": body, "found": found, "policy": policy}
+        ui_request, "explained.html", {"asked": body, "found": decision, "policy": policy}
     )
 
 
@@ -177,11 +177,11 @@ async def explain_login(ui_request: UiRequest) -> HandlerReply:
     """Show which rules a login meets, and which one rejects it; no token is issued."""
     path = ui_request["path"].strip("/")
     fields = {name: value for name in LOGIN if (value := text(ui_request, name))}
-    found = await _method(ui_request, path)
+    context = await _method(ui_request, path)
     answer = await ui_request.post(f"/v1/auth/{path}/explain", fields)
     fields.pop("jwt", None)  # a credential, so it is not sent back
     return await render_page(
-        ui_request, "method.html", {**found, "said": fields, "explained": answer["data"]}
+        ui_request, "method.html", {**context, "said": fields, "explained": answer["data"]}
     )
 
 
@@ -197,7 +197,7 @@ async def _method(ui_request: UiRequest, path: str) -> dict[str, Any]:
         "place": mount_path,
         "method": known,
         "config": _set(await _data(ui_request, f"{base}/config")),
-        "roles": {name: _set(found) for name, found in roles.items()},
+        "roles": {name: _set(settings) for name, settings in roles.items()},
     }
 
 
@@ -220,9 +220,9 @@ def _set(fields: dict[str, Any]) -> list[tuple[str, object]]:
 
 def _format_value(name: str, value: object) -> object:
     if isinstance(value, list):
-        return ", ".join(str(item) for item in value)
+        return ", ".join(str(entry) for entry in value)
     if isinstance(value, dict):
-        return ", ".join(f"{key}={item}" for key, item in value.items())
+        return ", ".join(f"{key}={entry}" for key, entry in value.items())
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int) and name.endswith(_DURATIONS):

@@ -64,14 +64,14 @@ async def overview(ui_request: UiRequest) -> Found:
     summary = await ui_request.get(job_url(ui_request, "/summary"), **asked)
     scale = await ui_request.get(job_url(ui_request, "/scale"), **asked)
     older = ui_request.query.text("older")
-    found = await ui_request.ask(
+    answer = await ui_request.ask(
         "GET",
         job_url(ui_request, "/allocations"),
         per_page=_ALLOCATIONS,
         next_token=older,
         **asked,
     )
-    allocations = await ui_request.parsed(found)
+    allocations = await ui_request.parsed(answer)
     job: Any = base["job"]
     state: Any = base["state"]
     deployment = await ui_request.get(job_url(ui_request, "/deployment"), **asked)
@@ -83,7 +83,7 @@ async def overview(ui_request: UiRequest) -> Found:
             "allocations", allocations, ui_request.query.text("sort-allocations"), ALLOCATIONS
         ),
         "older": older,
-        "next_token": found.next_token,
+        "next_token": answer.next_token,
         "deployment": deployment,
         "rollout": rollout.rollout(deployment, allocations, ui_request.now)
         if deployment and not older
@@ -107,8 +107,8 @@ async def _arrivals(ui_request: UiRequest, base: dict[str, object]) -> list[dict
     if AFTER not in (job["Meta"] or {}):
         return []
     asked = {"namespace": base["namespace"], "per_page": _NEWEST}
-    found: list[dict[str, Any]] = await ui_request.get(job_url(ui_request, "/triggers"), **asked)
-    return found
+    arrivals: list[dict[str, Any]] = await ui_request.get(job_url(ui_request, "/triggers"), **asked)
+    return arrivals
 
 
 async def _runs(ui_request: UiRequest, base: dict[str, object]) -> list[dict[str, Any]]:
@@ -117,8 +117,8 @@ async def _runs(ui_request: UiRequest, base: dict[str, object]) -> list[dict[str
     if not state["Runs"]:
         return []
     asked = {"namespace": base["namespace"], "per_page": _STRIP}
-    found: list[dict[str, Any]] = await ui_request.get(job_url(ui_request, "/runs"), **asked)
-    return found
+    rows: list[dict[str, Any]] = await ui_request.get(job_url(ui_request, "/runs"), **asked)
+    return rows
 
 
 async def _history(ui_request: UiRequest, base: dict[str, object]) -> UsageSection | None:
@@ -133,10 +133,14 @@ async def _history(ui_request: UiRequest, base: dict[str, object]) -> UsageSecti
 
 async def _services(ui_request: UiRequest, query: dict[str, object]) -> list[dict[str, Any]]:
     """Return the services of a job with their latest check results."""
-    found: list[dict[str, Any]] = await ui_request.get(job_url(ui_request, "/services"), **query)
-    for item in found:
-        item["Checks"] = await checks(ui_request, item["ServiceName"], item["AllocID"])
-    return found
+    registrations: list[dict[str, Any]] = await ui_request.get(
+        job_url(ui_request, "/services"), **query
+    )
+    for registration in registrations:
+        registration["Checks"] = await checks(
+            ui_request, registration["ServiceName"], registration["AllocID"]
+        )
+    return registrations
 
 
 def _actions(job: dict[str, Any], allocations: list[Any]) -> list[dict[str, object]]:
@@ -162,20 +166,22 @@ async def _notifications(ui_request: UiRequest, base: dict[str, object]) -> list
     job: Any = base["job"]
     if not any(key.startswith("steward_notify") for key in job["Meta"] or {}):
         return []
-    found = await ui_request.get(job_url(ui_request, "/notifications"), namespace=base["namespace"])
-    return list(found if ui_request.query.flag("all") else found[:_NEWEST])
+    listed = await ui_request.get(
+        job_url(ui_request, "/notifications"), namespace=base["namespace"]
+    )
+    return list(listed if ui_request.query.flag("all") else listed[:_NEWEST])
 
 
 @page("definition.html")
 async def definition(ui_request: UiRequest) -> Found:
     """Show the submitted source and the effective definition of a job."""
     base = await job_header(ui_request, "definition")
-    found = await ui_request.get(job_url(ui_request, "/definition"), namespace=base["namespace"])
+    document = await ui_request.get(job_url(ui_request, "/definition"), namespace=base["namespace"])
     return {
         **base,
-        "source": found["Source"],
-        "format": found["Format"],
-        "origin": found["Origin"],
+        "source": document["Source"],
+        "format": document["Format"],
+        "origin": document["Origin"],
     }
 
 
@@ -186,11 +192,11 @@ async def _sources(
 
     async def read(version: int, *, written: bool) -> dict[str, Any]:
         asked = {"namespace": base["namespace"], "version": version, "written": written}
-        found: dict[str, Any] = await ui_request.get(job_url(ui_request, "/definition"), **asked)
-        return found
+        document: dict[str, Any] = await ui_request.get(job_url(ui_request, "/definition"), **asked)
+        return document
 
     pair = [await read(version, written=False) for version in (old, new)]
-    if len({(item["Origin"], item["Format"]) for item in pair}) > 1:
+    if len({(source["Origin"], source["Format"]) for source in pair}) > 1:
         pair = [await read(version, written=True) for version in (old, new)]
     return str(pair[0]["Source"]), str(pair[1]["Source"])
 
@@ -199,13 +205,13 @@ async def _sources(
 async def versions(ui_request: UiRequest) -> Found:
     """Show all versions with their changes."""
     base = await job_header(ui_request, "versions")
-    found = await ui_request.get(
+    answer = await ui_request.get(
         job_url(ui_request, "/versions"), namespace=base["namespace"], diffs=True
     )
-    diffs = found["Diffs"] or []
+    diffs = answer["Diffs"] or []
     rows = [
         (job, diffs[number] if number < len(diffs) else None)
-        for number, job in enumerate(found["Versions"])
+        for number, job in enumerate(answer["Versions"])
     ]
     return {**base, "versions": rows}
 
@@ -219,13 +225,13 @@ async def compare(ui_request: UiRequest) -> Found:
     new = job["Version"] if chosen is None else chosen
     old = max(new - 1, 0) if old_version is None else old_version
     asked = {"namespace": base["namespace"], "diffs": True, "diff_version": old}
-    found = await ui_request.get(job_url(ui_request, "/versions"), **asked)
-    known = [version["Version"] for version in found["Versions"]]
+    answer = await ui_request.get(job_url(ui_request, "/versions"), **asked)
+    known = [version["Version"] for version in answer["Versions"]]
     if new not in known:
         raise NotFound(f"version {new} not found")
     before, after = await _sources(ui_request, base, old, new)
     lines = await trio.to_thread.run_sync(highlight.side_by_side, before, after)
-    diff = found["Diffs"][known.index(new)]
+    diff = answer["Diffs"][known.index(new)]
     return {**base, "known": known, "old": old, "new": new, "diff": diff, "lines": lines}
 
 
@@ -233,22 +239,22 @@ async def compare(ui_request: UiRequest) -> Found:
 async def deployments(ui_request: UiRequest) -> Found:
     """Show the deployments of a job."""
     base = await job_header(ui_request, "deployments")
-    found = await ui_request.get(job_url(ui_request, "/deployments"), namespace=base["namespace"])
-    if not found:
+    listed = await ui_request.get(job_url(ui_request, "/deployments"), namespace=base["namespace"])
+    if not listed:
         return {**base, "deployments": [], "newest": "", "rollout": None}
-    newest = max(found, key=lambda deployment: int(deployment["CreateIndex"]))
+    newest = max(listed, key=lambda deployment: int(deployment["CreateIndex"]))
     asked = {"namespace": base["namespace"], "per_page": _ALLOCATIONS}
     allocations = await ui_request.get(job_url(ui_request, "/allocations"), **asked)
     picture = rollout.rollout(newest, allocations, ui_request.now)
-    return {**base, "deployments": found, "newest": newest["ID"], "rollout": picture}
+    return {**base, "deployments": listed, "newest": newest["ID"], "rollout": picture}
 
 
 @page("job_evaluations.html", is_shared=True)
 async def evaluations(ui_request: UiRequest) -> Found:
     """Show the evaluations of a job."""
     base = await job_header(ui_request, "evaluations")
-    found = await ui_request.get(job_url(ui_request, "/evaluations"), namespace=base["namespace"])
-    return {**base, "evaluations": found}
+    listed = await ui_request.get(job_url(ui_request, "/evaluations"), namespace=base["namespace"])
+    return {**base, "evaluations": listed}
 
 
 def _input_files(job: dict[str, Any]) -> list[str]:

@@ -27,9 +27,9 @@ async def overview(ui_request: UiRequest) -> Found:
     lines = await ui_request.get(
         "/v1/jobs/statuses", namespace=namespace, states=True, per_page=_LOOKED_AT
     )
-    found: dict[str, list[dict[str, Any]]] = {}
+    lines_by_state: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
-        found.setdefault(line["StewardState"]["State"], []).append(line)
+        lines_by_state.setdefault(line["StewardState"]["State"], []).append(line)
     failed: list[dict[str, Any]] = []
     for kind in _RUN_TYPES:
         failed += await ui_request.get(
@@ -43,10 +43,12 @@ async def overview(ui_request: UiRequest) -> Found:
         )
     coming = await optional(ui_request, "/v1/jobs/launches", namespace=namespace, per_page=_SHOWN)
     return {
-        "states": [(word, len(found[word])) for word in _STATES if word in found],
-        "failing": [item for word in TROUBLE if word in _FAILING for item in found.get(word, ())],
-        "deploying": found.get(State.DEPLOYING, []),
-        "without_place": found.get(State.BLOCKED, []),
+        "states": [(word, len(lines_by_state[word])) for word in _STATES if word in lines_by_state],
+        "failing": [
+            row for word in TROUBLE if word in _FAILING for row in lines_by_state.get(word, ())
+        ],
+        "deploying": lines_by_state.get(State.DEPLOYING, []),
+        "without_place": lines_by_state.get(State.BLOCKED, []),
         "failed_runs": [job for job in failed if job["ParentID"]],
         "newest": lines[:_SHOWN],
         "more": len(lines) == _LOOKED_AT,
@@ -72,7 +74,7 @@ async def index(ui_request: UiRequest) -> Found:
         "include_children": bool(search),
         **_ORDERS.get(query.text("order"), {}),
     }
-    found = await ui_request.ask(
+    answer = await ui_request.ask(
         "GET",
         "/v1/jobs/statuses",
         states=True,
@@ -81,8 +83,8 @@ async def index(ui_request: UiRequest) -> Found:
         **asked,
     )
     return {
-        "lines": await ui_request.parsed(found),
-        "next_token": found.next_token,
+        "lines": await ui_request.parsed(answer),
+        "next_token": answer.next_token,
         "types": _TYPES,
         "states": _STATES,
         "orders": tuple(_ORDERS),

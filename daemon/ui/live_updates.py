@@ -71,11 +71,11 @@ async def events(ui_request: UiRequest) -> HandlerReply:
     if not ui_request.query.text("back"):
         begin |= {"index": last + 1, "brief": True}  # only the list of events shows times
     try:
-        found = await ui_request.ask("GET", "/v1/event/stream", namespace="*", **begin)
+        answer = await ui_request.ask("GET", "/v1/event/stream", namespace="*", **begin)
     except StewardError as error:
         return of_error(error)
     return HandlerReply(
-        stream=_frames(found.stream, last) if found.stream else None,
+        stream=_frames(answer.stream, last) if answer.stream else None,
         content_type="text/event-stream",
         headers={"X-Accel-Buffering": "no"},
     )
@@ -94,10 +94,10 @@ async def _frames(lines: AsyncIterator[bytes], index: int) -> AsyncIterator[byte
 
 def frame(line: bytes) -> bytes:
     """Return a line of the API's stream as a server-sent event."""
-    found = msgspec.json.decode(line, type=EventLine)
-    if not found.events:
+    event_line = msgspec.json.decode(line, type=EventLine)
+    if not event_line.events:
         return _BEAT
-    return b"data: " + msgspec.json.encode(shown_line(found)) + b"\n\n"
+    return b"data: " + msgspec.json.encode(shown_line(event_line)) + b"\n\n"
 
 
 _shared_frame = lru_cache(maxsize=64)(frame)
@@ -106,7 +106,9 @@ _shared_frame = lru_cache(maxsize=64)(frame)
 def shown_line(line: EventLine) -> ShownLine:
     """Return the events of a write with its time, if an event has an object with that time."""
     payloads = [event.payload for event in line.events if event.payload is not None]
-    objects = [item for payload in payloads for item in (payload.allocation, payload.evaluation)]
+    objects = [
+        changed for payload in payloads for changed in (payload.allocation, payload.evaluation)
+    ]
     return ShownLine(
         index=line.index,
         events=[

@@ -143,8 +143,8 @@ async def enable(ui_request: UiRequest) -> HandlerReply:
 async def edit_method(ui_request: UiRequest) -> Found:
     """Show the form of a login method."""
     path = _path(ui_request)
-    found = await _mount(ui_request, path)
-    return _method(path, form_values({**found["config"], **found}, METHOD))
+    mount = await _mount(ui_request, path)
+    return _method(path, form_values({**mount["config"], **mount}, METHOD))
 
 
 @with_error_message
@@ -178,10 +178,10 @@ async def edit_config(ui_request: UiRequest) -> Found:
     path = _path(ui_request)
     await _mount(ui_request, path)
     try:
-        found = (await ui_request.get(f"/v1/auth/{quote(path)}/config"))["data"]
+        config = (await ui_request.get(f"/v1/auth/{quote(path)}/config"))["data"]
     except NotFound:
-        found = {}
-    return _config(path, form_values(found, CONFIG))
+        config = {}
+    return _config(path, form_values(config, CONFIG))
 
 
 @with_error_message
@@ -220,8 +220,8 @@ async def new_role(ui_request: UiRequest) -> Found:
 async def edit_role(ui_request: UiRequest) -> Found:
     """Show the form of a role."""
     path, name = _path(ui_request), ui_request["name"]
-    found = await ui_request.get(_role_address(path, name))
-    return _role(path, name, form_values(found["data"], ROLE))
+    answer = await ui_request.get(_role_address(path, name))
+    return _role(path, name, form_values(answer["data"], ROLE))
 
 
 @with_error_message
@@ -341,10 +341,10 @@ def _role(path: str, name: str, values: Mapping[str, object]) -> Found:
 
 
 async def _mount(ui_request: UiRequest, path: str) -> dict[str, Any]:
-    found: dict[str, Any] | None = (await ui_request.get("/v1/sys/auth"))["data"].get(f"{path}/")
-    if found is None:
+    mount: dict[str, Any] | None = (await ui_request.get("/v1/sys/auth"))["data"].get(f"{path}/")
+    if mount is None:
         raise NotFound(f"there is no login method at {path}")
-    return found
+    return mount
 
 
 def _path(ui_request: UiRequest) -> str:

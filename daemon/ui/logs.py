@@ -37,15 +37,17 @@ async def of_task(ui_request: UiRequest) -> Found:
     asked = {"task": task, "type": kind if kind in _STREAMS else ""}
     if query.text("q"):
         asked |= {"contains": query.text("q"), "before": query.text("before"), "context": _CONTEXT}
-        found = await ui_request.get(_path(ui_request, "search"), **asked)
+        answer = await ui_request.get(_path(ui_request, "search"), **asked)
     else:
         positions = {name: query.text(name) for name in ("before", "after", "at")}
-        found = await ui_request.get(_path(ui_request, "lines"), lines=_LINES, **asked, **positions)
+        answer = await ui_request.get(
+            _path(ui_request, "lines"), lines=_LINES, **asked, **positions
+        )
         context["is_tail"] = not any(positions.values())
     return {
         **context,
-        "found": found,
-        "lines": await build_in_thread(_styled, found.get("Lines") or [], {}),
+        "found": answer,
+        "lines": await build_in_thread(_styled, answer.get("Lines") or [], {}),
     }
 
 
@@ -55,14 +57,14 @@ def _path(ui_request: UiRequest, endpoint: str) -> str:
 
 def _styled(lines: Lines, styles: dict[str, ansi.Style]) -> Lines:
     """Return lines in styled parts; `styles` has the current style of each stream."""
-    found = []
+    styled = []
     for line in lines:
         stream = line.get("Log") or line["Stream"]
         pieces, after = ansi.styled(line.get("Text", ""), styles.get(stream, ansi.PLAIN))
         if not line.get("Unfinished"):  # an unfinished line is sent again
             styles[stream] = after
-        found.append({**line, "Text": "", "Pieces": pieces})
-    return found
+        styled.append({**line, "Text": "", "Pieces": pieces})
+    return styled
 
 
 async def task_lines(ui_request: UiRequest) -> HandlerReply:
@@ -81,8 +83,8 @@ async def _lines(ui_request: UiRequest, path: str, parameters: dict[str, object]
     }
     try:
         if query.text("follow"):
-            found = await ui_request.ask("GET", path, follow=True, **parameters)
-            stream = _restyle_stream(found.stream) if found.stream else None
+            answer = await ui_request.ask("GET", path, follow=True, **parameters)
+            stream = _restyle_stream(answer.stream) if answer.stream else None
             return HandlerReply(stream=stream, content_type=JSON)
         page = await ui_request.get(path, **parameters)
     except StewardError as error:
@@ -118,10 +120,10 @@ async def task_log(ui_request: UiRequest) -> HandlerReply:
             await _merged_streams(ui_request, alloc_id, task), f"{alloc_id[:8]}.{task}.txt"
         )
     try:
-        found = await ui_request.ask("GET", path, task=task, type=kind, plain=True)
+        answer = await ui_request.ask("GET", path, task=task, type=kind, plain=True)
     except StewardError as error:
         return of_error(error)
-    return _as_download(found, f"{alloc_id[:8]}.{task}.{kind}.txt")
+    return _as_download(answer, f"{alloc_id[:8]}.{task}.{kind}.txt")
 
 
 async def _merged_streams(ui_request: UiRequest, alloc_id: str, task: str) -> HandlerReply:
@@ -160,17 +162,17 @@ async def of_job(ui_request: UiRequest) -> Found:
     positions = {name: query.text(name) for name in ("before", "after")}
     if query.text("q"):
         asked |= {"contains": query.text("q"), "before": query.text("before"), "context": _CONTEXT}
-        found = await ui_request.get(job.job_url(ui_request, "/logs/search"), **asked)
+        answer = await ui_request.get(job.job_url(ui_request, "/logs/search"), **asked)
     else:
-        found = await ui_request.get(
+        answer = await ui_request.get(
             job.job_url(ui_request, "/logs/lines"), lines=_LINES, **asked, **positions
         )
     return {
         **base,
         "kind": kind,
         "search": query.text("q"),
-        "found": found,
-        "lines": await build_in_thread(_styled, found.get("Lines") or [], {}),
+        "found": answer,
+        "lines": await build_in_thread(_styled, answer.get("Lines") or [], {}),
         "is_tail": not query.text("q") and not any(positions.values()),
         "newest_run": (state.get("Runs") or {}).get("LastRunID", ""),
     }
@@ -193,12 +195,12 @@ async def job_log(ui_request: UiRequest) -> HandlerReply:
     is_file = bool(ui_request.query.text("download"))
     tail = {} if is_file else {"follow": True, "origin": "end", "offset": _TAIL_OF_MANY}
     try:
-        found = await ui_request.ask("GET", path, namespace=namespace, **tail)
+        answer = await ui_request.ask("GET", path, namespace=namespace, **tail)
     except StewardError as error:
         return of_error(error)
     if is_file:
-        return _as_download(found, f"{ui_request['job_id']}.txt")
-    return HandlerReply(stream=_plain(found.stream) if found.stream else None, content_type=TEXT)
+        return _as_download(answer, f"{ui_request['job_id']}.txt")
+    return HandlerReply(stream=_plain(answer.stream) if answer.stream else None, content_type=TEXT)
 
 
 async def _plain(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -45,21 +45,21 @@ async def form(ui_request: UiRequest) -> Found:
     job_id = ui_request.query.text("job")
     if not job_id:
         return {"source": _EXAMPLE}
-    found = await ui_request.get(
+    definition = await ui_request.get(
         formatting.address("/v1/job/", job_id, "/definition"),
         namespace=ui_request.query.text("namespace") or "default",
         version=ui_request.query.text("version"),
         written=ui_request.query.text("written"),
     )
     return {
-        "source": found["Source"],
-        "format": found["Format"],
-        "variables": found["Variables"],
-        "flags": found["VariableFlags"] or {},
+        "source": definition["Source"],
+        "format": definition["Format"],
+        "variables": definition["Variables"],
+        "flags": definition["VariableFlags"] or {},
         "job_id": job_id,
         "draft_namespace": ui_request.query.text("namespace"),
-        "origin": found["Origin"],
-        "base": found["Version"],
+        "origin": definition["Origin"],
+        "base": definition["Version"],
     }
 
 
@@ -68,7 +68,7 @@ async def plan(ui_request: UiRequest) -> HandlerReply:
     """Show the changes and placements of a job file."""
     source = _source(ui_request)
     document = await _given(source)
-    found: dict[str, Any] = {
+    context: dict[str, Any] = {
         "source": source,
         "format": _format(ui_request, document),
         "variables": _variables(ui_request),
@@ -84,9 +84,9 @@ async def plan(ui_request: UiRequest) -> HandlerReply:
         planned = await ui_request.post(path, body, namespace=namespace, limits=True)
     except (*_OF_FILE, Denied) as error:
         return await render_page(
-            ui_request, "run.html", {**found, "message": str(error)}, status_of(error)
+            ui_request, "run.html", {**context, "message": str(error)}, status_of(error)
         )
-    return await render_page(ui_request, "run.html", {**found, "job": job, "plan": planned})
+    return await render_page(ui_request, "run.html", {**context, "job": job, "plan": planned})
 
 
 async def check(ui_request: UiRequest) -> HandlerReply:
@@ -112,10 +112,10 @@ async def _problems(ui_request: UiRequest, source: str) -> list[dict[str, object
     try:
         job = await _parsed(ui_request, source, await _given(source))
         namespace = job.get("Namespace") or "default"
-        found = await ui_request.post("/v1/validate/job", {"Job": job}, namespace=namespace)
+        answer = await ui_request.post("/v1/validate/job", {"Job": job}, namespace=namespace)
     except _OF_FILE as error:
         return await build_in_thread(_of_parser, str(error))
-    texts = (found["ValidationErrors"] or ())[:MOST_PROBLEMS]
+    texts = (answer["ValidationErrors"] or ())[:MOST_PROBLEMS]
     return await build_in_thread(_of_validation, source, texts) if texts else []
 
 
@@ -146,8 +146,12 @@ def _line_of_names(lines: Sequence[str], text: str) -> int:
     begin = 0
     for name in _NAMES.findall(text)[:_MOST_NAMES]:
         heads = (f'"{name}"', f" {name} ")
-        found = (at for at in range(begin, len(lines)) if any(head in lines[at] for head in heads))
-        begin = next(found, begin)
+        matching = (
+            number
+            for number in range(begin, len(lines))
+            if any(head in lines[number] for head in heads)
+        )
+        begin = next(matching, begin)
     return begin + 1 if begin else 0
 
 
@@ -212,14 +216,14 @@ def _from_json(source: str) -> dict[str, Any] | None:
     if not source.lstrip().startswith("{"):
         return None
     try:
-        found = json_steps.decode_as(source.encode(), dict[str, Any])
+        document = json_steps.decode_as(source.encode(), dict[str, Any])
     except (
         Malformed,
         msgspec.DecodeError,
         RecursionError,
     ):  # the parser of job files reports the position
         return None
-    job = found.get("Job", found)
+    job = document.get("Job", document)
     return job if isinstance(job, dict) and "ID" in job else None
 
 

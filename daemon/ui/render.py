@@ -65,22 +65,22 @@ class StaticFile(msgspec.Struct, frozen=True):
 @cache
 def files() -> dict[str, StaticFile]:
     """Return the static files by name."""
-    found = sorted((HERE / "static").iterdir())
+    paths = sorted((HERE / "static").iterdir())
     return {
         path.name: StaticFile(body, _KINDS[path.suffix], hashlib.sha256(body).hexdigest()[:16])
-        for path in found
+        for path in paths
         if path.suffix in _KINDS and (body := path.read_bytes())
     }
 
 
 async def static(ui_request: UiRequest) -> HandlerReply:
     """Return a static file."""
-    found = files().get(ui_request["name"])
-    if found is None:
+    file = files().get(ui_request["name"])
+    if file is None:
         return HandlerReply(status=404)
-    current = ui_request.query.text("v") == found.mark
+    current = ui_request.query.text("v") == file.mark
     headers = {"Cache-Control": _FOR_EVER if current else "no-cache"}
-    return HandlerReply(body=found.body, content_type=found.kind, headers=headers)
+    return HandlerReply(body=file.body, content_type=file.kind, headers=headers)
 
 
 def page(template: str, *, is_shared: bool = False) -> Callable[[Maker], Handler]:
@@ -173,8 +173,8 @@ def _json_chunks(value: object, levels: int) -> Iterator[bytes]:
     if levels and isinstance(value, dict | list | tuple):
         yield b"%c%d" % (b"{" if isinstance(value, dict) else b"[", len(value))
         is_long = len(value) > _LONG_LIST
-        for item in value.items() if isinstance(value, dict) else value:
-            yield from _json_chunks(item, 0 if is_long and not _is_large(item) else levels - 1)
+        for child in value.items() if isinstance(value, dict) else value:
+            yield from _json_chunks(child, 0 if is_long and not _is_large(child) else levels - 1)
     else:
         yield msgspec.json.encode(value) + b","
 
@@ -315,10 +315,10 @@ async def _known(ui_request: UiRequest, context: Found, index: int) -> dict[str,
 
 async def _frozen(ui_request: UiRequest) -> object:
     """Return the active freezes that the user may see, for the banner of each page."""
-    found = await optional(
+    freezes = await optional(
         ui_request, "/v1/freezes", namespace="*", active="true", per_page=_BANNERS
     )
-    return found or ()
+    return freezes or ()
 
 
 def _rendered(template: str, known: Found) -> bytes:

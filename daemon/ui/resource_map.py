@@ -117,23 +117,25 @@ def pool_map(
     `jobs` are those of the map of the node. They keep their colors. Each gets the number of its
     allocations that fit: one must fit on a single host. A task that waits for a host holds nothing.
     """
-    found = {alloc["ID"]: alloc for alloc in placed}
+    alloc_by_id = {alloc["ID"]: alloc for alloc in placed}
     known = list(node["Hosts"] or ())
     place_of = _host_finder([host["Name"] for host in known])
     tasks: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
     elsewhere: Counter[str] = Counter()
-    for item in hosted:
-        if item["AllocationID"] not in found:
+    for hosted_task in hosted:
+        if hosted_task["AllocationID"] not in alloc_by_id:
             continue
-        if (host_index := place_of(item["Host"])) is None:
-            elsewhere[item["Host"]] += 1
+        if (host_index := place_of(hosted_task["Host"])) is None:
+            elsewhere[hosted_task["Host"]] += 1
         else:
-            tasks[host_index].append((item["AllocationID"], item["Task"]))
+            tasks[host_index].append((hosted_task["AllocationID"], hosted_task["Task"]))
     hues = {(job.namespace, job.job_id): job.hue for job in jobs}
     mhz = _core_mhz(node)
     hosts, free = [], []
     for host_index, host in enumerate(known):
-        shares = _shares((_part_of(found[alloc], task) for alloc, task in tasks[host_index]), mhz)
+        shares = _shares(
+            (_part_of(alloc_by_id[alloc], task) for alloc, task in tasks[host_index]), mhz
+        )
         for share in shares:
             share.hue = hues[share.namespace, share.job_id]
         cpu = host["Cores"] * mhz
@@ -151,8 +153,8 @@ def pool_map(
             free.append(left)
     for job in jobs:
         job.fits = sum(_number_that_fit(left, job.largest) for left in free)
-    placed_ids = {item["AllocationID"] for item in hosted}
-    waiting = sum(alloc not in placed_ids for alloc in found)
+    placed_ids = {hosted_task["AllocationID"] for hosted_task in hosted}
+    waiting = sum(alloc not in placed_ids for alloc in alloc_by_id)
     return PoolMap(hosts=hosts, waiting=waiting, elsewhere=dict(sorted(elsewhere.items())))
 
 
@@ -198,11 +200,11 @@ def _shares(placed: Iterable[Mapping[str, Any]], mhz: int) -> list[JobShare]:
 
     With `mhz`, the CPU of each task is rounded up to whole cores, at least one.
     """
-    found: dict[tuple[str, str], JobShare] = {}
-    for item in placed:
-        key = (item["Namespace"], item["JobID"])
-        share = found.setdefault(key, JobShare(job_id=key[1], namespace=key[0]))
-        tasks = item["AllocatedResources"]["Tasks"].values()
+    share_by_job: dict[tuple[str, str], JobShare] = {}
+    for alloc in placed:
+        key = (alloc["Namespace"], alloc["JobID"])
+        share = share_by_job.setdefault(key, JobShare(job_id=key[1], namespace=key[0]))
+        tasks = alloc["AllocatedResources"]["Tasks"].values()
         cpu = sum(_whole_cores(task["Cpu"]["CpuShares"], mhz) for task in tasks)
         memory = sum(task["Memory"]["MemoryMB"] for task in tasks)
         share.allocations += 1
@@ -212,7 +214,8 @@ def _shares(placed: Iterable[Mapping[str, Any]], mhz: int) -> list[JobShare]:
         )
         share.largest = max(share.largest, (cpu, memory))
     return sorted(
-        found.values(), key=lambda pair: (-pair.cpu - pair.memory, pair.namespace, pair.job_id)
+        share_by_job.values(),
+        key=lambda pair: (-pair.cpu - pair.memory, pair.namespace, pair.job_id),
     )
 
 
@@ -259,8 +262,8 @@ def _part(x: float, width: float, share: JobShare, text: str) -> StripPart:
 
 
 def _ports(placed: Iterable[Mapping[str, Any]]) -> Iterable[HeldPort]:
-    for item in placed:
-        for port in item["AllocatedResources"]["Shared"]["Ports"] or ():
+    for alloc in placed:
+        for port in alloc["AllocatedResources"]["Shared"]["Ports"] or ():
             yield HeldPort(
-                port["Value"], port["Label"], item["ID"], item["JobID"], item["Namespace"]
+                port["Value"], port["Label"], alloc["ID"], alloc["JobID"], alloc["Namespace"]
             )

@@ -98,9 +98,9 @@ def _group(
         deployment["JobVersion"],
         sorted(allocations, key=lambda alloc: str(alloc["Name"])),
     )
-    newer = [item for item in known if item["JobVersion"] == version and _counts(item)]
-    canaries = [item for item in newer if _is_canary(item)]
-    alloc = [item for item in newer if not _is_canary(item)]
+    newer = [alloc for alloc in known if alloc["JobVersion"] == version and _counts(alloc)]
+    canaries = [alloc for alloc in newer if _is_canary(alloc)]
+    ordinary = [alloc for alloc in newer if not _is_canary(alloc)]
     older = [
         alloc for alloc in known if alloc["JobVersion"] < version and alloc["ClientStatus"] in _LIVE
     ]
@@ -114,8 +114,8 @@ def _group(
             row
             for row in (
                 _row("Canaries", [_new(canary) for canary in canaries]),
-                _row(f"Version {version}", [*map(_new, alloc), *[_MISSING] * missing]),
-                _row("Older versions", [_old(item) for item in older] if now else []),
+                _row(f"Version {version}", [*map(_new, ordinary), *[_MISSING] * missing]),
+                _row("Older versions", [_old(alloc) for alloc in older] if now else []),
             )
             if row.squares
         ],

@@ -33,12 +33,12 @@ async def sign_in(ui_request: UiRequest) -> HandlerReply:
         await ui_request.sign_in(secret, is_own=by_login)
     except (UnknownToken, Denied, Malformed, NotFound, TooOften) as error:
         is_told = by_login or isinstance(error, Malformed | TooOften)
-        found = {
+        context = {
             "next": target,
             "message": str(error) if is_told else _UNKNOWN,
             "said": _login_fields(ui_request),
         }
-        return await render_page(ui_request, "sign_in.html", found, status_of(error))
+        return await render_page(ui_request, "sign_in.html", context, status_of(error))
     return redirect_to(target)
 
 

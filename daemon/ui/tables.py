@@ -44,11 +44,11 @@ def sort_table(
     """
     column, is_descending = chosen.removeprefix("-"), chosen.startswith("-")
     value = columns.get(column)
-    found = list(rows)
+    unsorted = list(rows)
     if value is None:
-        return SortedTable(found, name)
-    present = [row for row in found if value(row) not in (None, "")]
-    absent = [row for row in found if value(row) in (None, "")]
+        return SortedTable(unsorted, name)
+    present = [row for row in unsorted if value(row) not in (None, "")]
+    absent = [row for row in unsorted if value(row) in (None, "")]
     present.sort(key=lambda row: _comparable(value(row)), reverse=is_descending)
     return SortedTable(present + absent, name, column, is_descending)
 
@@ -74,17 +74,17 @@ def label_cells(page: str) -> str:
     A narrow screen shows each row as a card, in which the labels replace the headers. The templates
     have escaped all values, so no value can look like a tag.
     """
-    pieces, at = list[str](), 0
+    pieces, position = list[str](), 0
     # A search for texts is faster than a pattern, which would hold the interpreter for 20 ms.
-    while (first := page.find(_BEGIN, at)) >= 0 and (last := page.find(_END, first)) >= 0:
-        pieces += [page[at:first], _labelled_table(page[first + len(_BEGIN) : last])]
-        at = last + len(_END)
-    return "".join([*pieces, page[at:]])
+    while (first := page.find(_BEGIN, position)) >= 0 and (last := page.find(_END, first)) >= 0:
+        pieces += [page[position:first], _labelled_table(page[first + len(_BEGIN) : last])]
+        position = last + len(_END)
+    return "".join([*pieces, page[position:]])
 
 
 def _labelled_table(table: str) -> str:
     head = _HEAD.search(table)
-    headers = [_visible_text(item) for item in _HEADER.findall(head[1])] if head else []
+    headers = [_visible_text(header) for header in _HEADER.findall(head[1])] if head else []
     if head is None or len(headers) < _FEWEST:
         return f"{_BEGIN}{table}{_END}"
     body = _ROW.sub(lambda row: _labelled_row(row[0], headers), table[head.end() :])

@@ -63,10 +63,10 @@ async def usage_section(
         raise Malformed(f"range={chosen[:20]!r} is not known: give one of {', '.join(RANGES)}")
     usage_range = RANGES[chosen]
     asked: dict[str, object] = {"from": usage_range.begin, "step": usage_range.step}
-    found = await ui_request.get(f"{path}/history", **asked, namespace=namespace)
+    history = await ui_request.get(f"{path}/history", **asked, namespace=namespace)
     within = namespace if namespace != "default" else ""
     return UsageSection(
-        enabled=found["Enabled"],
+        enabled=history["Enabled"],
         chosen=chosen,
         about=usage_range,
         links=[
@@ -78,10 +78,10 @@ async def usage_section(
             for key, usage_range in RANGES.items()
         ],
         source=formatting.address(f"{here}/usage", range=chosen, namespace=within),
-        parts=await build_in_thread(_parts, found),
-        no_network=found["NoNetwork"],
-        begin=found["From"],
-        end=found["To"],
+        parts=await build_in_thread(_parts, history),
+        no_network=history["NoNetwork"],
+        begin=history["From"],
+        end=history["To"],
     )
 
 

@@ -16,7 +16,7 @@ _CONFLICT = 409
 async def index(ui_request: UiRequest) -> Found:
     """List the variables that the user may list, without their values."""
     query = ui_request.query
-    found = await ui_request.ask(
+    answer = await ui_request.ask(
         "GET",
         "/v1/vars",
         namespace=query.text("namespace") or "*",
@@ -25,8 +25,8 @@ async def index(ui_request: UiRequest) -> Found:
         per_page=ui_request.rows_per_page,
     )
     return {
-        "variables": await ui_request.parsed(found),
-        "next_token": found.next_token,
+        "variables": await ui_request.parsed(answer),
+        "next_token": answer.next_token,
         "blank": BLANK,
     }
 
@@ -35,10 +35,10 @@ async def index(ui_request: UiRequest) -> Found:
 async def variable(ui_request: UiRequest) -> Found:
     """Show a variable with its values in a form."""
     namespace = ui_request.query.text("namespace") or "default"
-    found = await ui_request.get(
+    document = await ui_request.get(
         formatting.address("/v1/var/", ui_request["path"]), namespace=namespace
     )
-    return {"variable": found, "namespace": namespace, "blank": BLANK}
+    return {"variable": document, "namespace": namespace, "blank": BLANK}
 
 
 @form_action(lambda ui_request: _page_of_form(ui_request))

@@ -131,7 +131,7 @@ async def set_servers(request: Request) -> HandlerReply:
 
 
 def _only_own(addresses: list[str], own: str) -> HandlerReply:
-    other_servers = [item for item in addresses if item != own]
+    other_servers = [address for address in addresses if address != own]
     if other_servers:
         raise Refused(
             f"{other_servers[0]!r} is another server: this daemon is the only server of its cluster"

@@ -73,15 +73,15 @@ def list_allocations(request: Request, db: ReadSnapshot) -> HandlerReply:
 def read_allocation(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show an allocation with all its fields."""
     check_id("alloc", request["alloc_id"])
-    found = allocations.find(db, request["alloc_id"])
-    if found is None:
+    alloc = allocations.find(db, request["alloc_id"])
+    if alloc is None:
         raise NotFound("alloc not found", index=db.table_index("allocations"))
-    if not request.sees(found.namespace):
-        raise Refused(f'Unknown allocation "{found.id}"')
-    document = allocation_detail(db, found)
+    if not request.sees(alloc.namespace):
+        raise Refused(f'Unknown allocation "{alloc.id}"')
+    document = allocation_detail(db, alloc)
     if request.query.own_flag("retry"):  # Steward's own field, which Nomad's clients do not request
-        document = msgspec.structs.replace(document, retry=explain.next_retry(db, found))
-    return reply.read_reply(document, found.modify_index)
+        document = msgspec.structs.replace(document, retry=explain.next_retry(db, alloc))
+    return reply.read_reply(document, alloc.modify_index)
 
 
 def allocation_detail(db: ReadSnapshot, allocation: Allocation) -> allocation_views.AllocationView:
@@ -97,9 +97,9 @@ def allocation_detail(db: ReadSnapshot, allocation: Allocation) -> allocation_vi
 def services(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the registered services of an allocation."""
     check_id("alloc", request["alloc_id"])
-    found = allocations.find(db, request["alloc_id"])
-    if found is not None:
-        request.require(found.namespace)
+    alloc = allocations.find(db, request["alloc_id"])
+    if alloc is not None:
+        request.require(alloc.namespace)
     registered = services_of.of_allocation(db, request["alloc_id"])
     return reply.read_reply(registered, max(db.table_index("services"), 1))
 
@@ -107,22 +107,22 @@ def services(request: Request, db: ReadSnapshot) -> HandlerReply:
 def checks(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show the latest results of an allocation's service checks."""
     check_id("alloc", request["alloc_id"])
-    found = allocations.find(db, request["alloc_id"])
-    if found is None:
+    alloc = allocations.find(db, request["alloc_id"])
+    if alloc is None:
         raise NotFound("alloc not found", index=db.table_index("allocations"))
-    request.require(found.namespace)
-    results = {check.id: check for check in request.parts.tasks.checks(found.id)}
+    request.require(alloc.namespace)
+    results = {check.id: check for check in request.parts.tasks.checks(alloc.id)}
     return HandlerReply(body=results or b"null")
 
 
 def error(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show the latest error of an allocation: exit code, signal, and its last error lines."""
     check_id("alloc", request["alloc_id"])
-    found = allocations.find(db, request["alloc_id"])
-    if found is None:
+    alloc = allocations.find(db, request["alloc_id"])
+    if alloc is None:
         raise NotFound("alloc not found", index=db.table_index("allocations"))
-    request.require(found.namespace)
-    return reply.read_reply(LastError(error=failures.of_allocation(db, found)), found.modify_index)
+    request.require(alloc.namespace)
+    return reply.read_reply(LastError(error=failures.of_allocation(db, alloc)), alloc.modify_index)
 
 
 async def stop_alloc(request: Request) -> HandlerReply:
@@ -131,9 +131,9 @@ async def stop_alloc(request: Request) -> HandlerReply:
     no_shutdown_delay = request.query.flag("no_shutdown_delay")
     reschedule = request.query.flag("reschedule")
     check_id("alloc", request["alloc_id"])
-    found = parts.store.read(lambda db: allocations.find(db, request["alloc_id"]))
-    if found is not None:
-        request.require(found.namespace)
+    alloc = parts.store.read(lambda db: allocations.find(db, request["alloc_id"]))
+    if alloc is not None:
+        request.require(alloc.namespace)
     done = await stop_allocation(
         parts.store,
         request["alloc_id"],

@@ -26,9 +26,9 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     query = request.query
     before = _whole(query, "next_token", _NEWEST - 1) + 1
     most = min(_whole(query, "per_page", _PAGE), audit.MOST)
-    found = audit.page(db, _filters(query), before, most + 1)
-    more = str(found[most].number) if len(found) > most else ""
-    entries = [msgspec.to_builtins(entry) for entry in found[:most]]
+    rows = audit.page(db, _filters(query), before, most + 1)
+    more = str(rows[most].number) if len(rows) > most else ""
+    entries = [msgspec.to_builtins(entry) for entry in rows[:most]]
     return reply.read_reply(entries, db.table_index("audit"), next_token=more)
 
 

@@ -93,8 +93,8 @@ async def usages(request: Request) -> HandlerReply:
 
 async def checks(request: Request) -> HandlerReply:
     """Show the latest results of an allocation's service checks."""
-    found = {check.id: check for check in request.parts.tasks.checks(await _known(request))}
-    return HandlerReply(body=found or b"null")
+    checks_by_id = {check.id: check for check in request.parts.tasks.checks(await _known(request))}
+    return HandlerReply(body=checks_by_id or b"null")
 
 
 async def gc_allocation(request: Request) -> HandlerReply:

@@ -36,29 +36,29 @@ async def show(request: Request) -> HandlerReply:
         with suppress(NotFound, Refused, OSError):  # the task may end in the meantime
             usage = (await parts.tasks.usage(alloc_id)).tasks.get(task)
             pids = [int(pid) for pid in usage.pids] if usage else []
-            found = await trio.to_thread.run_sync(_read_reports, pids, driver)
-            if found:
-                pid, findings = found
+            result = await trio.to_thread.run_sync(_read_reports, pids, driver)
+            if result:
+                pid, findings = result
                 processes.append(_process(driver, pid, findings, alloc_id, task))
     guard = Finding("task_egress", *parts.tasks.egress())
     git = Finding("git", *parts.tasks.git_isolation())
-    node = [_rule(item) for item in (*_of_node(parts.config, has_users=has_users), guard, git)]
+    node = [_rule(rule) for rule in (*_of_node(parts.config, has_users=has_users), guard, git)]
     return HandlerReply(body=ConfinementShown(processes=processes, node=node))
 
 
 def _examples(db: ReadSnapshot, node_id: str) -> list[tuple[str, str, str]]:
     """Return driver, allocation and task of the running tasks here, newest first."""
-    found = []
+    examples = []
     for alloc in allocations.newest_running(db, node_id, _MOST):
         job = jobs.version(db, alloc.namespace, alloc.job_id, alloc.job_version)
         groups = job.task_groups or [] if job else []
         tasks = [
             task for group in groups if group.name == alloc.task_group for task in group.tasks or []
         ]
-        found += [
+        examples += [
             (task.driver, alloc.id, task.name) for task in tasks if is_listed(task.driver, _DRIVERS)
         ]
-    return found
+    return examples
 
 
 def _read_reports(pids: list[int], driver: str) -> tuple[int, list[Finding]] | None:

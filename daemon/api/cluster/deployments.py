@@ -81,20 +81,20 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
 def read(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a deployment."""
     check_id("deployment", request["deployment_id"])
-    found = deployments.find(db, request["deployment_id"])
-    if found is None:
+    deployment = deployments.find(db, request["deployment_id"])
+    if deployment is None:
         raise NotFound("deployment not found", index=db.table_index("deployments"))
-    request.require(found.namespace)
-    return reply.read_reply(found, found.modify_index)
+    request.require(deployment.namespace)
+    return reply.read_reply(deployment, deployment.modify_index)
 
 
 def placed(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the allocations of a deployment, newest first."""
     check_id("deployment", request["deployment_id"])
     allocs = allocations.readable_of_deployment(db, request["deployment_id"])
-    found = [alloc for alloc in allocs if request.sees(alloc.namespace)]
-    highest = max((alloc.modify_index for alloc in found), default=db.table_index("allocations"))
-    return reply.read_reply(list_items(db, found, request.query), highest)
+    visible = [alloc for alloc in allocs if request.sees(alloc.namespace)]
+    highest = max((alloc.modify_index for alloc in visible), default=db.table_index("allocations"))
+    return reply.read_reply(list_items(db, visible, request.query), highest)
 
 
 async def promote(request: Request) -> HandlerReply:
@@ -171,9 +171,9 @@ def _named(request: Request, body_id: str) -> str:
 def _check(request: Request, deployment_id: str) -> None:
     """Raise `Denied` unless the caller has the capability in the deployment's namespace."""
     check_id("deployment", deployment_id)
-    found = request.parts.store.read(lambda db: deployments.find(db, deployment_id))
-    if found is not None:
-        request.require(found.namespace)
+    deployment = request.parts.store.read(lambda db: deployments.find(db, deployment_id))
+    if deployment is not None:
+        request.require(deployment.namespace)
 
 
 def _reply(done: DeploymentChange) -> HandlerReply:

@@ -131,14 +131,14 @@ def read(request: Request, db: ReadSnapshot) -> HandlerReply:
         check_id("eval", request["eval_id"])
     except Refused as error:
         raise Refused(f"failed to lookup eval: {error}") from None
-    found = evaluations.wire_document(db, request["eval_id"])
-    if found is None:
+    stored = evaluations.wire_document(db, request["eval_id"])
+    if stored is None:
         raise NotFound("eval not found", index=db.table_index("evaluations"))
-    if not request.sees(_namespace(found[0])):
+    if not request.sees(_namespace(stored[0])):
         raise Refused(f'Unknown evaluation "{request["eval_id"]}"')
     if request.query.flag("related"):
-        return reply.read_reply(_with_related(db, found[0]), found[1])
-    return reply.read_reply(*found)
+        return reply.read_reply(_with_related(db, stored[0]), stored[1])
+    return reply.read_reply(*stored)
 
 
 # Fields of the stub of a related evaluation, and the fields that link evaluations.
@@ -165,8 +165,8 @@ def _with_related(db: ReadSnapshot, document: bytes) -> dict[str, object]:
             if not eval_id or eval_id in known:
                 continue
             known.add(eval_id)
-            if found := evaluations.wire_document(db, str(eval_id)):
-                waiting.append(msgspec.json.decode(found[0]))
+            if stored := evaluations.wire_document(db, str(eval_id)):
+                waiting.append(msgspec.json.decode(stored[0]))
                 last = waiting[-1]
                 related.append({key: last[key] for key in last.keys() & _OF_STUB})
     return {**evaluation, "RelatedEvals": related} if related else evaluation
@@ -175,9 +175,9 @@ def _with_related(db: ReadSnapshot, document: bytes) -> dict[str, object]:
 def placed(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the allocations that an evaluation placed."""
     allocs = allocations.of_evaluation(db, request["eval_id"])
-    found = [alloc for alloc in allocs if request.sees(alloc.namespace)]
-    highest = max((alloc.modify_index for alloc in found), default=db.table_index("allocations"))
-    return reply.read_reply(list_items(db, found, request.query), highest)
+    visible = [alloc for alloc in allocs if request.sees(alloc.namespace)]
+    highest = max((alloc.modify_index for alloc in visible), default=db.table_index("allocations"))
+    return reply.read_reply(list_items(db, visible, request.query), highest)
 
 
 async def remove(request: Request) -> HandlerReply:

@@ -138,12 +138,12 @@ async def _frames(
         with store.watch(events.TOPIC) as change:
             # a reader that lags behind must not block the event loop
             await trio.lowlevel.checkpoint()
-            found = await feed.after(store, number)
-            if found:
-                if found[0].event.number != number + 1:
+            new_events = await feed.after(store, number)
+            if new_events:
+                if new_events[0].event.number != number + 1:
                     yield _gap(index, store.read(events.collected))
-                number, index = found[-1].event.number, found[-1].event.index + 1
-                if lines := await _lines(found, selection, reader):
+                number, index = new_events[-1].event.number, new_events[-1].event.index + 1
+                if lines := await _lines(new_events, selection, reader):
                     yield b"".join(lines)
                     sent = trio.current_time()
             else:

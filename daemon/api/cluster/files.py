@@ -88,10 +88,10 @@ async def list_dir(request: Request) -> HandlerReply:
     """List a directory of an allocation."""
     files, path = await _files(request), request.query.text("path")
     with _shown(files, "open", path):
-        found = await files.entries(path)
-    if len(found) <= FEW_ENTRIES:
-        return HandlerReply(body=_listed(found))
-    return HandlerReply(body=await garbage.in_thread(partial(_listed, found)))
+        entries = await files.entries(path)
+    if len(entries) <= FEW_ENTRIES:
+        return HandlerReply(body=_listed(entries))
+    return HandlerReply(body=await garbage.in_thread(partial(_listed, entries)))
 
 
 def _listed(found: list[FileMetadata]) -> bytes:

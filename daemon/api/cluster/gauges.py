@@ -66,28 +66,28 @@ class GaugeValue(msgspec.Struct, frozen=True):
 
 async def gauges(parts: AppContext) -> list[GaugeValue]:
     """Return all metrics, without values that need a corrupt page or an unreadable row."""
-    found, now = list[GaugeValue](), parts.clock.now()
+    values, now = list[GaugeValue](), parts.clock.now()
     for read in (_of_store, _job_states, _of_tasks):
         try:
-            found += await read(parts, now)
+            values += await read(parts, now)
         except (StorageDamaged, StorageUnreadable) as error:
             _log.warning("metrics: some values are missing: %s", error)
-    found += _of_host(parts.tasks.host_usage(), parts.tasks.node_id)
-    found.append(GaugeValue("steward.store.damaged", float(bool(parts.store.damage))))
-    found += await _unreadable(parts)
+    values += _of_host(parts.tasks.host_usage(), parts.tasks.node_id)
+    values.append(GaugeValue("steward.store.damaged", float(bool(parts.store.damage))))
+    values += await _unreadable(parts)
     since = parts.logs.launcher.silent_since
     silent = 0.0 if since is None else (parts.clock.now() - since) / SECOND
-    found.append(GaugeValue("steward.launcher.silent_seconds", silent))
-    found += _of_daemon()
+    values.append(GaugeValue("steward.launcher.silent_seconds", silent))
+    values += _of_daemon()
     faults = Counter(fault.kind for fault in parts.fences.faults())
-    found += [
+    values += [
         GaugeValue("steward.faults", number, {"kind": kind}) for kind, number in faults.items()
     ]
-    found += [
+    values += [
         GaugeValue("steward.cloud_token.age_seconds", age, {"mount": mount})
         for mount, age in parts.door.token_ages().items()
     ]
-    return found
+    return values
 
 
 async def _unreadable(parts: AppContext) -> list[GaugeValue]:
@@ -110,14 +110,14 @@ async def _of_tasks(parts: AppContext, now: int) -> list[GaugeValue]:
     """Return the usage of the tasks that run, and the number of tasks in each state."""
     host = parts.config.node_name
     desired, members = parts.store.read(lambda db: (_wanted(db), nodes.list_readable(db)))
-    found, at_work = [*_tasks(members, desired, host)], []
-    for item in desired:
-        if item.client_status != ClientStatus.RUNNING:
+    values, at_work = [*_tasks(members, desired, host)], []
+    for alloc in desired:
+        if alloc.client_status != ClientStatus.RUNNING:
             continue
-        if usage := await _usage(parts, item):
-            found += _of_allocation(item, usage, host)
-            at_work.append(item)
-    return found + await parts.store.read_long(lambda db: _histories(db, at_work, host, now))
+        if usage := await _usage(parts, alloc):
+            values += _of_allocation(alloc, usage, host)
+            at_work.append(alloc)
+    return values + await parts.store.read_long(lambda db: _histories(db, at_work, host, now))
 
 
 def _wanted(db: ReadSnapshot) -> list[Allocation]:
@@ -222,9 +222,11 @@ def _stored(db: ReadSnapshot, now: int, host: str) -> list[GaugeValue]:
 def _counted(db: ReadSnapshot, members: list[Node]) -> dict[str, Counter[str]]:
     """Return the number of allocations by node and status; unknown nodes count as this host."""
     counted = metrics.allocations(db)
-    found = {member.id: counted.pop(member.id, Counter()) for member in members if member.engine}
+    of_clusters = {
+        member.id: counted.pop(member.id, Counter()) for member in members if member.engine
+    }
     here = sum(counted.values(), Counter[str]())
-    return {member.id: found.get(member.id, here) for member in members}
+    return {member.id: of_clusters.get(member.id, here) for member in members}
 
 
 def _jobs(db: ReadSnapshot) -> Iterator[GaugeValue]:
@@ -258,8 +260,8 @@ async def _job_states(parts: AppContext, now: int) -> list[GaugeValue]:
 
 def _judged(db: ReadSnapshot, now: int) -> _Counted:
     began = time.thread_time_ns()
-    found = [*_states(db, now)]
-    return _Counted(now, now + _SHARE * (time.thread_time_ns() - began), found)
+    states = [*_states(db, now)]
+    return _Counted(now, now + _SHARE * (time.thread_time_ns() - began), states)
 
 
 def _states(db: ReadSnapshot, now: int) -> Iterator[GaugeValue]:
@@ -286,10 +288,10 @@ def _summary(parent: str, counts: JobCounts) -> Iterator[GaugeValue]:
 
 
 def _evaluations(unfinished: list[metrics.UnfinishedEvaluations]) -> Iterator[GaugeValue]:
-    blocked = [item for item in unfinished if item.status == "blocked"]
-    pending = [item for item in unfinished if item.status == "pending"]
+    blocked = [evaluation for evaluation in unfinished if evaluation.status == "blocked"]
+    pending = [evaluation for evaluation in unfinished if evaluation.status == "pending"]
     ready = [probe for probe in pending if not probe.waits]
-    escaped = [item for item in blocked if item.escaped]
+    escaped = [evaluation for evaluation in blocked if evaluation.escaped]
     yield GaugeValue("nomad.nomad.blocked_evals.total_blocked", _total_number(blocked))
     yield GaugeValue("nomad.nomad.blocked_evals.total_escaped", _total_number(escaped))
     yield GaugeValue("nomad.nomad.blocked_evals.total_quota_limit", 0)
@@ -302,13 +304,13 @@ def _evaluations(unfinished: list[metrics.UnfinishedEvaluations]) -> Iterator[Ga
             f"nomad.nomad.broker.{name}", 0
         )  # evaluations go directly to the single worker
     for kind in _TYPES:
-        of_kind = [item for item in ready if item.type == kind]
+        of_kind = [evaluation for evaluation in ready if evaluation.type == kind]
         yield GaugeValue(f"nomad.nomad.broker.{kind}_ready", _total_number(of_kind))
         yield GaugeValue(f"nomad.nomad.broker.{kind}_unacked", 0)
 
 
 def _total_number(counts: list[metrics.UnfinishedEvaluations]) -> int:
-    return sum(item.number for item in counts)
+    return sum(count.number for count in counts)
 
 
 def _labels_of(node: Node, host: str) -> dict[str, str]:
@@ -349,7 +351,7 @@ def _node(
 
 
 def _of_allocation(alloc: Allocation, usage: AllocationUsage, host: str) -> list[GaugeValue]:
-    found = []
+    task_values = []
     for name, task in usage.tasks.items():
         labels = {**_labels(alloc, host), "task": name}
         state = (alloc.client.task_states or {}).get(name)
@@ -360,11 +362,11 @@ def _of_allocation(alloc: Allocation, usage: AllocationUsage, host: str) -> list
             "cpu.allocated": alloc.placement.resources.tasks[name].cpu.cpu_shares,
             "memory.allocated": alloc.placement.resources.tasks[name].memory.memory_mb * _MEGABYTE,
         }
-        found += [
+        task_values += [
             GaugeValue(f"nomad.client.allocs.{gauge_name}", value, labels)
             for gauge_name, value in values.items()
         ]
-    return found
+    return task_values
 
 
 def _labels(alloc: Allocation, host: str) -> dict[str, str]:

@@ -64,8 +64,8 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 def read(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a volume."""
-    found = _find(request, db)
-    return reply.read_reply(_shown(found), found.modify_index)
+    volume = _find(request, db)
+    return reply.read_reply(_shown(volume), volume.modify_index)
 
 
 async def create(request: Request) -> HandlerReply:
@@ -132,20 +132,20 @@ async def delete(request: Request) -> HandlerReply:
     `deleting`. With `force`, only the directory stays.
     """
     force, parts = request.query.flag("force"), request.parts
-    found = parts.store.read(lambda db: _find(request, db, "host-volume-delete"))
-    index_ = await rules.retire(parts.store, found.id, parts.ids, now=parts.clock.now())
-    if found.plugin_id != MKDIR:
+    volume = parts.store.read(lambda db: _find(request, db, "host-volume-delete"))
+    index_ = await rules.retire(parts.store, volume.id, parts.ids, now=parts.clock.now())
+    if volume.plugin_id != MKDIR:
         return HandlerReply(body={}, index=index_)
     try:
-        await parts.tasks.remove_volume(found.id)
+        await parts.tasks.remove_volume(volume.id)
     except OSError as error:
         if not force:
             raise Refused(
-                f"the directory of volume {found.id} cannot be deleted: {error}. The volume stays "
+                f"the directory of volume {volume.id} cannot be deleted: {error}. The volume stays "
                 f"in the state {DELETING}: delete it again, or with force=true without its directory"
             ) from error
-        _log.warning("cannot delete the directory of volume %s: %s", found.id, error)
-    return HandlerReply(body={}, index=await rules.forget(parts.store, found.id))
+        _log.warning("cannot delete the directory of volume %s: %s", volume.id, error)
+    return HandlerReply(body={}, index=await rules.forget(parts.store, volume.id))
 
 
 async def _requested_volume(request: Request, capability: str) -> DynamicVolume:
@@ -193,10 +193,10 @@ def _find(
 ) -> DynamicVolume:
     """Return the volume in the path. Raises `Denied` or `NotFound`."""
     _require(request, request.namespace, capability)
-    found = host_volumes.find(db, request["volume_id"])
-    if found is None or found.namespace != request.namespace:
+    volume = host_volumes.find(db, request["volume_id"])
+    if volume is None or volume.namespace != request.namespace:
         raise NotFound("volume not found", index=_index(db))
-    return found
+    return volume
 
 
 def _shown(volume: DynamicVolume) -> dict[str, object]:

@@ -67,9 +67,9 @@ class NewestMatches:
         left = _MOST_TEXT
         for index, line in reversed(self._matches):
             around = {
-                item.at: item
-                for item in self._searched[index].search.near(self._opened[index].stream, line)
-                if item.at not in context_by_log[index]
+                near_line.at: near_line
+                for near_line in self._searched[index].search.near(self._opened[index].stream, line)
+                if near_line.at not in context_by_log[index]
             }
             left -= _size(line, *around.values())
             if left < 0 and any(by_log):

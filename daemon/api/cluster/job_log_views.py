@@ -300,7 +300,7 @@ def _newest(db: ReadSnapshot, request: Request) -> _Newest:
     key, task_name = (request.namespace, request["job_id"]), request.query.text("task")
     page = allocations.job_page(db, *key, PageRequest(namespace="*", reverse=True))
     versions: dict[int, dict[str, dict[str, LogConfig]]] = {}
-    found: list[tuple[Allocation, dict[str, LogConfig]]] = []
+    newest: list[tuple[Allocation, dict[str, LogConfig]]] = []
     known: dict[str, None] = {}  # task names, in order, without duplicates
     for alloc in islice(page, _MOST_ALLOCATIONS):
         if alloc.job_version not in versions:
@@ -308,37 +308,37 @@ def _newest(db: ReadSnapshot, request: Request) -> _Newest:
             groups = (job.task_groups if job else None) or ()
             versions[alloc.job_version] = {group.name: log_configs(group) for group in groups}
         tasks = versions[alloc.job_version].get(alloc.task_group, {})
-        found.append((alloc, tasks))
+        newest.append((alloc, tasks))
         known |= dict.fromkeys(tasks)
     if task_name and task_name not in known:
         job = jobs.current(db, *key)
         for group in (job.task_groups if job else None) or ():
             known |= dict.fromkeys(log_configs(group))
     total = sum(allocations.numbers(db, *key).values())
-    return _Newest(allocations.highest_index(db, *key), total, found, list(known))
+    return _Newest(allocations.highest_index(db, *key), total, newest, list(known))
 
 
 async def _opened(request: Request, selection: _Selection) -> list[OpenedStream]:
-    found = []
+    logs = []
     for stream in selection.streams:
         log = stream.source.log(stream.task, stream.kind)
-        found.append(await open_dated(request, log, stream.name, stream.ends))
+        logs.append(await open_dated(request, log, stream.name, stream.ends))
         await trio.lowlevel.checkpoint()
-    return found
+    return logs
 
 
 def _positions(request: Request, name: str) -> dict[str, int]:
     """Return the positions in a cursor; empty without a cursor. Raises `Malformed`."""
     text = request.query.text(name)
-    found: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for part in text.split(",") if text else ():
         match = _POSITION.fullmatch(part)
         if match is None:
             raise Malformed(f"{name} = {text[:40]!r} is not a cursor: use one from a response")
-        if match[1] in found:
+        if match[1] in positions:
             raise Malformed(f"{name} has {match[1]} twice: use a cursor from a response")
-        found[match[1]] = int(match[2])
-    return found
+        positions[match[1]] = int(match[2])
+    return positions
 
 
 def _begins(streams: Iterable[OpenedStream], known: dict[str, int]) -> list[int]:

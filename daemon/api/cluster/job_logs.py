@@ -221,11 +221,11 @@ class MergedLogs:
                     self.omitted += len(newest.found)
                     self._seen |= newest.ids
                     break
-            found = []
+            tails = []
             for key, log in logs[:_MOST_STREAMS]:
                 if (tail := await self._tail(allocation, key, log)) is not None:
-                    found.append((key, tail))
-            opened += reversed(found)
+                    tails.append((key, tail))
+            opened += reversed(tails)
         self.omitted += newest.omitted if is_first else 0
         self._open.update(reversed(opened))
 
@@ -243,18 +243,18 @@ class MergedLogs:
         if self._wanted.previous:
             new = (alloc for alloc in new if not alloc.desired.next_allocation)
         versions: dict[int, dict[str, dict[str, LogConfig]]] = {}
-        found: deque[tuple[Allocation, dict[str, LogConfig]]] = deque()
+        newest: deque[tuple[Allocation, dict[str, LogConfig]]] = deque()
         for alloc in islice(new, _MOST_ALLOCATIONS):
             if alloc.job_version not in versions:
                 job = jobs.version(db, *self._job, alloc.job_version)
                 groups = (job.task_groups if job else None) or ()
                 versions[alloc.job_version] = {group.name: log_configs(group) for group in groups}
-            found.append((alloc, versions[alloc.job_version].get(alloc.task_group, {})))
-        is_full = len(found) == _MOST_ALLOCATIONS
+            newest.append((alloc, versions[alloc.job_version].get(alloc.task_group, {})))
+        is_full = len(newest) == _MOST_ALLOCATIONS
         return _Newest(
-            found=found,
-            ids={alloc.id for alloc, _ in found},
-            begin=(found[-1][0].create_index, found[-1][0].id) if is_full else self._from,
+            found=newest,
+            ids={alloc.id for alloc, _ in newest},
+            begin=(newest[-1][0].create_index, newest[-1][0].id) if is_full else self._from,
             omitted=sum(1 for _ in new) if is_full else 0,
         )
 
@@ -280,10 +280,10 @@ class MergedLogs:
         section = None
         if selection.previous:
             before = partial(attempt_before, allocation=allocation, task=task, kind=kind)
-            found = await self._store.read_any(before)
-            if found is None:
+            earlier = await self._store.read_any(before)
+            if earlier is None:
                 return None
-            log, section = log.of(found.alloc_id), found.stretch
+            log, section = log.of(earlier.alloc_id), earlier.stretch
         ends = await self._store.read_any(
             partial(attempt_ends, alloc_id=log.place[0], task=task, kind=kind)
         )

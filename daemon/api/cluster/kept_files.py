@@ -47,7 +47,7 @@ async def read(request: Request) -> HandlerReply:
     task, path = request.query.text("task"), request.query.text("path")
     if not path:
         raise Malformed("path is missing: give the path of a kept file, as the list shows it")
-    found, content = await request.parts.store.read_any(
+    kept, content = await request.parts.store.read_any(
         lambda db: _content(request, db, task=task, path=path)
     )
     try:
@@ -60,9 +60,7 @@ async def read(request: Request) -> HandlerReply:
         "Content-Security-Policy": "default-src 'none'; sandbox",
         "X-Content-Type-Options": "nosniff",
     }
-    return HandlerReply(
-        stream=_read_chunks(file, found.size), content_type=_BINARY, headers=headers
-    )
+    return HandlerReply(stream=_read_chunks(file, kept.size), content_type=_BINARY, headers=headers)
 
 
 def _content(request: Request, db: ReadSnapshot, *, task: str, path: str) -> tuple[KeptFile, str]:
@@ -74,16 +72,16 @@ def _content(request: Request, db: ReadSnapshot, *, task: str, path: str) -> tup
         if len(tasks) > 1:
             raise Malformed(f"task is missing: {', '.join(tasks)} each have a kept file {path!r}")
         task = next(iter(tasks), "")
-    found = kept_files.find(db, allocation.id, task, path)
-    if found is None:
+    kept = kept_files.find(db, allocation.id, task, path)
+    if kept is None:
         subject = f"task {task!r} of allocation" if task else "allocation"
         raise NotFound(f"{subject} {allocation.id!r} has no kept file {path!r}")
     config = request.parts.config
     files = PayloadFiles(request.parts.store, str(config.payloads_dir), PayloadLimits.of(config))
-    content = files.content(db, allocation.namespace, found.digest)
+    content = files.content(db, allocation.namespace, kept.digest)
     if content is None:
         raise NotFound(_lost(path))
-    return found, content
+    return kept, content
 
 
 def _lost(path: str) -> str:

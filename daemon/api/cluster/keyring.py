@@ -50,8 +50,10 @@ async def rotate(request: Request) -> HandlerReply:
     if signs_from > 0 and "full" in request.query:
         raise Refused("keyring cannot be prepublished and full rotated at the same time")
     key = await request.parts.issuer.rotate(signs_from=signs_from)
-    at = request.parts.store.read(lambda db: db.table_index("signing_keys"))
-    return HandlerReply(body=RotateResponse(key=_meta(request, key), index=at), index=at)
+    new_index = request.parts.store.read(lambda db: db.table_index("signing_keys"))
+    return HandlerReply(
+        body=RotateResponse(key=_meta(request, key), index=new_index), index=new_index
+    )
 
 
 def _publish_time(text: str) -> int:
@@ -62,18 +64,18 @@ def _publish_time(text: str) -> int:
         raise Refused(
             f"invalid publish_time: strconv.ParseInt: parsing {quote(text)}: invalid syntax"
         )
-    if (found := parse_integer(text)) not in _INT64:
+    if (time := parse_integer(text)) not in _INT64:
         raise Refused(
             f"invalid publish_time: strconv.ParseInt: parsing {quote(text)}: value out of range"
         )
-    return found
+    return time
 
 
 async def remove(request: Request) -> HandlerReply:
     """Delete a key; `force` deletes it even if its signatures may still be valid."""
     await request.parts.issuer.remove(request["key_id"], force=request.query.flag("force"))
-    at = request.parts.store.read(lambda db: db.table_index("signing_keys"))
-    return HandlerReply(body={"Index": at}, index=at)
+    new_index = request.parts.store.read(lambda db: db.table_index("signing_keys"))
+    return HandlerReply(body={"Index": new_index}, index=new_index)
 
 
 def unknown(request: Request, db: ReadSnapshot) -> HandlerReply:

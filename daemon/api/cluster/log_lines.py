@@ -152,8 +152,8 @@ class Tail:
         if self._contains not in line:
             return
         at_the_latest = self._dates.at(self._line_ends)
-        found = stamp(line)
-        time = at_the_latest if found is None else min(found, at_the_latest)
+        stamped = stamp(line)
+        time = at_the_latest if stamped is None else min(stamped, at_the_latest)
         self._latest = max(self._latest, time)  # lines of a log stay in their order
         if self._latest >= self._since:
             self.queue.append(MergedLogLine(self._latest, line))

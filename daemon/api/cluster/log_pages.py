@@ -101,17 +101,17 @@ class Search:
 
     def _matching(self, data: bytes, begin: int, end: int) -> list[LogLine]:
         """Return the last matching lines; an extra line shows that more lines match."""
-        found: list[LogLine] = []
+        matching: list[LogLine] = []
         lowered, stop = data.lower(), len(data)
-        while len(found) <= self._most and (hit := lowered.rfind(self._wanted, 0, stop)) >= 0:
+        while len(matching) <= self._most and (hit := lowered.rfind(self._wanted, 0, stop)) >= 0:
             start, newline = data.rfind(b"\n", 0, hit) + 1, data.find(b"\n", hit)
             behind = newline + 1 if newline >= 0 else len(data)
             if hit + len(self._wanted) > behind:  # the match spans two lines
                 stop = behind
                 continue
-            found += _split(data[start:behind], begin + start, end)
+            matching += _split(data[start:behind], begin + start, end)
             stop = start
-        return found[::-1]
+        return matching[::-1]
 
     @property
     def searched(self) -> int:
@@ -130,7 +130,7 @@ class Search:
 
     def lines(self, stream: Stream) -> list[LogLine]:
         """Return the matches with their context lines."""
-        context = (item for line in self._found for item in self.near(stream, line))
+        context = (near_line for line in self._found for near_line in self.near(stream, line))
         return with_gaps(self._found, context)
 
     def near(self, stream: Stream, line: LogLine) -> list[LogLine]:
@@ -156,9 +156,9 @@ def with_gaps(matches: Iterable[LogLine], context: Iterable[LogLine]) -> list[Lo
 def _gaps(lines: dict[int, LogLine]) -> Iterator[LogLine]:
     """Yield lines by position, with a mark where others are left out."""
     reached: int | None = None
-    for at in sorted(lines):
-        line = lines[at]
-        yield line if reached in (None, at) else msgspec.structs.replace(line, gap=True)
+    for position in sorted(lines):
+        line = lines[position]
+        yield line if reached in (None, position) else msgspec.structs.replace(line, gap=True)
         reached = line.end
 
 
@@ -199,16 +199,16 @@ def _read(stream: Stream, begin: int, stop: int) -> bytes:
 
 def _split(data: bytes, begin: int, end: int) -> Iterator[LogLine]:
     """Yield the lines in bytes that begin with a line; `end` is the end of the log."""
-    at = 0
-    while at < len(data):
-        found = data.find(b"\n", at)
-        stop = len(data) if found < 0 else found
-        after = stop if found < 0 else found + 1
+    position = 0
+    while position < len(data):
+        newline = data.find(b"\n", position)
+        stop = len(data) if newline < 0 else newline
+        after = stop if newline < 0 else newline + 1
         yield LogLine(
-            at=begin + at,
+            at=begin + position,
             end=begin + after,
-            text=data[at : min(stop, at + _LONGEST)].decode(errors="replace"),
-            unfinished=found < 0 and begin + after >= end,
-            cut=stop - at > _LONGEST,
+            text=data[position : min(stop, position + _LONGEST)].decode(errors="replace"),
+            unfinished=newline < 0 and begin + after >= end,
+            cut=stop - position > _LONGEST,
         )
-        at = after
+        position = after

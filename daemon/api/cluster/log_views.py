@@ -66,9 +66,9 @@ async def lines(request: Request) -> HandlerReply:
         return HandlerReply(
             stream=while_authorized(request, pieces), is_endless=True, content_type=JSON
         )
-    found = await trio.to_thread.run_sync(_page, request, opened, most)
+    page = await trio.to_thread.run_sync(_page, request, opened, most)
     ended = has_ended(request.parts.store, source.alloc_id, task)
-    return HandlerReply(body=msgspec.structs.replace(found, ended=ended))
+    return HandlerReply(body=msgspec.structs.replace(page, ended=ended))
 
 
 async def search(request: Request) -> HandlerReply:
@@ -82,7 +82,7 @@ async def search(request: Request) -> HandlerReply:
     source, task, kinds = await _requested_logs(request)
     opened = await _open(request, source, task, kinds)
     begins = _cursor(request, "before", opened)
-    found: list[list[LogLine]] = []
+    lines_by_log: list[list[LogLine]] = []
     reached: list[int | None] = []
     searched = 0
     for log, begin in zip(opened, begins, strict=True):
@@ -91,12 +91,12 @@ async def search(request: Request) -> HandlerReply:
         while position is not None and not matches.is_full:
             position = await trio.to_thread.run_sync(matches.step, log.stream, position)
         log_lines = await trio.to_thread.run_sync(matches.lines, log.stream)
-        found.append(dated(log, log_lines))
+        lines_by_log.append(dated(log, log_lines))
         reached.append(position)
         searched += matches.searched
     return HandlerReply(
         body=LogLines(
-            lines=list(merged(found)),
+            lines=list(merged(lines_by_log)),
             before="" if not any(reached) else _text(number or 0 for number in reached),
             searched=searched,
         )
@@ -213,14 +213,14 @@ def _position_after(lines: list[LogLine], position: int) -> int:
 
 def dated(stream: OpenedStream, lines: list[LogLine]) -> list[LogLine]:
     """Return lines with their stream and their times, which never decrease."""
-    found, latest = [], 0
+    dated_lines, latest = [], 0
     for line in lines:
         latest_possible = stream.dates.at(line.end)
         written = stamp(line.text[:64].encode())
         time = latest_possible if written is None else min(written, latest_possible)
         latest = max(latest, time)
-        found.append(msgspec.structs.replace(line, stream=stream.kind, time=latest))
-    return found
+        dated_lines.append(msgspec.structs.replace(line, stream=stream.kind, time=latest))
+    return dated_lines
 
 
 def merged(streams: list[list[LogLine]]) -> Iterable[LogLine]:

@@ -98,15 +98,15 @@ class MaskedStream(Stream):
         self, pieces: list[LogSegment], begin: int, position: int, most: int
     ) -> tuple[int, bytes]:
         """Return the bytes from `begin`, or later up to `position`, and where they begin."""
-        stop, parts, at = position + most, list[bytes](), begin
+        stop, parts, offset = position + most, list[bytes](), begin
         for piece in pieces:
-            if at < piece.start <= position:  # the bytes before it were deleted
-                begin = at = piece.start
+            if offset < piece.start <= position:  # the bytes before it were deleted
+                begin = offset = piece.start
                 parts.clear()
-            if at >= stop or not piece.start <= at < piece.end:
+            if offset >= stop or not piece.start <= offset < piece.end:
                 continue
-            parts.append(self.content(piece, at - piece.start, stop - at))
-            at += len(parts[-1])
+            parts.append(self.content(piece, offset - piece.start, stop - offset))
+            offset += len(parts[-1])
         return begin, parts[0] if len(parts) == 1 else b"".join(parts)
 
 

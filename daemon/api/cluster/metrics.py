@@ -59,18 +59,18 @@ class MetricsSummary(Record, frozen=True, kw_only=True):
 async def show(request: Request) -> HandlerReply:
     """Show all metrics; `format=prometheus` selects Prometheus' text format."""
     parts = request.parts
-    found = visible_metrics(request, await gauges(parts))
+    visible = visible_metrics(request, await gauges(parts))
     if request.query.text("format") == "prometheus":
-        values = await _written(partial(_exposed, _Collected(found)), len(found))
+        values = await _written(partial(_exposed, _Collected(visible)), len(visible))
         return HandlerReply(body=values + _exposed(_Timed()), content_type=_TEXT)
     write = partial(
         _summary,
-        found,
+        visible,
         timestamp=_format_time(parts.clock.now()),
         counters=_samples(TIMERS.counters),
         samples=_samples(TIMERS.timers),
     )
-    return HandlerReply(body=await _written(write, len(found)), content_type=JSON)
+    return HandlerReply(body=await _written(write, len(visible)), content_type=JSON)
 
 
 async def _written(write: Callable[[], bytes], number: int) -> bytes:
@@ -120,10 +120,10 @@ class _Collected(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         for name, same in self._by_name.items():
-            labels = sorted({label for item in same for label in item.labels})
+            labels = sorted({label for gauge in same for label in gauge.labels})
             family = GaugeMetricFamily(_spelled(name), MEANINGS.get(name, name), labels=labels)
-            for item in same:
-                family.add_metric([item.labels.get(label, "") for label in labels], item.value)
+            for gauge in same:
+                family.add_metric([gauge.labels.get(label, "") for label in labels], gauge.value)
             yield family
 
 

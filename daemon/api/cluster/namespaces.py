@@ -40,10 +40,10 @@ def read(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a namespace."""
     if not request.caller.grant.knows(request["name"]):
         raise Denied
-    found = namespaces.find(db, request["name"])
-    if found is None:
+    namespace = namespaces.find(db, request["name"])
+    if namespace is None:
         raise NotFound("Namespace not found", index=db.table_index("namespaces"))
-    return reply.read_reply(found, found.modify_index)
+    return reply.read_reply(namespace, namespace.modify_index)
 
 
 async def create(request: Request) -> HandlerReply:

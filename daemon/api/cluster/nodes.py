@@ -150,13 +150,13 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     prefix, resources, system = query.text("prefix"), query.flag("resources"), query.flag("os")
     with_allocated = query.own_flag("held")
     check_prefix("node", prefix)
-    found = [node for node in nodes.list_readable(db) if node.id.startswith(prefix)]
+    matching = [node for node in nodes.list_readable(db) if node.id.startswith(prefix)]
     if expression := query.text("filter"):  # the filter applies to all fields of a node
         matches = compile_filter(expression, Node)
-        found = [node for node in found if matches(_shown(node))]
+        matching = [node for node in matching if matches(_shown(node))]
     lines = [
         node_list_item(db, node, resources=resources, system=system, with_allocated=with_allocated)
-        for node in found
+        for node in matching
     ]
     page = paginate(lines, lambda line: ("", line.id), encode, query)
     return reply.read_reply(page.body, db.table_index("nodes"), next_token=page.next_token)
@@ -165,10 +165,10 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
 def read(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a node."""
     check_id("node", request["node_id"])
-    found = nodes.find(db, request["node_id"])
-    if found is None:
+    node = nodes.find(db, request["node_id"])
+    if node is None:
         raise NotFound("node not found", index=db.table_index("nodes"))
-    return reply.read_reply(found, found.modify_index)
+    return reply.read_reply(node, node.modify_index)
 
 
 def node_allocations(request: Request, db: ReadSnapshot) -> HandlerReply:

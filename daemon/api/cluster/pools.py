@@ -47,8 +47,8 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 def read(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a pool."""
-    found = _find(request, db)
-    return reply.read_reply(found, found.modify_index)
+    pool = _find(request, db)
+    return reply.read_reply(pool, pool.modify_index)
 
 
 def pool_jobs(request: Request, db: ReadSnapshot) -> HandlerReply:
@@ -82,12 +82,12 @@ def pool_nodes(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the nodes of a pool."""
     pool, query = _find(request, db), request.query
     resources, system = query.flag("resources"), query.flag("os")
-    found = [
+    members = [
         node_list_item(db, node, resources=resources, system=system)
         for node in nodes.list_readable(db)
         if pool.name in ("all", node.node_pool)
     ]
-    return reply.read_reply(found, db.table_index("nodes"))
+    return reply.read_reply(members, db.table_index("nodes"))
 
 
 async def write(request: Request) -> HandlerReply:

@@ -80,9 +80,9 @@ def by_prefix(request: Request, db: ReadSnapshot) -> HandlerReply:
         context = _CONTEXTS[name]
         if context.is_uuid and not _may_begin_id(asked.prefix):
             continue
-        found = list(islice(context.beginning(scope, asked.prefix), MOST_PREFIX + 1))
-        matches[name] = found[:MOST_PREFIX] or None
-        truncations[name] = len(found) > MOST_PREFIX
+        ids = list(islice(context.beginning(scope, asked.prefix), MOST_PREFIX + 1))
+        matches[name] = ids[:MOST_PREFIX] or None
+        truncations[name] = len(ids) > MOST_PREFIX
     return _answer(db, contexts, matches, truncations)
 
 
@@ -108,9 +108,9 @@ def fuzzy(request: Request, db: ReadSnapshot) -> HandlerReply:
             continue
         if name in _ALWAYS_LISTED:
             matches[name] = []
-        for kind, found in _best_matches(context.named(scope, text), text).items():
-            matches[kind] = found[:MOST_FUZZY]
-            truncations[kind] = len(found) > MOST_FUZZY
+        for kind, best in _best_matches(context.named(scope, text), text).items():
+            matches[kind] = best[:MOST_FUZZY]
+            truncations[kind] = len(best) > MOST_FUZZY
     # For names inside jobs, Nomad lists the context only if there are more matches.
     truncated = {kind: more for kind, more in truncations.items() if more or kind in _CONTEXTS}
     return _answer(db, contexts, matches, truncated)
@@ -209,8 +209,8 @@ def _pools(scope: _Place, prefix: str) -> Iterable[str]:
 
 def _policies(scope: _Place, prefix: str) -> Iterable[str]:
     names = scope.where("list-scaling-policies")
-    found = [placed.policy.id for name in names for placed in scaling.policies(scope.db, name)]
-    return sorted(line for line in found if line.startswith(prefix))
+    policy_ids = [placed.policy.id for name in names for placed in scaling.policies(scope.db, name)]
+    return sorted(line for line in policy_ids if line.startswith(prefix))
 
 
 def _variables(scope: _Place, prefix: str) -> Iterable[str]:

@@ -34,8 +34,8 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
         for namespace in services.namespaces(db, to_page_request(begin, reverse)):
             if not request.sees(namespace):
                 continue
-            at = str(start[1]) if start and namespace == first else None
-            for name in services.names(db, namespace, at, reverse=reverse):
+            start_name = str(start[1]) if start and namespace == first else None
+            for name in services.names(db, namespace, start_name, reverse=reverse):
                 yield namespace, name
 
     def wanted(db: ReadSnapshot, name: _Name) -> bool:
@@ -64,13 +64,15 @@ def _line(name: str, tag_lists: Iterable[Sequence[str]]) -> ServiceListItem:
 def named(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the instances of a service, or the instances chosen for a key."""
     query = request.query
-    found = services.named(db, request.namespace, request["name"])
+    registrations = services.named(db, request.namespace, request["name"])
     if expression := query.text("filter"):
         matches = compile_filter(expression, Registration)
-        found = [service for service in found if matches(msgspec.to_builtins(service))]
+        registrations = [
+            service for service in registrations if matches(msgspec.to_builtins(service))
+        ]
     if choice := query.text("choose"):
-        found = _chosen(found, choice)
-    page = paginate(found, lambda service: ("", service.id), encode, query)
+        registrations = _chosen(registrations, choice)
+    page = paginate(registrations, lambda service: ("", service.id), encode, query)
     return reply.read_reply(
         page.body, max(db.table_index("services"), 1), next_token=page.next_token
     )
@@ -102,12 +104,15 @@ async def remove(request: Request) -> HandlerReply:
         raise Malformed("missing service id")
 
     def write(tx: Transaction) -> int:
-        found = services.find(tx, registration_id)
-        if found is None or (found.namespace, found.service_name) != (namespace, name):
+        registration = services.find(tx, registration_id)
+        if registration is None or (registration.namespace, registration.service_name) != (
+            namespace,
+            name,
+        ):
             if "/" in f"{name}{registration_id}":
                 raise Malformed("invalid URI")
             raise Refused("service registration not found")
-        services.remove(tx, found)
+        services.remove(tx, registration)
         return tx.index
 
     return HandlerReply(index=await request.parts.store.write(write))

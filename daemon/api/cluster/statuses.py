@@ -77,8 +77,8 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     )
     matches = _job_predicate(request, now)
     if request.body:
-        found = [row for row in _named(request, db) if matches(db, row)]
-        page, next_token = cut(found, _key, request.query, newest_first=True)
+        matching = [row for row in _named(request, db) if matches(db, row)]
+        page, next_token = cut(matching, _key, request.query, newest_first=True)
         return in_steps(page, line, db, reply.read_reply(None, highest, next_token=next_token))
     sort = query.text("sort", "change")
     if sort not in _ORDERS:
@@ -127,8 +127,8 @@ def _states(request: Request) -> frozenset[str]:
 
 
 def _state_word(db: ReadSnapshot, row: job_listings.JobChange, now: int) -> str:
-    found = job_states.state_of(db, row.namespace, row.id, now)
-    return found.word if found else ""
+    state = job_states.state_of(db, row.namespace, row.id, now)
+    return state.word if state else ""
 
 
 def _rows(
@@ -165,16 +165,18 @@ def _named(request: Request, db: ReadSnapshot) -> list[job_listings.JobChange]:
     if not body.jobs:
         raise Malformed("no jobs in request")
     named = {(job.namespace or DEFAULT_NAMESPACE, job.id) for job in body.jobs}
-    found = [jobs.current(db, *key) for key in sorted(named)]
+    requested = [jobs.current(db, *key) for key in sorted(named)]
     rows = [
-        job_listings.JobChange(item.modify_index, item.namespace, item.id) for item in found if item
+        job_listings.JobChange(current.modify_index, current.namespace, current.id)
+        for current in requested
+        if current
     ]
     return sorted(rows)
 
 
 def _document(db: ReadSnapshot, row: job_listings.JobChange) -> object:
-    found = jobs.current_wire(db, row.namespace, row.id)
-    return parse(found[0]) if found else {}
+    stored = jobs.current_wire(db, row.namespace, row.id)
+    return parse(stored[0]) if stored else {}
 
 
 def _kept_line(
@@ -207,15 +209,15 @@ def _line(
     job = jobs.current(db, row.namespace, row.id)
     if job is None:  # the job was purged between two steps
         return b"", False
-    found = job_status.load_summary(db, row.namespace, row.id)
+    summary = job_status.load_summary(db, row.namespace, row.id)
     placed = list[Allocation]()
-    if found is None or job_status.has_allocations(found):
+    if summary is None or job_status.has_allocations(summary):
         placed = allocations.readable_of_job(db, row.namespace, row.id)
     latest = deployments.latest(db, row.namespace, row.id)
     state, is_lasting = None, not is_workflow(job)
-    if with_state and found:
-        facts = job_states.of_row(db, found, now, job, latest)
-        state = job_states.line_of_row(db, found, facts, with_strip=with_strip)
+    if with_state and summary:
+        facts = job_states.of_row(db, summary, now, job, latest)
+        state = job_states.line_of_row(db, summary, facts, with_strip=with_strip)
         is_lasting &= not (facts.current.failing or facts.older.failing)
     children = (
         job_listings.child_statuses(db, row.namespace, row.id) if job.launches_children else None

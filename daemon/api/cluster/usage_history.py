@@ -69,8 +69,8 @@ def _time(query: QueryParameters, name: str, now: int) -> int | None:
     if (ago := _span(text)) is not None and 0 <= ago <= now:
         return now - ago
     with suppress(ValueError, OverflowError):  # the error below names the accepted forms
-        if (found := nanoseconds(text) // SECOND) >= 0:
-            return found
+        if (seconds := nanoseconds(text) // SECOND) >= 0:
+            return seconds
     raise Malformed(
         f"{name}={text[:40]!r} is not a time: give 2026-11-21T01:40:00Z, seconds since 1970, or a "
         "duration before now such as 6h"
@@ -81,22 +81,22 @@ def _span(text: str) -> int | None:
     """Return a duration such as `6h` or `7d` in seconds; None if it is invalid."""
     if text.endswith("d") and text[:-1].isdecimal() and len(text) < 7:
         return int(text[:-1]) * 24 * _HOUR
-    found = duration(text)
-    return None if found is None else found // SECOND
+    length = duration(text)
+    return None if length is None else length // SECOND
 
 
 def _step(text: str, span: int) -> int:
     """Return the step in seconds: a whole number of samples."""
     if not text:
         return next((step for step in _STEPS if span <= step * _PREFERRED), _STEPS[-1])
-    found = int(text[:9]) if text.isascii() and text.isdecimal() else _span(text) or 0
-    stride = 1 if found < _FINE else _FINE if found < _COARSE else _COARSE
-    if found < 1 or found % stride:
+    length = int(text[:9]) if text.isascii() and text.isdecimal() else _span(text) or 0
+    stride = 1 if length < _FINE else _FINE if length < _COARSE else _COARSE
+    if length < 1 or length % stride:
         raise Malformed(
             f"step={text[:40]!r} is not a step: use 1s to 9s, a multiple of 10s below 5m, or a "
             "multiple of 5m"
         )
-    return found
+    return length
 
 
 async def of_node(request: Request) -> HandlerReply:
@@ -125,9 +125,9 @@ async def of_allocation(request: Request) -> HandlerReply:
     store = request.parts.store
     allocation = await find_allocation(store, request["alloc_id"])
     request.require(allocation.namespace)
-    at = (allocation.namespace, allocation.job_id, allocation.job_version)
+    job_version = (allocation.namespace, allocation.job_id, allocation.job_version)
     node, job = await store.read_any(
-        lambda db: (nodes.find(db, allocation.node_id), jobs.version(db, *at))
+        lambda db: (nodes.find(db, allocation.node_id), jobs.version(db, *job_version))
     )
     key = SeriesKey("alloc", allocation.id, allocation.namespace)
     group = job.group(allocation.task_group) if job else None
@@ -140,9 +140,9 @@ async def _shown(
 ) -> HandlerReply:
     window = _Window(request.query, request.parts.clock.now() // SECOND)
     async with request.parts.admission.slot(request.client):  # many tasks take long
-        found = await request.parts.tasks.usage_history(key, window.begin, window.end, window.step)
-        body = await garbage.in_thread(partial(_body, key, window, found, limits, no_network))
-    garbage.free_in_thread(found)
+        usage = await request.parts.tasks.usage_history(key, window.begin, window.end, window.step)
+        body = await garbage.in_thread(partial(_body, key, window, usage, limits, no_network))
+    garbage.free_in_thread(usage)
     return HandlerReply(body=body)
 
 

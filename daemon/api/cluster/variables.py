@@ -63,10 +63,10 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
 def read(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a variable with its values."""
     _require(request, VariableKey(request.namespace, request["path"]))
-    found = variables.find(db, request.namespace, request["path"])
-    if found is None:
+    variable = variables.find(db, request.namespace, request["path"])
+    if variable is None:
         raise NotFound("variable not found", index=db.table_index("variables"))
-    return reply.read_reply(_shown(request, found), found.modify_index)
+    return reply.read_reply(_shown(request, variable), variable.modify_index)
 
 
 async def write(request: Request) -> HandlerReply:
@@ -277,8 +277,8 @@ def _answer(request: Request, done: ChangeResult, *, as_holder: bool = False) ->
     if not done.conflict:
         assert done.entry is not None  # noqa: S101  # a successful change has an entry
         return HandlerReply(body=_shown(request, done.entry, as_holder=as_holder), index=done.index)
-    found = _found(request, done.entry) if done.entry else None
-    return HandlerReply(body=encode(found), status=409, content_type=TEXT, index=done.index)
+    conflicting = _found(request, done.entry) if done.entry else None
+    return HandlerReply(body=encode(conflicting), status=409, content_type=TEXT, index=done.index)
 
 
 def _found(request: Request, entry: VariableRow) -> Variable | VariableMetadata:
