@@ -124,7 +124,7 @@ def texts(name: str, count: int, number: int) -> Found:
 
 
 def attempt(look: Callable[[str], bool], text: str) -> str:
-    """Parse a text; return the fault and its location, or an empty text."""
+    """Parse a text; return the fault and its location, or an empty string."""
     try:
         look(text)
     except Exception as error:

@@ -3,7 +3,7 @@
     PYTHONPATH=. python -m bench.masked_logs [--megabytes 256] [--secrets 20]
 
 Starts its own daemon with access control. A task with secrets in a variable writes a log. One client
-with `read-raw-logs` and one without it read the log in turns.
+with `read-raw-logs` and one without it read the log alternately.
 """
 
 import argparse

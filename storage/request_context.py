@@ -124,7 +124,7 @@ class SpanRecorder(Protocol):
         attributes: Attributes,
         causes: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """Record an evaluation since its creation, and the plan between two further times.
+        """Record an evaluation since its creation, and the plan between two more times.
 
         `origin` is the one of the decision, `parent` the one of the evaluation. `causes` are the
         origins and IDs of allocations whose ends let it place others: the span has links to them.
@@ -158,7 +158,7 @@ class SpanRecorder(Protocol):
 
 
 class Tracing:
-    """The recorder of this process; None while traces are off."""
+    """The recorder of this process; None while traces are disabled."""
 
     __slots__ = ("recorder",)
 
@@ -171,7 +171,7 @@ _UNRECORDED = nullcontext()
 
 
 def span(name: str) -> AbstractContextManager[None]:
-    """Record the block as a span of the current trace, if traces are on."""
+    """Record the block as a span of the current trace, if traces are enabled."""
     recorder = TRACING.recorder
     return _UNRECORDED if recorder is None else recorder.span(name)
 

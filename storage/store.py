@@ -125,7 +125,7 @@ class Store:
 
     @property
     def full(self) -> str:
-        """Return why the last write failed, if the disk was full; otherwise an empty text."""
+        """Return why the last write failed, if the disk was full; otherwise an empty string."""
         return self._writer.full
 
     def _error(self, error: sqlite3.DatabaseError) -> StorageError:

@@ -80,7 +80,7 @@ class Transaction(ReadSnapshot):
     ) -> None:
         """Start an attempt at a write.
 
-        `write` is equal for all attempts at one write; `share` is in nanoseconds of CPU time.
+        `write` is the same object for all attempts at one write; `share` is in nanoseconds of CPU time.
         """
         super().__init__(connection, unreadable_rows)
         self.index = index
@@ -98,7 +98,7 @@ class Transaction(ReadSnapshot):
     def is_over_time(self) -> bool:
         """Return whether the time limit is exceeded.
 
-        A thread cannot use more CPU time than passes. Reading the clock of the host takes a tenth of
+        The CPU time of a thread cannot exceed the elapsed time. Reading the clock of the host takes a tenth of
         the time, because it needs no system call.
         """
         if self._until is None or time.perf_counter_ns() < self._earliest:

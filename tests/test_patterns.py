@@ -64,7 +64,7 @@ def functions(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
 
 
 def is_constant(node: ast.expr) -> bool:
-    """Return whether a pattern is a text of the code, or a constant, or made of these."""
+    """Return whether a pattern is a string of the code, or a constant, or made of these."""
     match node:
         case ast.Constant():
             return True

@@ -158,7 +158,7 @@ class Ledger:
         return self.accepted.keys() | set(self.slots())
 
     def verdict(self) -> list[str]:
-        """Print the totals; return each deviation as a text."""
+        """Print the totals; return each deviation as a string."""
         lines, due = self.lines(), self._due()
         by_run = defaultdict[Run, list[str]](list)
         for allocation, item in self.declared.items():
@@ -189,7 +189,7 @@ class Ledger:
         return [*wrong, *["events were collected before they were read"] * bool(self.gaps)]
 
     def _told(self, allocations: list[str]) -> str:
-        """Return the states that the daemon has declared, as a text."""
+        """Return the states that the daemon has declared, as a string."""
         return (
             "; ".join(
                 f"{item[:8]} {self.declared[item].status}, {' | '.join(self.declared[item].reasons)}"

@@ -132,7 +132,7 @@ class Soak:
         return answer.json()
 
     async def until(self, path: str, condition: Callable[[Any], object]) -> Any:  # noqa: ANN401  # JSON
-        """Return the response at a path when it matches, also across a kill."""
+        """Return the response at a path when it matches, even across a kill."""
         index = 0
         while True:
             query = {"index": index, "wait": "30s"} if index else {}

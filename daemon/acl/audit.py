@@ -59,7 +59,7 @@ class Audit:
         return AuditScope(self, self._clock.now(), method, path, query, address)
 
     def hash(self, secret: str) -> str:
-        """Return the keyed hash of a secret, or an empty text for an empty secret."""
+        """Return the keyed hash of a secret, or an empty string for an empty secret."""
         if not secret:
             return ""
         return hmac.new(self._key, secret.encode(), hashlib.sha256).hexdigest()[:32]
@@ -185,7 +185,7 @@ class AuditScope:
             await self._audit.add(self._entry())
 
     def refuses(self, reason: str) -> None:
-        """Set the reason of a rejection. `ended` then queues an entry for any status."""
+        """Set the reason for a rejection. `ended` then queues an entry for any status."""
         self._refusal = reason
 
     def ended(self, status: int, reason: str) -> None:

@@ -81,7 +81,7 @@ class JournalAuditSink:
 def journal_record(entry: AuditEntry) -> bytes:
     """Format an entry as a record of the systemd journal."""
     outcome = f"{entry.status} {entry.reason}".rstrip()
-    message = f"{entry.accessor or 'somebody'}: {entry.method} {entry.path}: {outcome}"
+    message = f"{entry.accessor or 'an anonymous caller'}: {entry.method} {entry.path}: {outcome}"
     fields = {"MESSAGE": message, "SYSLOG_IDENTIFIER": "steward-audit", "PRIORITY": "5"}
     for name, value in msgspec.structs.asdict(entry).items():
         fields[f"STEWARD_{name.upper()}"] = str(value)

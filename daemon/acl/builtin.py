@@ -40,7 +40,7 @@ RESERVED = frozenset({"response-wrapping"})
 
 # The caller of a request without a token.
 NOBODY = Token(accessor=ANONYMOUS, name="Anonymous Token", policies=(ANONYMOUS,), created_at=0)
-# The caller if ACLs are off.
+# The caller if ACLs are disabled.
 UNASKED = Token(
     accessor="acls-disabled", name="ACLs disabled token", policies=(ROOT,), created_at=0
 )

@@ -69,7 +69,7 @@ _SERIALS = itertools.count()
 
 
 class CapabilitySet:
-    """The grant of one caller. `everything` is for management tokens, and when ACLs are off.
+    """The grant of one caller. `everything` is for management tokens, and when ACLs are disabled.
 
     `serial` is different for each grant of this process, so a change of rights changes it.
     """
@@ -178,7 +178,7 @@ def _scopes(policies: Sequence[NamedPolicy]) -> Mapping[str, AccessLevel]:
 
 
 def fits(pattern: str, text: str) -> bool:
-    """Return whether a text matches a pattern, in which `*` matches any text.
+    """Return whether a string matches a pattern, in which `*` matches any string.
 
     >>> fits("team-*", "team-a"), fits("*-a", "team-b")
     (True, False)

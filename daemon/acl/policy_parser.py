@@ -2,7 +2,7 @@
 
 Policies use an older language than jobs: keys may be quoted, items need no separators, and there
 are no expressions. Every item has one or more keys (`path "a" {` has two) and a value. A nested
-object counts as a further key, so that JSON has the same result as HCL.
+object counts as another key, so that JSON has the same result as HCL.
 """
 
 import json

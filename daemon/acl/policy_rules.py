@@ -83,7 +83,7 @@ class _Kind(msgspec.Struct, frozen=True):
 
 
 def _is_name(text: str) -> bool:
-    """Return whether a text can name a namespace or pool in a rule; `*` is a wildcard."""
+    """Return whether a string can name a namespace or pool in a rule; `*` is a wildcard."""
     plain = text.replace("*", "").replace("-", "").replace("_", "")
     return 1 <= len(text) <= 128 and (plain.isalnum() or not plain) and text.isascii()
 
@@ -447,5 +447,5 @@ def _texts(body: PolicyObject, key: str, where: str) -> list[str]:
         values += item.value if isinstance(item.value, list) else [item.value]
     texts = [value for value in values if isinstance(value, str)]
     if len(texts) != len(values):
-        raise Malformed(f"{where}{key} must be a list of texts")
+        raise Malformed(f"{where}{key} must be a list of strings")
     return texts

@@ -63,7 +63,7 @@ class RoleRequest(Record, frozen=True, kw_only=True):
 
 
 def check_acls_on(request: Request) -> None:
-    """Raise Nomad's error if ACLs are off."""
+    """Raise Nomad's error if ACLs are disabled."""
     if not request.parts.tokens.asks:
         raise Malformed(_OFF)
 
@@ -142,7 +142,7 @@ def _secret_place(accessor: str) -> str:
 
 
 def _stored_secret(request: Request, db: ReadSnapshot, token: Token) -> str:
-    """Return the stored secret of an old token, or an empty text if it was not stored."""
+    """Return the stored secret of an old token, or an empty string if it was not stored."""
     if not request.parts.config.keep_token_secrets:
         return ""
     path = _secret_place(token.accessor)

@@ -17,7 +17,7 @@ _NOT_DEFINED = (*HEAD_FIELDS, "Stop", "ParentID", "Dispatched", "DispatchIdempot
 
 
 class JobDefinitionBody(Record, frozen=True, kw_only=True):
-    """A version of a job as a text.
+    """A version of a job as source text.
 
     `format` is hcl2, hcl1 or json. `origin` is `submitted` for the submitted text, and `written`
     for text that the daemon generated from the stored version.
@@ -32,7 +32,7 @@ class JobDefinitionBody(Record, frozen=True, kw_only=True):
 
 
 def definition(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Show the latest version of a job, or the one in `version`, as a text.
+    """Show the latest version of a job, or the one in `version`, as source text.
 
     It is the submitted text, if that is stored. Otherwise it is generated: HCL, or JSON if HCL
     cannot express the version. `written` always requests generated text.

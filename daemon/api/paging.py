@@ -231,7 +231,7 @@ class _Walk(Generic[T]):
         return [last.closed] if last is not None and bytes_left else []
 
     def part(self, db: ReadSnapshot, position: _Place) -> ListPart:
-        """Return the part of a list at a position, for a reply without a further page token."""
+        """Return the part of a list at a position, for a reply without a token of another page."""
         step = self._step(db, position, STEP_BYTES)
         then, is_cut = step.then, self._listing.group is not None
         if then is None or then.left == 0:

@@ -99,7 +99,7 @@ async def write(call: RouteCall) -> VaultBody:
 
 
 def _decoded(text: str) -> str:
-    """Return a text that may be base64-encoded."""
+    """Return a string, decoded if it is base64."""
     try:
         return base64.b64decode(text, validate=True).decode() or text
     except (binascii.Error, ValueError):

@@ -33,7 +33,7 @@ def command_errors(commands: Mapping[str, Sequence[str]]) -> Iterator[str]:
 
 
 def _why_not_ours(program: str) -> str:
-    """Return why another user could replace a program, or an empty text if none can."""
+    """Return why another user could replace a program, or an empty string if none can."""
     real = os.path.realpath(program)
     for path in (real, os.path.dirname(real), os.path.dirname(program)):
         known = os.stat(path)
@@ -67,7 +67,7 @@ def faults_of_volume_paths(paths: Iterable[str]) -> Iterator[str]:
 
 
 def why_no_volume(path: str, allowed: Iterable[str], known_paths: Iterable[str]) -> str:
-    """Return why the API cannot offer a directory as a volume, or an empty text if it can.
+    """Return why the API cannot offer a directory as a volume, or an empty string if it can.
 
     Volumes must not be nested: tasks write to them, and could put a link at the inner path.
     """

@@ -80,7 +80,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 # The forms of free texts, for every source. A text setting that has no form is checked elsewhere.
 class _Rule(NamedTuple):
-    """The form of a text. An empty text means the default, unless the setting `is_needed`."""
+    """The form of a text. An empty string means the default, unless the setting `is_needed`."""
 
     form: re.Pattern[str]
     hint: str
@@ -218,7 +218,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
 
 
 def split_pairs(texts: list[str], origin: str) -> dict[str, str]:
-    """Return `key=value` texts as a map. Raises `Invalid`."""
+    """Return `key=value` strings as a map. Raises `Invalid`."""
     for text in texts:
         if "=" not in text:
             raise Invalid(f"{origin}: {text!r} is not of the form key=value")
@@ -428,7 +428,7 @@ def _faults_of_clusters(config: Settings) -> Iterator[str]:
 
 
 def _usual_socket(environment: Mapping[str, str], *, is_usual: bool, is_root: bool) -> str:
-    """Return the usual path of the operators' socket; an empty text means the data directory."""
+    """Return the usual path of the operators' socket; an empty string means the data directory."""
     if not is_usual:
         return ""
     if directory := environment.get("RUNTIME_DIRECTORY"):  # set by systemd

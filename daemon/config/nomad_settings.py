@@ -29,7 +29,7 @@ _EXAMPLE = 'raw_exec = true", or "enabled = true" below "[plugin.raw_exec.config
 
 
 def hint(text: str) -> str:
-    """Return how to write HCL or JSON settings in TOML; an empty text if the text is neither."""
+    """Return how to write HCL or JSON settings in TOML; an empty string if the text is neither."""
     if text.lstrip().startswith("{"):
         return f'; it looks like JSON, but settings are TOML: write "{_EXAMPLE}"'
     match = _BLOCK.search(text)

@@ -186,7 +186,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def podman_service(self) -> str:
-        """Return the path of the podman socket, or an empty text if podman is not used."""
+        """Return the path of the podman socket, or an empty string if podman is not used."""
         if self.podman_socket:
             return "" if self.podman_socket == NO_SOCKET else self.podman_socket
         if os.geteuid() == 0 or self.podman_root:

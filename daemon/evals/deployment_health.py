@@ -109,7 +109,7 @@ def _has_met_deadline(state: DeploymentGroup) -> bool:
 
 
 def _failure(state: DeploymentGroup, policy: ReschedulePolicy | None, now: int) -> str:
-    """Return why a group fails its deployment, or an empty text (recorded from Nomad: deploy-*).
+    """Return why a group fails its deployment, or an empty string (recorded from Nomad: deploy-*).
 
     An unhealthy allocation that may be rescheduled is tolerated until the deadline.
     """

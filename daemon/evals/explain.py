@@ -173,7 +173,7 @@ def _of_counterparts(step: RunStepView, there: int) -> Iterator[Reason]:
 
 
 def _queue_positions(db: ReadSnapshot, run: FlowRunView, step: RunStepView) -> str:
-    """Return the positions of a step in the queues in which it waits, or an empty text."""
+    """Return the positions of a step in the queues in which it waits, or an empty string."""
     positions = [
         f'"{queue.name}" has {_in_use(db, run, queue.name)}, {count_noun(queue.before, "step")} '
         f"{'waits' if queue.before == 1 else 'wait'} before it"
@@ -244,7 +244,7 @@ def _of_clock(db: ReadSnapshot, job: Job) -> Iterator[Reason]:
         )
     due = periodic.of_job(db, job.namespace, job.id)
     if due is None:
-        message = "its schedule is off: periodic.enabled is false"
+        message = "its schedule is disabled: periodic.enabled is false"
         yield Reason(cause=Cause.CLOCK, message=message)
         return
     launch = due.launch
@@ -496,13 +496,13 @@ def _restart_forecast(db: ReadSnapshot, alloc: Allocation) -> tuple[str, int]:
     if alloc.desired.next_allocation:
         return f"was placed again as allocation {alloc.desired.next_allocation}", 0
     if alloc.desired_status != DesiredStatus.RUN:
-        return "is not tried again: it is no longer needed", 0
+        return "is not retried: it is no longer needed", 0
     if alloc.is_overtime:
-        return f"is not tried again: it was {TIME_LIMIT}", 0
+        return f"is not retried: it was {TIME_LIMIT}", 0
     if alloc.client_status in (ClientStatus.FAILED, ClientStatus.LOST):
         job = jobs.current(db, alloc.namespace, alloc.job_id)
         if job is None or job.stop:
-            return "is not tried again: its job was stopped or replaced", 0
+            return "is not retried: its job was stopped or replaced", 0
         _, message, time = _next_try(_case(db, job, [alloc]), alloc)
         return message, time
     for name, state in (alloc.client.task_states or {}).items():

@@ -133,7 +133,7 @@ def _held(db: ReadSnapshot, row: job_status.Row, run: FlowRun) -> str:
 
 
 def _freeze(db: ReadSnapshot, row: job_status.Row) -> str:
-    """Return the ID of the freeze that holds the runs of a job, or an empty text."""
+    """Return the ID of the freeze that holds the runs of a job, or an empty string."""
     holder = freezes.holder(db, (row["namespace"], row["id"]))
     freeze = freezes.find(db, holder) if holder else None
     return held_by(freeze) if freeze is not None else ""

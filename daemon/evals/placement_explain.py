@@ -92,7 +92,7 @@ def _missing_resources(
 def _values(
     job: Job, group: TaskGroup, members: Sequence[Node], filtered: Container[str]
 ) -> Iterator[str]:
-    """Yield the existing values of a constrained attribute, or a text that no node has it."""
+    """Yield the existing values of a constrained attribute, or say that no node has one."""
     constraint_lists = [
         job.constraints,
         group.constraints,

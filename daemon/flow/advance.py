@@ -331,7 +331,7 @@ def _failure_of(failed_steps: Sequence[RunStep]) -> str:
 
 
 def _own_reason(row: RunStep) -> str:
-    """Return the reason of a bad step if no task error explains it; empty for other steps."""
+    """Return the reason for a bad step if no task error explains it; empty for other steps."""
     if row.failed and row.state == StepState.FAILED and OVERTIME_REASON not in row.reason:
         return ""
     return row.reason.removeprefix("it failed: ").removeprefix(f"{TIME_REASON}{_TOO_LATE}")
@@ -455,7 +455,7 @@ class _Decision:
     def _after_needs(
         self, step: Step, row: RunStep
     ) -> tuple[RunStep | None, tuple[Outcome, str] | None]:
-        """Return a step if its needs let it begin or cause a skip, with the reason of the skip.
+        """Return a step if its needs let it begin or cause a skip, with the reason for the skip.
 
         The step is None while it waits for needs. Raises `Faulty`.
         """

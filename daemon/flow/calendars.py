@@ -56,7 +56,7 @@ Span = tuple[int, int]  # from the first moment up to, but without, the second
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text can name a calendar."""
+    """Return whether a string can name a calendar."""
     return _NAME.fullmatch(text) is not None
 
 

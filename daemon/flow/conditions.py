@@ -43,7 +43,7 @@ class NeedFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The values of `needs.STEP` in a condition.
 
     `exit_code` is the exit code of the task that failed last, or 0 if no task failed. `total` and
-    `failed` count elements. `outputs` are texts; each is a JSON list if the step has elements.
+    `failed` count elements. `outputs` are strings; each is a JSON list if the step has elements.
     """
 
     outcome: str = ""

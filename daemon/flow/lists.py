@@ -143,7 +143,7 @@ class Item(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """Return the value as a text, or as JSON."""
+        """Return the value as a string, or as JSON."""
         return _text(self.value)
 
 

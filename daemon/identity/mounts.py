@@ -39,7 +39,7 @@ _LISTS = (
 
 
 def path_of(text: str) -> str:
-    """Return the path of a mount in normal form, with one slash at its end."""
+    """Return the path of a mount in normal form, with one slash at the end."""
     return text.strip("/") + "/"
 
 

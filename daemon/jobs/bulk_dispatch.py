@@ -85,7 +85,7 @@ def split_lines(body: bytes, first: int = 1) -> list[DispatchLine]:
     if len(lines) > MAX_CHILDREN or len(texts) > MAX_CHILDREN * 2:
         raise TooLarge(
             f"the body has more than {MAX_CHILDREN} lines, which is the limit of one request: send "
-            "the others in further requests"
+            "the rest in other requests"
         )
     if not lines:
         raise Malformed("the body has no line: send one JSON object per line, each a dispatch")
@@ -183,7 +183,7 @@ async def dispatch_lines(
 
 
 class _ChildTraces:
-    """A trace for each child, if traces are on: thousands of children in one would be unreadable.
+    """A trace for each child, if traces are enabled: thousands of children in one would be unreadable.
 
     The first span of each trace has a link to the request.
     """

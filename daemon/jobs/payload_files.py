@@ -108,7 +108,7 @@ class PayloadFiles:
     async def receive(
         self, namespace: str, digest: str, chunk: bytes, *, size: int, offset: int, now: int
     ) -> UploadState:
-        """Store a piece of a file of `size` bytes; return the new state.
+        """Store a chunk of a file of `size` bytes; return the new state.
 
         An empty piece at the end of an upload repeats a verification that was interrupted. Raises
         `Malformed`, `NotFound` for the namespace, `TooLarge`, `OffsetConflict`, or `StorageFull`.
@@ -157,11 +157,11 @@ class PayloadFiles:
             )
         if offset + len(chunk) > size:
             raise Malformed(
-                f"offset {offset} and a piece of {len(chunk)} bytes exceed size {size}: "
+                f"offset {offset} and a chunk of {len(chunk)} bytes exceed size {size}: "
                 "size is the size of the whole file"
             )
         if not chunk and offset < size:
-            raise Malformed("the body is empty: send the next piece of the file")
+            raise Malformed("the body is empty: send the next chunk of the file")
         if self._limits.file and size > self._limits.file:
             raise TooLarge(
                 f"size {size} exceeds {self._limits.file} bytes, the limit of payload_max_mb"

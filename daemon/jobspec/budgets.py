@@ -60,7 +60,7 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
     def check_versions(self, number: int, size: int) -> None:
         """Raise `OverBudget` if a job cannot store another version.
 
-        The arguments are the present number of versions and their size in bytes.
+        The arguments are the current number of versions and their size in bytes.
         """
         most = self.job_max_versions_mb * _MEGABYTE
         counted = (

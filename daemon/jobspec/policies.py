@@ -59,7 +59,7 @@ def _rule(policy: JobPolicy) -> "PolicyFilter":
 
 
 def _reason(policy: JobPolicy, rule: "PolicyFilter", document: object) -> str:
-    """Return the violation of a rule by a job, or an empty text.
+    """Return the violation of a rule by a job, or an empty string.
 
     An undecidable rule counts as violated, so that a policy never admits an unknown case.
     """

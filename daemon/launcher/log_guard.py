@@ -84,7 +84,7 @@ class LogGuard:
                 close([claim, *(log.descriptor for log in self._attempts.pop(claim))])
                 continue
             for log in logs:
-                # It is tried again in the next pass, also on a file system without holes.
+                # It is retried in the next pass, also on a file system without holes.
                 with suppress(OSError, HolePunchUnsupported):
                     log.trim()
 

@@ -80,7 +80,7 @@ class AllowedVolume(Message, frozen=True, kw_only=True):
 class BridgePolicy(Message, frozen=True, kw_only=True):
     """The bridge of allocations: its name, its subnet, and its rules as text for `nft`.
 
-    `table` is the name of their table, and `closing` has further rules for a host that otherwise
+    `table` is the name of their table, and `closing` has additional rules for a host that otherwise
     forwards no packets. No port of the host in `kept_ports` is forwarded.
     """
 

@@ -93,7 +93,7 @@ class Networks:
         return self._bridge.missing if self._bridge else "no bridge is configured"
 
     def why_no_bridge(self) -> str:
-        """Try the bridge; return why this host cannot connect allocations, or an empty text.
+        """Try the bridge; return why this host cannot connect allocations, or an empty string.
 
         The trial takes place in a namespace that disappears with this process, a child.
         """

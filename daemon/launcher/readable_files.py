@@ -185,7 +185,7 @@ def _name_of(descriptor: int) -> str:
 
 
 def _real_path(home: int, descriptor: int) -> list[str]:
-    """Return the real path of an open file below the home, in components. Raises `OSError`."""
+    """Return the components of an open file's real path, relative to the home. Raises `OSError`."""
     top, path = (os.readlink(_name_of(fd)) for fd in (home, descriptor))
     if not f"{path}/".startswith(f"{top}/"):  # a concurrent rename
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))

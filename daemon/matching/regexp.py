@@ -259,7 +259,7 @@ def _compile(pattern: str, *, captures: bool = False) -> _Pattern:
 
 
 def _compile_cost(pattern: str) -> int:
-    """Return the maximum duration of compiling a pattern in microseconds, also if it is invalid."""
+    """Return the maximum duration of compiling a pattern in microseconds, even if it is invalid."""
     cost = _COMPILE + _COMPILE_CHARACTER * len(pattern)
     if "{" in pattern:
         cost += _COMPILE_REPETITION

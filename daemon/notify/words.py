@@ -23,7 +23,7 @@ _PLURALS = {
 
 
 def plain(text: str) -> str:
-    """Return a text without control characters, except for tabs and ends of lines."""
+    """Return a text without control characters, except for tabs and line breaks."""
     return _CONTROL.sub("", text.replace("\r\n", "\n"))
 
 

@@ -58,7 +58,7 @@ class ExportAnswer(msgspec.Struct, rename="camel"):
 
 
 class OtlpReceiver:
-    """The OTLP receiver of the settings. `token` returns its bearer token, or an empty text."""
+    """The OTLP receiver of the settings. `token` returns its bearer token, or an empty string."""
 
     def __init__(self, url: str, permit: Permit, token: Callable[[], str]) -> None:
         self._url, self._permit, self._token = url.rstrip("/"), permit, token

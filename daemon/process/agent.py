@@ -17,7 +17,7 @@ from storage.errors import StewardError
     "--config", "file", type=click.Path(path_type=Path), help="TOML file with the settings."
 )
 @click.option(
-    "--dev", is_flag=True, default=None, help="Development mode: loopback only, ACLs off."
+    "--dev", is_flag=True, default=None, help="Development mode: loopback only, ACLs disabled."
 )
 @click.option(
     "--dev-cloud",

@@ -346,7 +346,7 @@ class NodeRunner:
         await self._host.fences.keep_running("allocations", follow)
 
     def _until_next_attempt(self) -> float:
-        """Return the seconds until an allocation that failed to start is tried again."""
+        """Return the seconds until an allocation that failed to start is retried."""
         at = self._host.fences.next_time(_FENCED)
         return float("inf") if at is None else max(at - self._host.clock.now(), 0) / SECOND
 

@@ -153,7 +153,7 @@ async def restore_unreadable(store: Store) -> str:
     """Replace each unreadable row of a node by the node in its newest event.
 
     Return the ID of this host's node if no event holds a copy, so that `register` rebuilds its row;
-    otherwise return an empty text. Raises `StorageUnusable`, which names the row, if another node
+    otherwise return an empty string. Raises `StorageUnusable`, which names the row, if another node
     is lost.
     """
     try:

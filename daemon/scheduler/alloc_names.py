@@ -20,7 +20,7 @@ class AllocNameIndex:
     ) -> None:
         """Initialize with the allocations whose names are in use.
 
-        `ranges` are further indexes in use, as (first, last) in ascending order.
+        `ranges` are other indexes in use, as (first, last) in ascending order.
         """
         self._stem = f"{job_id}.{group}"
         self._taken = Counter(allocation.index for allocation in allocations)

@@ -62,7 +62,7 @@ def _slice(budget: StepBudget, value: object, *indexes: object) -> object:
 def _print(budget: StepBudget, *values: object) -> str:
     pieces: list[str] = []
     for number, value in enumerate(values):
-        # Go: a space between two values if neither is a text
+        # Go: a space between two values if neither is a string
         if number and not (isinstance(value, str) or isinstance(values[number - 1], str)):
             pieces.append(" ")
         pieces.append("<nil>" if value is None else format_value(value, budget))

@@ -16,7 +16,7 @@ _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 class StringMap(dict[str, str]):
-    """A map of texts; a missing entry is an empty text."""
+    """A map of strings; a missing entry is an empty string."""
 
 
 class MissingValue:
@@ -195,7 +195,7 @@ def less(first: object, second: object) -> bool:
 
 
 def text_of(value: object) -> str:
-    """Return the value if it is a text. Raises `TemplateError` for another type."""
+    """Return the value if it is a string. Raises `TemplateError` for another type."""
     if isinstance(value, str):
         return value
     raise TemplateError(f"wrong type for value; expected string; got {type_name(value)}")

@@ -38,7 +38,7 @@ class Hints:
         self._left = _SEARCHES
 
     def of(self, name: str, known: Iterable[str]) -> str:
-        """Return `; did you mean "NAME"?` with the most similar known name, or an empty text."""
+        """Return `; did you mean "NAME"?` with the most similar known name, or an empty string."""
         found = self.closest(name, known)
         return f"; did you mean {quote(found)}?" if found else ""
 

@@ -101,7 +101,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The input from which the state of a job is derived.
 
     `wanted` is the sum of its group counts, None for a job that runs on every node. `error` is the
-    latest error of an allocation, and `blocked` the reason of a placement failure. `ending` counts
+    latest error of an allocation, and `blocked` the reason for a placement failure. `ending` counts
     undesired allocations that are not terminal yet; it is set only for a stopped job.
     """
 
@@ -164,7 +164,7 @@ def _of_parent(facts: JobFacts, runs: Runs) -> JobState:
     if facts.is_paused:
         return JobState(State.PAUSED, _last(runs))
     if facts.is_off:
-        return JobState(State.PAUSED, "its schedule is off: periodic.enabled is false")
+        return JobState(State.PAUSED, "its schedule is disabled: periodic.enabled is false")
     if runs.last in (State.FAILED, State.BLOCKED, State.FAILING):
         failed = sum(run == State.FAILED for run in runs.recent)
         often = f"; {failed} of the last {len(runs.recent)} failed" if len(runs.recent) > 1 else ""
@@ -302,7 +302,7 @@ def _of_lacking(facts: JobFacts, running: int, desired: int) -> JobState:
 
 
 def _worst_problem(facts: JobFacts) -> str:
-    """Return the worst problem of a service as the end of a sentence, or an empty text."""
+    """Return the worst problem of a service as the end of a sentence, or an empty string."""
     if facts.current.failing or facts.older.failing or facts.current.failed:
         return facts.error or "an allocation failed"
     if facts.blocked:

@@ -325,7 +325,7 @@ def mask_of(length: int) -> bytes:
 
 
 def find_mask(value: object, path: str = "") -> str:
-    """Return the path of the first text with a mask in decoded JSON, or an empty text.
+    """Return the path of the first text with a mask in decoded JSON, or an empty string.
 
     >>> find_mask({"Env": {"KEY": "key=‹masked›"}})
     'Env.KEY'
@@ -344,7 +344,7 @@ def find_mask(value: object, path: str = "") -> str:
 
 
 def _has_mask(text: str) -> bool:
-    """Return whether a text has a mask. It is searched in parts that begin where a mask may begin."""
+    """Return whether a string has a mask. It is searched in parts that begin where a mask may begin."""
     at = text.find(_MASK_BEGIN)
     while at >= 0:
         end = at + _SEARCHED_AT_ONCE

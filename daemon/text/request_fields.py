@@ -99,12 +99,12 @@ class RequestFields:
         return self._converted(name, _text, default)
 
     def texts(self, name: str) -> list[str]:
-        """Return a list of texts, which may be sent as one comma-separated text."""
+        """Return a list of strings, which may be sent as one comma-separated text."""
         empty: list[str] = []
         return self._converted(name, _texts, empty)
 
     def pairs(self, name: str) -> dict[str, str]:
-        """Return a map of texts, which may be sent as a list of `key=value`."""
+        """Return a map of strings, which may be sent as a list of `key=value`."""
         empty: dict[str, str] = {}
         return self._converted(name, _pairs, empty)
 

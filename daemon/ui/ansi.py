@@ -11,7 +11,7 @@ import msgspec
 from daemon.text.control_characters import visible
 
 _SEQUENCE = re.compile(
-    r"\x1b\[([0-9;:]{0,64})m"  # colours and weights
+    r"\x1b\[([0-9;:]{0,64})m"  # colors and weights
     r"|\x1b\[[0-?]*[ -/]*[@-~]"  # other control sequences
     r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)"  # titles, links and other strings
     r"|\x1b[ -/]*[0-~]?"
@@ -35,7 +35,7 @@ Piece = tuple[str, str]  # class names, empty for plain text, and the text
 class Style(msgspec.Struct, frozen=True):
     """The current style of text: its colors and weights."""
 
-    colour: str = ""
+    color: str = ""
     ground: str = ""
     weights: frozenset[str] = frozenset()
 
@@ -43,7 +43,7 @@ class Style(msgspec.Struct, frozen=True):
     def classes(self) -> str:
         """Return the class names of the style, separated by spaces."""
         names = [
-            f"fg-{self.colour}" if self.colour else "",
+            f"fg-{self.color}" if self.color else "",
             f"bg-{self.ground}" if self.ground else "",
         ]
         return " ".join(filter(None, [*names, *sorted(self.weights)]))
@@ -91,8 +91,8 @@ def _changed(style: Style, parameters: str) -> Style:
         number = numbers[position]
         position += 1
         if number in _EXTENDED:
-            colour, position = _extended(numbers, position)
-            style = _coloured(style, _EXTENDED[number], colour)
+            color, position = _extended(numbers, position)
+            style = _colored(style, _EXTENDED[number], color)
         else:
             style = _with(style, number)
     return style
@@ -107,18 +107,18 @@ def _with(style: Style, number: int) -> Style:
         return msgspec.structs.replace(style, weights=style.weights - set(_ENDS[number]))
     layer = "bg" if number // 10 in (4, 10) else "fg"
     if number in (39, 49):
-        return _coloured(style, layer, "")
+        return _colored(style, layer, "")
     if 30 <= number <= 37 or 40 <= number <= 47:
-        return _coloured(style, layer, _NAMES[number % 10])
+        return _colored(style, layer, _NAMES[number % 10])
     if 90 <= number <= 97 or 100 <= number <= 107:
-        return _coloured(style, layer, f"bright-{_NAMES[number % 10]}")
+        return _colored(style, layer, f"bright-{_NAMES[number % 10]}")
     return style
 
 
-def _coloured(style: Style, layer: str, colour: str) -> Style:
+def _colored(style: Style, layer: str, color: str) -> Style:
     if layer == "fg":
-        return msgspec.structs.replace(style, colour=colour)
-    return msgspec.structs.replace(style, ground=colour)
+        return msgspec.structs.replace(style, color=color)
+    return msgspec.structs.replace(style, ground=color)
 
 
 def _extended(numbers: list[int], at: int) -> tuple[str, int]:

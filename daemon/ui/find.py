@@ -98,7 +98,7 @@ def _job_url(job: dict[str, Any], suffix: str = "", **query: object) -> str:
 
 
 async def _statuses(ui_request: UiRequest, text: str) -> tuple[list[dict[str, Any]], bool]:
-    """Return jobs whose name contains a text, and whether there are more."""
+    """Return jobs whose name contains a string, and whether there are more."""
     try:
         reply = await ui_request.ask(
             "GET",
@@ -189,7 +189,7 @@ def _service_url(name: str, namespace: str) -> str:
 
 
 async def _named(ui_request: UiRequest, text: str) -> list[Hits]:
-    """Return allocations, nodes and variables whose name contains a text."""
+    """Return allocations, nodes and variables whose name contains a string."""
     results = []
     for context, kind, more in (
         ("allocs", "Allocations", ""),

@@ -8,7 +8,7 @@ import msgspec
 from daemon.ui.formatting import format_duration
 from storage.records.times import nanoseconds
 
-MOST = 120  # squares of one row; further ones are shown as a number
+MOST = 120  # squares of one row; the others are shown as a number
 _LIVE = frozenset({"pending", "running", "unknown"})
 _ACTIVE = frozenset({"running", "paused", "pending", "blocked", "initializing", "unblocking"})
 # The kinds of squares, with the shape and the words of each.

@@ -229,7 +229,7 @@ class Admission:
         return Client(str(address), is_single)
 
     def may_explain(self) -> bool:
-        """Return whether the reason of a rejection can be sent; then it counts as sent.
+        """Return whether the reason for a rejection can be sent; then it counts as sent.
 
         Sending it takes ten times as long as closing the connection.
         """
@@ -242,7 +242,7 @@ class Admission:
         return True
 
     async def explain(self, connected: socket.socket, why: str) -> None:
-        """Send the reason of a rejection, and close the connection."""
+        """Send the reason for a rejection, and close the connection."""
         try:
             with suppress(OSError):  # the client has disconnected
                 async with _stream(connected) as stream:

@@ -263,7 +263,7 @@ class Dispatcher:
         return head.user if head.user and address == head.client else address
 
     def close(self) -> None:
-        """Close streams without an end. `closing` ends other responses."""
+        """Close endless streams. `closing` ends other responses."""
         self._stream_limit.close()
 
     def is_hot(self, head: RequestHead, match: RouteMatch) -> bool:
@@ -554,7 +554,7 @@ class Dispatcher:
 
 
 def _fault(path: str) -> HandlerReply:
-    """Return the answer to a request that failed unexpectedly: a page for a browser, or a text."""
+    """Return the answer to a request that failed unexpectedly: a page for a browser, or plain text."""
     if not path.startswith(FRONT):
         return text("internal error: see the daemon's log", 500)
     headers = {**PAGE_HEADERS, "Cache-Control": "no-store"}

@@ -37,7 +37,7 @@ READING = (3.5, 4.0, 6.0)  # seconds that the end of each scene stays
 CELL = (8.4, 19)  # width and height of a character, in pixels
 MARGIN = 16
 BACKGROUND, TEXT = "#161b22", "#d0d7de"
-COLOURS = {"31": "#ff7b72", "32": "#56d364", "33": "#e3b341", "90": "#8b949e"}
+COLORS = {"31": "#ff7b72", "32": "#56d364", "33": "#e3b341", "90": "#8b949e"}
 DIM = {"237": "#30363d", "197": "#ff5f87", "70": "#56d364"}  # the progress bar's
 
 FILES = {
@@ -103,7 +103,7 @@ class Cell(NamedTuple):
 
 
 class Screen:
-    """As much of a terminal as the command line uses: colours, and lines that are rewritten."""
+    """As much of a terminal as the command line uses: colors, and lines that are rewritten."""
 
     def __init__(self) -> None:
         self.rows: list[list[Cell]] = [[]]
@@ -237,7 +237,7 @@ def picture(frames: Sequence[Frame], duration: float) -> str:
             "<style>",
             f"text{{font:14px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;fill:{TEXT};white-space:pre;visibility:hidden;animation:{duration:.2f}s step-end infinite}}",
             ".last{visibility:visible}.b{font-weight:bold}",
-            *(f".c{code}{{fill:{colour}}}" for code, colour in {**COLOURS, **DIM}.items()),
+            *(f".c{code}{{fill:{color}}}" for code, color in {**COLORS, **DIM}.items()),
             *rules,
             # Without animation the last screen stays.
             "@media(prefers-reduced-motion:reduce){text{animation:none}}",
@@ -304,7 +304,7 @@ def _class(style: str) -> str:
     if style == "1":
         return "b"
     code = style.removeprefix("38;5;")
-    return f"c{code}" if code in COLOURS or code in DIM else ""
+    return f"c{code}" if code in COLORS or code in DIM else ""
 
 
 @contextlib.contextmanager

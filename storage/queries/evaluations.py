@@ -225,7 +225,7 @@ _UNFINISHED = """
      WHERE namespace = :namespace AND job_id = :job_id AND status IN ('pending', 'blocked')
   ORDER BY create_index
 """
-# A blocked evaluation is tried again after sufficient resources were freed, or after a node has
+# A blocked evaluation is retried after sufficient resources were freed, or after a node has
 # changed. Children of one job have equal needs, so the search skips one need at a time instead of
 # one evaluation. Evaluations without needs only depend on changes of nodes.
 _NEED = """

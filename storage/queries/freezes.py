@@ -209,7 +209,7 @@ def _queues_changed(tx: Transaction, key: Key) -> None:
 
 
 def holder(db: ReadSnapshot, key: Key) -> str:
-    """Return the ID of the freeze that holds a job, or an empty text."""
+    """Return the ID of the freeze that holds a job, or an empty string."""
     row = db.one(_HELD, {"namespace": key[0], "job_id": key[1]})
     return row["freeze_id"] if row else ""
 

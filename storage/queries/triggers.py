@@ -326,7 +326,7 @@ def _attempt(tx: Transaction, row: sqlite3.Row, end: dict[str, Any]) -> int:
 
 
 def last_attempt(db: ReadSnapshot, namespace: str, job_id: str, parent_id: str, number: int) -> int:
-    """Return the last attempt of a run in the ledgers of the present followers; 0 if there is none.
+    """Return the last attempt of a run in the ledgers of the current followers; 0 if there is none.
 
     A run that has not ended yet is in a ledger only if an earlier job with the same ID was purged.
     """

@@ -96,7 +96,7 @@ class StoredTaskEvent(TaskEvent, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TaskState(Record, frozen=True, kw_only=True):
-    """The state of a task; times are RFC 3339 texts."""
+    """The state of a task; times are RFC 3339 strings."""
 
     state: str = TaskPhase.PENDING
     failed: bool = False

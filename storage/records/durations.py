@@ -54,7 +54,7 @@ _DAYS = re.compile(r"\d{1,6}d")
 def seconds(value: object) -> int | None:
     """Parse a duration in the forms of the Vault API to seconds; None if it is invalid.
 
-    A number, or a text of digits, is in seconds; `90m`, `1.5h` and `30d` are texts.
+    A number, or a string of digits, is in seconds; `90m`, `1.5h` and `30d` are strings.
 
     >>> seconds(90), seconds("90"), seconds("1.5h"), seconds("30d"), seconds("soon")
     (90, 90, 5400, 2592000, None)

@@ -17,8 +17,8 @@ class Cause(StrEnum):
     PLACE = "place"  # no node is feasible or has capacity
     NODE = "node"  # all feasible nodes are ineligible
     PREEMPTED = "preempted"  # it was preempted by a job with a higher priority
-    DELAY = "delay"  # it failed and will be tried again
-    LIMIT = "limit"  # it failed and will not be tried again
+    DELAY = "delay"  # it failed and will be retried
+    LIMIT = "limit"  # it failed and will not be retried
     DEPLOYMENT = "deployment"  # a deployment holds it back
     BROKEN = "broken"  # the daemon's own processing failed
     TRIGGER = "trigger"  # it starts after other jobs

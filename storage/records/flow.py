@@ -66,7 +66,7 @@ class FlowGraph(Record, frozen=True, kw_only=True):
     longest: list[str]
 
 
-# With which the reason of a step begins that is held, or the reason of a run.
+# Prefixes of the reason of a held step, or of a run.
 GATE_REASON = "gate: "
 SLOT_REASON = "slot: it waits for"  # a step, for its own queues or for that of its run
 TIME_REASON = "time: "

@@ -23,7 +23,7 @@ class Strength(StrEnum):
 class Freeze(Record, frozen=True, kw_only=True):
     """A freeze of a namespace, or of all (`*`).
 
-    `jobs` is a pattern of job IDs, in which `*` matches any text, and `queue` the name of a queue
+    `jobs` is a pattern of job IDs, in which `*` matches any string, and `queue` the name of a queue
     of runs; both are empty for all jobs. Times are in nanoseconds since the epoch. `until` is 0
     without a limit, `ended` until the end. `person` created the freeze, and `ended_by` ended it;
     both may be empty.
@@ -71,7 +71,7 @@ class FreezeHold(Record, frozen=True, kw_only=True):
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Return whether a text matches a pattern, in which `*` matches any text."""
+    """Return whether a string matches a pattern, in which `*` matches any string."""
     first, *parts = pattern.split("*")
     if not parts:
         return pattern == text

@@ -54,7 +54,7 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
 class MethodConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The configuration of an auth method; its secret is stored separately, encrypted.
 
-    An empty text means that the daemon's environment defines the value.
+    An empty string means that the daemon's environment defines the value.
     """
 
     tenant_id: str = ""

@@ -272,7 +272,7 @@ class _Steps:
 
     def _end_of_part(self, at: int) -> int:
         found = _PART.match(self._body, at + 1, at + 1 + PIECE)
-        assert found is not None  # noqa: S101  # it matches an empty text
+        assert found is not None  # noqa: S101  # it matches an empty string
         return found.end()
 
     def _text(self, at: int, end: int) -> tuple[str, int]:

@@ -14,7 +14,7 @@ class SearchRequest(Record, frozen=True, kw_only=True):
 
 
 class FuzzySearchRequest(Record, frozen=True, kw_only=True):
-    """The request for names that contain a text."""
+    """The request for names that contain a string."""
 
     text: str = ""
     context: str = ""

@@ -1,4 +1,4 @@
-"""The log of a task in a real browser: followed, searched, coloured, and found again after a restart."""
+"""The log of a task in a real browser: followed, searched, colored, and found again after a restart."""
 
 import re
 from html import unescape
@@ -50,7 +50,7 @@ async def at_end(browser: Tab) -> bool:
     return bool(await browser.value(shown))
 
 
-async def test_log_page_shows_colours_and_escapes_output(
+async def test_log_page_shows_colors_and_escapes_output(
     browser: Tab, printing: tuple[Steward, str]
 ) -> None:
     steward, alloc_id = printing
@@ -61,7 +61,7 @@ async def test_log_page_shows_colours_and_escapes_output(
     await browser.until_text("#log-state", "following")
     assert await at_end(browser)
 
-    # Colours are classes; nothing of what a task prints acts.
+    # Colors are classes; nothing of what a task prints acts.
     assert await browser.value("document.querySelector('#log .fg-red').textContent") == "red words"
     assert await browser.value("window.hacked === undefined")
     assert await browser.value("document.querySelector('#log img, #log script') === null")

@@ -110,7 +110,7 @@ async def deployments(world: World) -> None:
         "/v1/job/shop/deployment", lambda item: item and item["Status"] == "successful"
     )
     await world.register(
-        long(world, "shop", Update=update, Meta={"colour": "blue"}), Meta={"colour": "blue"}
+        long(world, "shop", Update=update, Meta={"color": "blue"}), Meta={"color": "blue"}
     )
     found = await world.steward.until(
         "/v1/job/shop/deployment",
@@ -126,7 +126,7 @@ async def deployments(world: World) -> None:
     )
     manual = {**FAST, "MaxParallel": 1, "HealthCheck": "manual"}
     await world.register(
-        long(world, "shop", Update=manual, Meta={"colour": "red"}), Meta={"colour": "red"}
+        long(world, "shop", Update=manual, Meta={"color": "red"}), Meta={"color": "red"}
     )
     found = await world.steward.until(
         "/v1/job/shop/deployment",
@@ -139,7 +139,7 @@ async def deployments(world: World) -> None:
         {"DeploymentID": found["ID"], "HealthyAllocationIDs": [placed[0]["ID"]]},
     )
     await world.register(
-        long(world, "shop", Update=manual, Meta={"colour": "green"}), Meta={"colour": "green"}
+        long(world, "shop", Update=manual, Meta={"color": "green"}), Meta={"color": "green"}
     )
     found = await world.steward.until(
         "/v1/job/shop/deployment",

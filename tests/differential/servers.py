@@ -22,7 +22,7 @@ def ask(server: httpx.Client, request: Request) -> Response:
     answer = server.request(
         request.method, request.path, params=dict(request.query), json=request.body
     )
-    with suppress(ValueError):  # the body is a text
+    with suppress(ValueError):  # the body is plain text
         return Response(answer.status_code, answer.json())
     return Response(answer.status_code, answer.text)
 

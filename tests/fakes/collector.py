@@ -1,7 +1,7 @@
 """An OTLP/HTTP receiver that refuses every field, type and value that OTLP's JSON does not have.
 
 The records follow the messages of opentelemetry-proto 1.x and its rules for JSON: IDs are
-hexadecimal digits, 64-bit integers are texts, enums are numbers, unknown fields are errors.
+hexadecimal digits, 64-bit integers are strings, enums are numbers, unknown fields are errors.
 """
 
 from collections import Counter

@@ -136,8 +136,8 @@ async def test_invalid_volume_is_refused_and_leaves_nothing(
 
 async def test_setting_without_effect_is_reported(steward: Steward) -> None:
     asked = {"Name": "a", "RequestedCapacityMaxBytes": 5, "Parameters": {"quota": "1"}}
-    answer = await steward.post(CREATE, {"Volume": {**asked, "Colour": "red"}})
-    for words in ("limits no sizes", 'unknown parameter "quota"', 'unknown field "Volume.Colour"'):
+    answer = await steward.post(CREATE, {"Volume": {**asked, "Color": "red"}})
+    for words in ("limits no sizes", 'unknown parameter "quota"', 'unknown field "Volume.Color"'):
         assert words in answer["Warnings"]
 
 

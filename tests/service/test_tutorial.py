@@ -1,7 +1,7 @@
 """The tutorial, executed literally: every block of it.
 
 An HCL block is a file. In a console block each line after `$` is a command, followed by its
-expected output. In the output `…` within a line matches any text, and `…` on a separate line
+expected output. In the output `…` within a line matches any string, and `…` on a separate line
 matches any lines.
 """
 

@@ -41,7 +41,7 @@ from storage.records.times import rfc3339
 _SEES_SECRETS = "read-secrets"  # the capability to list the secret files of tasks
 
 _CHUNK = 64 * 1024  # bytes per read, as in Nomad
-_BEYOND = 2**62  # an offset behind the end of any file; reads at higher ones fail
+_BEYOND = 2**62  # an offset beyond the end of any file; reads at higher ones fail
 # Files of tasks are untrusted: a browser must not run them with the UI's origin.
 _UNTRUSTED = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
 

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class LogLines(SparseRecord, frozen=True, kw_only=True):
-    """Lines in order. `before` and `after` are cursors for further lines, empty at the ends.
+    """Lines in order. `before` and `after` are cursors for more lines, empty at the ends.
 
     `ended`: the task can have no further output. `searched`: bytes that a search has read.
     """
@@ -72,7 +72,7 @@ async def lines(request: Request) -> HandlerReply:
 
 
 async def search(request: Request) -> HandlerReply:
-    """Find lines with a text, from a cursor towards the start of the log, with context."""
+    """Find lines with a string, from a cursor towards the start of the log, with context."""
     query = request.query
     text = query.text("contains")
     if not 0 < len(text) <= MOST_TEXT:

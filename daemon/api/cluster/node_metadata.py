@@ -49,7 +49,7 @@ async def apply(request: Request) -> HandlerReply:
             )
         if max(len(key), len(value or "")) > _LONGEST:
             raise Malformed(
-                f'"{key[:100]}" is too long: keys and values have {_LONGEST} characters'
+                f'"{key[:100]}" is too long: keys and values have at most {_LONGEST} characters'
             )
     name_or_id = named_node(request, asked.node_id)
     node = parts.store.read(lambda db: _find(request, db, name_or_id))
@@ -66,7 +66,7 @@ async def apply(request: Request) -> HandlerReply:
 
 
 def named_node(request: Request, in_body: str) -> str:
-    """Return the node that a body or the query names, or an empty text. Raises `Malformed`."""
+    """Return the node that a body or the query names, or an empty string. Raises `Malformed`."""
     in_query = request.query.text("node_id")
     if in_body and in_query and in_body != in_query:
         raise Malformed(

@@ -25,7 +25,9 @@ class FreezeResult(Record, frozen=True, kw_only=True):
     default=Strength.BEGIN.value,
     help="begin: hold new runs; steps: also hold new steps; changes: refuse changes of jobs.",
 )
-@click.option("--jobs", default="", metavar="PATTERN", help="Only these jobs; * matches any text.")
+@click.option(
+    "--jobs", default="", metavar="PATTERN", help="Only these jobs; * matches any string."
+)
 @click.option("--queue", default="", metavar="NAME", help="Only jobs whose runs enter this queue.")
 @click.option(
     "--from", "begin", default="", metavar="TIME", help="Begin of the freeze [default: now]."

@@ -30,7 +30,7 @@ _STYLES = {
     "green": "32",
     "yellow": "33",
 }
-_WITHOUT_COLOUR = frozenset({"bold", "dim", "reverse", "selected"})
+_WITHOUT_COLOR = frozenset({"bold", "dim", "reverse", "selected"})
 _KEYS = {
     "\r": "enter",
     "\n": "enter",
@@ -65,8 +65,8 @@ class ScreenEnded(SystemExit):
 class FullScreen:
     """The terminal, in full-screen mode while `opened` is active."""
 
-    def __init__(self, *, colour: bool) -> None:
-        self._colour = colour
+    def __init__(self, *, color: bool) -> None:
+        self._color = color
         self._keys, self._out = sys.stdin.fileno(), sys.stdout.fileno()
         self._drawn: list[ScreenLine] = []
         self._size = (0, 0)
@@ -130,7 +130,7 @@ class FullScreen:
             self._write("".join(pieces))
 
     def _styled(self, line: ScreenLine) -> str:
-        is_plain = not self._colour and line.style not in _WITHOUT_COLOUR
+        is_plain = not self._color and line.style not in _WITHOUT_COLOR
         code = "" if is_plain else _STYLES.get(line.style, "")
         return f"\x1b[{code}m{line.text}\x1b[0m" if code else line.text
 
@@ -168,11 +168,11 @@ def _end(number: int, _frame: FrameType | None) -> None:
 
 
 @contextmanager
-def opened(*, colour: bool) -> Iterator[FullScreen]:
+def opened(*, color: bool) -> Iterator[FullScreen]:
     """Use full-screen mode while the block runs. Raises `Invalid` without a terminal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Invalid('this command needs a terminal; in a script use "steward status -json"')
-    screen = FullScreen(colour=colour)
+    screen = FullScreen(color=color)
     handlers = {number: signal.signal(number, _end) for number in _ENDING}
     handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, screen.resized)
     try:

@@ -141,7 +141,7 @@ def _present(client: ApiClient, name: str) -> Namespace | None:
 
 
 def _pairs(texts: tuple[str, ...]) -> Mapping[str, str]:
-    """Return `key=value` texts as a map. Raises `Invalid`."""
+    """Return `key=value` strings as a map. Raises `Invalid`."""
     for text in texts:
         if "=" not in text:
             raise Invalid(f"--meta {text!r} is not of the form KEY=VALUE")

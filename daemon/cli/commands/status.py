@@ -152,7 +152,7 @@ def _state_word(line: JobStatusLine) -> str:
 
 
 def _details(line: JobStatusLine, now: int) -> str:
-    """Return the reason of a state, and the next launch of a periodic job."""
+    """Return the reason for a state, and the next launch of a periodic job."""
     state = line.steward_state
     if not state:
         return ""

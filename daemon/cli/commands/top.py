@@ -25,7 +25,7 @@ from daemon.cli.core.http_client import (
     RequestRejected,
     segment,
 )
-from daemon.cli.core.options import wants_colour, with_client
+from daemon.cli.core.options import wants_color, with_client
 from storage.records.allocation import ClientStatus, DesiredStatus
 from storage.records.base import Record
 from storage.records.failure import LastError
@@ -99,7 +99,7 @@ class TopPoller:
 
     The lists of jobs and allocations are read when the state has changed, but only at intervals
     that keep the CPU time small. The daemon spends CPU time on each measurement of usage. So the
-    usage is requested for the rows on the screen, and in turns for all other rows.
+    usage is requested for the rows on the screen, and in turn for all other rows.
     """
 
     def __init__(self, client: ApiClient) -> None:
@@ -201,7 +201,7 @@ class TopPoller:
         ]
 
     def _allocations_to_measure(self, view: View, height: int) -> list[str]:
-        """Return the allocations to measure: those on the screen, and some in turns."""
+        """Return the allocations to measure: those on the screen, and some others in turn."""
         running = [alloc for alloc in self._allocations if alloc.state in ("running", "stopping")]
         on_screen = {row.key for row in view.shown(height)}
         first = [
@@ -304,7 +304,7 @@ def top(client: ApiClient) -> None:
     # A late response is worse than none for a live display.
     with (
         ApiClient(client.connection, answer_within=_ANSWER_WITHIN) as asking,
-        opened(colour=wants_colour(None, os.environ)) as screen,
+        opened(color=wants_color(None, os.environ)) as screen,
     ):
         try:
             _run(TopPoller(asking), View(), screen, asking.connection)

@@ -295,7 +295,7 @@ class View:
 
     # --- keys ---
     def press(self, key: str, height: int) -> str:
-        """Handle a key; return an action for the caller, or an empty text.
+        """Handle a key; return an action for the caller, or an empty string.
 
         The actions are `logs`, `exec`, `explain` and `stop` for the selected row, and `quit`.
         """

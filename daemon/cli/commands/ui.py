@@ -47,7 +47,7 @@ def ui(client: ApiClient, screen: Screen, *, opens: bool) -> None:
 
 
 def _one_time(client: ApiClient) -> str:
-    """Return a one-time token for signing in; an empty text if ACLs are off."""
+    """Return a one-time token for signing in; an empty string if ACLs are disabled."""
     try:
         made = client.send("POST", "/v1/acl/token/onetime").decode(_Made)
     except RequestRejected as error:

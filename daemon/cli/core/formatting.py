@@ -84,7 +84,7 @@ def seconds(option: str, text: str, *words: str) -> float:
 
 
 def time_of(option: str, text: str, now: int) -> int:
-    """Parse a time in RFC 3339, or an age such as `10m`; 0 for an empty text.
+    """Parse a time in RFC 3339, or an age such as `10m`; 0 for an empty string.
 
     Raises `Invalid`, which names the option.
     """

@@ -229,7 +229,7 @@ class ApiClient:
 
     @property
     def namespace(self) -> str:
-        """Return the namespace of the options or the environment, or an empty text."""
+        """Return the namespace of the options or the environment, or an empty string."""
         return self.connection.namespace
 
     def read(self, path: str, /, **query: Value) -> ClientResponse:

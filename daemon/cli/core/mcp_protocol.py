@@ -30,7 +30,7 @@ Result = Mapping[str, object]
 
 
 class ProtocolError(Exception):
-    """An error response; `data` has further facts for the client."""
+    """An error response; `data` has additional data for the client."""
 
     def __init__(self, code: int, message: str, data: object = None) -> None:
         super().__init__(message)

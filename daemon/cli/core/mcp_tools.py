@@ -78,7 +78,7 @@ class ExplainJob(Arguments, frozen=True, kw_only=True):
 
 
 class JobLogs(Arguments, frozen=True, kw_only=True):
-    """Show the last lines that the tasks of a job printed, or the last ones that contain a text."""
+    """Show the last lines that the tasks of a job printed, or the last ones that contain a string."""
 
     job: JobID
     task: Annotated[str, Meta(description="Task; empty for all")] = ""
@@ -233,7 +233,7 @@ def caller(
 def log_line(name: str, arguments: Parameters, outcome: str) -> str:
     """Return the line that records a call.
 
-    It has no control characters. Texts are cut. Values that can contain secrets are lengths.
+    It has no control characters. Texts are truncated. Values that can contain secrets are lengths.
     """
     logged = {key[:_SHOWN]: _logged_value(key, value) for key, value in arguments.items()}
     return f"tool {name} {json.dumps(logged)}: {json.dumps(outcome[:MOST_OUTCOME])}"

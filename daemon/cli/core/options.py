@@ -73,8 +73,8 @@ _CONNECTION_TO_SECRETS = _connection(_OF_SECRETS)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _LOOKS = (
     click.option("--verbose", is_flag=True, help="Print full IDs and more details."),
-    click.option("--color/--no-color", "colour", default=None, help="Force or disable color."),
-    click.option("--force-color", "colour", flag_value=True, hidden=True),
+    click.option("--color/--no-color", "color", default=None, help="Force or disable color."),
+    click.option("--force-color", "color", flag_value=True, hidden=True),
 )
 
 
@@ -166,14 +166,14 @@ def is_given_on_command_line(name: str) -> bool:
 def open_screen(output_options: OutputOptions, environment: Mapping[str, str]) -> Screen:
     """Return a screen for these options and the type of standard output. Raises `Invalid`."""
     document = output_options.as_json or bool(output_options.selector)
-    if document or not wants_colour(output_options.colour, environment):
+    if document or not wants_color(output_options.color, environment):
         return Screen(output_options)
     from daemon.cli.core.terminal import TerminalScreen  # slow to import, and not needed in a pipe
 
     return TerminalScreen(output_options, hints=wants_hints(environment))
 
 
-def wants_colour(choice: bool | None, environment: Mapping[str, str]) -> bool:
+def wants_color(choice: bool | None, environment: Mapping[str, str]) -> bool:
     """Return whether the output is a terminal with colors."""
     if choice is not None:
         return choice

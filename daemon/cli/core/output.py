@@ -25,12 +25,12 @@ def is_terminal() -> bool:
 
 
 class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The output options; `colour` forces or disables color."""
+    """The output options; `color` forces or disables color."""
 
     as_json: bool = False
     selector: str = ""
     verbose: bool = False
-    colour: bool | None = None
+    color: bool | None = None
 
 
 class ProgressRow(NamedTuple):

@@ -51,7 +51,7 @@ def _named(client: ApiClient, id_or_prefix: str) -> list[JobListItem]:
 
 
 def _near_job(client: ApiClient, id_or_prefix: str) -> str:
-    """Return the most similar job name among the first jobs, or an empty text."""
+    """Return the most similar job name among the first jobs, or an empty string."""
     import difflib  # slow to import, and needed only here
 
     lines = client.fetch("/v1/jobs", list[JobListItem], per_page=_COMPARED)

@@ -14,7 +14,7 @@ from daemon.cli.core.output import OutputOptions, ProgressDisplay, ProgressRow, 
 from daemon.text.control_characters import visible, visible_lines
 from storage.records.diff import DiffType
 
-_COLOURS = {
+_COLORS = {
     "running": "green",
     "complete": "green",
     "ready": "green",
@@ -41,7 +41,7 @@ _FATES = {
 
 def styled(words: str) -> Text:
     """Return a word in the color of its meaning."""
-    return Text(visible(words), style=_COLOURS.get(words.partition(" ")[0], ""))
+    return Text(visible(words), style=_COLORS.get(words.partition(" ")[0], ""))
 
 
 class _Live(ProgressDisplay):

@@ -124,7 +124,7 @@ def _memory_bytes(memory: MemoryUsage) -> int:
 
 
 def _parts(memory: MemoryUsage) -> list[tuple[str, str]]:
-    """Return the further measurements, with the daemon's names."""
+    """Return the other measurements, with the daemon's names."""
     values = {
         "RSS": memory.rss,
         "Cache": memory.cache,

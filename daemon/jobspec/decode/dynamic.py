@@ -133,7 +133,7 @@ def _label_values(
         return node.items, tuple(evaluate_all(node.items, scope))
     values = elements(evaluate(node, scope))
     if values is None:
-        raise scope.fault(node, "Invalid dynamic block labels", "A list of texts is required.")
+        raise scope.fault(node, "Invalid dynamic block labels", "A list of strings is required.")
     return (node,) * len(values), values
 
 

@@ -44,7 +44,7 @@ class ChildBlock(msgspec.Struct, frozen=True):
 
 
 class TextMap(msgspec.Struct, frozen=True):
-    """A block with arbitrary names. Its values are texts, or values of `kind`."""
+    """A block with arbitrary names. Its values are strings, or values of `kind`."""
 
     wire: str
     may_be_argument: bool = False
@@ -134,7 +134,7 @@ def optional_text(*names: str, **renamed: str) -> Fields:
 
 
 def plain_text(*names: str, **renamed: str) -> Fields:
-    """Return arguments that are text, with empty text as default."""
+    """Return arguments that are strings, by default empty."""
     return _fields(text, "", names, renamed)
 
 
@@ -169,7 +169,7 @@ def plain_duration(*names: str, **renamed: str) -> Fields:
 
 
 def text_list(*names: str, **renamed: str) -> Fields:
-    """Return arguments that are lists of texts or null."""
+    """Return arguments that are lists of strings or null."""
     return _fields(texts, None, names, renamed)
 
 

@@ -75,12 +75,12 @@ class BadDuration(ConversionError):
 
 
 def texts(value: Value) -> object:
-    """Return a list of texts."""
+    """Return a list of strings."""
     return list(elements(convert(value, list_of(STRING))) or ())
 
 
 def text_map(value: Value) -> object:
-    """Return a map of non-null texts."""
+    """Return a map of non-null strings."""
     named = attributes(convert(value, map_of(STRING))) or {}
     if None in named.values():
         raise ConversionError("null value is not allowed")

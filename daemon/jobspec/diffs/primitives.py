@@ -1,4 +1,4 @@
-"""Elements of every diff: fields, lists of texts, blocks, and pairing of objects.
+"""Elements of every diff: fields, lists of strings, blocks, and pairing of objects.
 
 A diff omits unchanged blocks. It shows all values of a changed block with their old values.
 Unchanged values give the context of a change (recorded from Nomad: plan).
@@ -149,7 +149,7 @@ def values(name: str, both: BeforeAfter[T], *, flat: Callable[[T], Flat] = own_v
 
 
 def texts(name: str, both: BeforeAfter[list[str]]) -> Objects:
-    """Return an unordered list of texts; None if both sides are empty."""
+    """Return an unordered list of strings; None if both sides are empty."""
     old, new = set(both.old or ()), set(both.new or ())
     found = [
         _field(name, item if item in old else "", item if item in new else "") for item in old | new
@@ -159,7 +159,7 @@ def texts(name: str, both: BeforeAfter[list[str]]) -> Objects:
 
 
 def changed_texts(name: str, both: BeforeAfter[list[str]]) -> Objects:
-    """Return an unordered list of texts; None if both sides are equal."""
+    """Return an unordered list of strings; None if both sides are equal."""
     return [text for text in texts(name, both) if text.type != DiffType.NONE]
 
 

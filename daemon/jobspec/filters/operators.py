@@ -151,7 +151,7 @@ class _NotThat(Malformed):
 
 
 def number(node: Comparison, shape: DocumentShape) -> float:
-    """Return the number for an ordered comparison; durations accept texts such as `30s`."""
+    """Return the number for an ordered comparison; durations accept strings such as `30s`."""
     if shape is NUMERIC:
         return _number_in(node.value, node)
     if not shape.kind.startswith(("int", "uint", "float")):

@@ -137,7 +137,7 @@ class FilterReader:
         return Selector(tuple(path))
 
     def identifier(self) -> str:
-        """Parse a name; return an empty text if there is no name."""
+        """Parse a name; return an empty string if there is no name."""
         first = self.one_of("[a-zA-Z]", lambda char: char.isascii() and char.isalpha())
         if not first:
             return ""
@@ -170,7 +170,7 @@ class FilterReader:
         return key
 
     def pointer(self) -> Selector | None:
-        """Return a quoted JSON pointer; empty text is valid."""
+        """Return a quoted JSON pointer, which may be an empty string."""
         if not self.literal('"'):
             return None
         parts: list[str] = []

@@ -25,7 +25,7 @@ _MEANINGS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
 def is_json(source: SourceText) -> bool:
-    """Return whether a text is JSON: its first non-space character opens an object."""
+    """Return whether a string is JSON: its first non-space character opens an object."""
     return source.text.lstrip(" \ufeff").startswith("{")
 
 

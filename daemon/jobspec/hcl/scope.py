@@ -63,7 +63,7 @@ class HclFunction(msgspec.Struct, frozen=True, kw_only=True):
     """A function that job files can call."""
 
     parameters: tuple[Parameter, ...] = ()
-    rest: Parameter | None = None  # accepts all further arguments
+    rest: Parameter | None = None  # accepts all other arguments
     run: Callable[[tuple[Value, ...], FunctionEnvironment], Value]
     cost: Callable[[tuple[Value, ...]], int] | None = None  # steps besides its result's size
 

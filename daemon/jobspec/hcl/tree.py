@@ -111,7 +111,7 @@ class Splat(Expression, frozen=True, gc=False):
 
 
 class CallExpr(Expression, frozen=True, gc=False):
-    """A function call. With `expands`, the last argument's elements are further arguments."""
+    """A function call. With `expands`, the last argument's elements are additional arguments."""
 
     name: str
     name_end: int

@@ -105,7 +105,7 @@ def _path(path: str) -> Iterator[str]:
 
 
 def _is_url(text: str) -> bool:
-    """Return whether a text is a valid URL, absolute or relative."""
+    """Return whether a string is a valid URL, absolute or relative."""
     path = text.partition("#")[0].partition("?")[0]
     if _BAD_ESCAPE.search(path) or path.startswith(":"):
         return False

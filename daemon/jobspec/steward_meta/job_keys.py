@@ -38,13 +38,13 @@ PASSED = re.compile(
 
 
 def after_meta(text: str) -> dict[str, str]:
-    """Parse the meta that an ended run passes on: a JSON object of texts with references."""
+    """Parse the meta that an ended run passes on: a JSON object of strings with references."""
     if len(text) > _MAX_AFTER_META:
         raise Invalid(f"must be at most {_MAX_AFTER_META} bytes long")
     try:
         found = _TEXTS.decode(text)
     except (msgspec.DecodeError, RecursionError):
-        raise Invalid('must be a JSON object of texts, such as {"day": "${meta.day}"}') from None
+        raise Invalid('must be a JSON object of strings, such as {"day": "${meta.day}"}') from None
     if len(found) > _MOST_PASSED:
         raise Invalid(f"has {len(found)} names; the maximum is {_MOST_PASSED}")
     for name, value in found.items():

@@ -76,7 +76,7 @@ def _inner(value: object) -> Iterable[object]:
 
 
 def is_output(text: str) -> bool:
-    """Return whether a text is a reference to an output."""
+    """Return whether a string is a reference to an output."""
     return text.strip().startswith("${output.") and text.strip().endswith("}")
 
 
@@ -107,7 +107,7 @@ def matrix(text: str) -> dict[str, list[object]]:
         raise Invalid('must be a JSON object of lists, such as {"os": ["a", "b"]}') from None
     for name in found:
         if not _MATRIX_NAME.fullmatch(name):
-            raise Invalid(f"names {quote(name[:SHOWN])}; a name has letters, digits and _")
+            raise Invalid(f"names {quote(name[:SHOWN])}; a name consists of letters, digits and _")
     number_of_all = math.prod(map(len, found.values()))
     if number_of_all > MAX_ELEMENTS:
         raise Invalid(f"has {number_of_all} combinations; the maximum is {MAX_ELEMENTS}")
@@ -243,7 +243,7 @@ _LONGEST_OUTPUT_NAME = 128  # characters
 
 
 def is_output_name(text: str) -> bool:
-    """Return whether a text can name an output of a step."""
+    """Return whether a string can name an output of a step."""
     return len(text) <= _LONGEST_OUTPUT_NAME and OUTPUT_NAME.fullmatch(text) is not None
 
 
@@ -255,7 +255,7 @@ def outputs(text: str) -> tuple[str, ...]:
     for name in found:
         if not is_output_name(name):
             raise Invalid(
-                f"names {quote(name[:_LONGEST_OUTPUT_NAME])}; a name has letters, digits and _, "
+                f"names {quote(name[:_LONGEST_OUTPUT_NAME])}; a name consists of letters, digits and _, "
                 "and does not begin with a digit"
             )
     return found

@@ -25,7 +25,7 @@ class AttemptOutcome(Enum):
 
     SUCCEEDED = auto()
     FAILED = auto()  # ended with an error, or could not start for a temporary reason
-    UNRECOVERABLE = auto()  # could not start, and a further attempt would fail the same way
+    UNRECOVERABLE = auto()  # could not start, and another attempt would fail the same way
     NOT_RETRIED = auto()  # ended with an exit code that the job excludes from retries
     RESTART_WANTED = auto()  # a user or a change action requested a restart
     KILLED = auto()

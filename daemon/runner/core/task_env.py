@@ -188,7 +188,7 @@ def network_variables(
 def resolve(text: str, environment: Mapping[str, str], values: Mapping[str, str]) -> str:
     """Interpolate a text; an unknown reference stays as it is.
 
-    A missing field of a list item becomes an empty text. `${X}` and `${env["X"]}` are variables;
+    A missing field of a list item becomes an empty string. `${X}` and `${env["X"]}` are variables;
     `${attr.x}`, `${meta.x}` and `${node.x}` are values of the node.
     """
 

@@ -30,7 +30,7 @@ _INTERRUPTED = ExitResult(code=130, signal=2)
 
 
 class MockConfig(msgspec.Struct, frozen=True):
-    """The driver configuration: the simulated behavior. Durations are texts such as 1s."""
+    """The driver configuration: the simulated behavior. Durations are strings such as 1s."""
 
     run_for: str = "0s"
     exit_code: int = 0

@@ -88,7 +88,7 @@ class File(Protocol):
 
     @property
     def info(self) -> FileMetadata:
-        """Return the current metadata; the content type is that at opening."""
+        """Return the current metadata, with the content type from when the file was opened."""
         ...
 
     def read(self, offset: int, most: int) -> bytes:

@@ -109,7 +109,7 @@ class FileKeeper:
             except (OSError, ValueError) as error:
                 problem = str(error)
             finally:
-                os.close(end)  # ends the stream, also if the launcher's child failed
+                os.close(end)  # ends the stream, even if the launcher's child failed
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(request)
@@ -192,14 +192,14 @@ class _Intake(KeptPaths):
         return None
 
     def _why_not(self, path: bytes) -> str:
-        """Return why a file with this path is not kept, or an empty text."""
+        """Return why a file with this path is not kept, or an empty string."""
         if len(self.entries) == MOST_FILES:
             return f"more than {MOST_FILES} files match"
         return why_unnamed(path)
 
 
 def why_unnamed(path: bytes) -> str:
-    """Return why a path cannot name a kept file, or an empty text."""
+    """Return why a path cannot name a kept file, or an empty string."""
     try:
         text = path.decode()
     except UnicodeDecodeError:

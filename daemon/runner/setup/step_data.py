@@ -261,7 +261,7 @@ async def collect(
 ) -> str:
     """Add the outputs of a task that has ended to the report of its allocation.
 
-    Return the reason if a successful task counts as failed, or an empty text. Faulty outputs of a
+    Return the reason if a successful task counts as failed, or an empty string. Faulty outputs of a
     failed task are ignored.
     """
     try:
@@ -294,7 +294,8 @@ def _check(
 ) -> None:
     """Raise `Refused` if outputs repeat those of another task, or exceed a limit.
 
-    `unstored` has the bytes of other elements in unstored reports: of the step, and of the run.
+    `unstored` counts bytes of other elements in reports that are not stored yet: of the step, and of
+    the run.
     """
     for task, known in outputs_of_others.items():
         if repeated := sorted(outputs_of_task.keys() & known.keys()):

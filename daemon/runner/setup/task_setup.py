@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from daemon.runner.setup.step_data import StepData
     from daemon.runner.setup.templates import TemplateRunner
 
-_RENEW_AGAIN = 30.0  # seconds until the renewal of an identity is tried again
+_RENEW_AGAIN = 30.0  # seconds until the renewal of an identity is retried
 # A constraint on a host feature that a cluster can check: `${attr.engine.feature.x} = true`, or
 # that the attribute is set.
 _FEATURE = re.compile(r"\$\{attr\.engine\.feature\.([^{}]+)\}")

@@ -241,7 +241,7 @@ class TemplateRunner:
                     answers[question] = await self._sources.answer(question)
         except TemplateError as error:
             raise TemplateError(f"{template.dest_path}: {error}") from error
-        raise TemplateError(f"{template.dest_path}: its lookups keep adding further lookups")
+        raise TemplateError(f"{template.dest_path}: its lookups keep adding lookups")
 
     async def _program(self, template: Template) -> ParsedTemplate:
         known = self._programs.get(template.dest_path)

@@ -24,7 +24,7 @@ from storage.records.task import SecretsConfig
 _FILE = "secrets/vault_token"
 _SOURCE = "token"  # name of this source of secrets, for masking
 _LONGEST = 4096  # bytes of a token file
-_AGAIN = 30.0  # seconds until issuing a token is tried again
+_AGAIN = 30.0  # seconds until issuing a token is retried
 _LEAST = 4  # a token with less than 1/4 of its TTL left is replaced
 
 

@@ -126,7 +126,7 @@ class PlacementFailure:
         self.count = 0
 
     def add(self, count: int = 1) -> None:
-        """Count further unplaced allocations, which are not searched for."""
+        """Count other unplaced allocations, which are not searched for."""
         self.count += count
 
     def metric(self) -> PlacementMetric:

@@ -245,7 +245,7 @@ def task(
     retries: int = 0,
     namespace: str = "",
 ) -> RemoteFunction[P, R] | Callable[[Callable[P, R]], RemoteFunction[P, R]]:
-    """Make a function of a module one that can run as a job. `Options` describes the arguments.
+    """Allow a function of a module to run as a job. `Options` describes the arguments.
 
     Raises `ValueError` for a function that a task could not import.
     """

@@ -126,7 +126,7 @@ class TaskEvent(Record, frozen=True, kw_only=True):
 
 
 class TaskState(Record, frozen=True, kw_only=True):
-    """The state of a task: `state` is pending, running or dead; times are RFC 3339 texts."""
+    """The state of a task: `state` is pending, running or dead; times are RFC 3339 strings."""
 
     state: str = ""
     failed: bool = False
@@ -300,7 +300,7 @@ class Plan(Record, frozen=True, kw_only=True):
 
 
 class Lock(Record, frozen=True, kw_only=True):
-    """The lock of a variable; durations are texts such as `15s`."""
+    """The lock of a variable; durations are strings such as `15s`."""
 
     id: str = ""
     ttl: str = ""
@@ -321,7 +321,7 @@ class Variable(Record, frozen=True, kw_only=True):
 
 
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a task. `exit_code` is None if it never ran; the output may be cut at the front."""
+    """The end of a task. `exit_code` is None if it never ran; the output may be truncated at the start."""
 
     exit_code: int | None
     signal: int

@@ -336,7 +336,7 @@ class _Errors(msgspec.Struct):
 
 
 def _message(response: httpx.Response) -> str:
-    """Return the text of an error; the Vault API sends a list of texts."""
+    """Return the text of an error; the Vault API sends a list of strings."""
     if not response.content.startswith(b'{"errors"'):
         return response.text.strip()
     try:

@@ -54,7 +54,7 @@ class Watch(Generic[T]):
 
 
 async def wait_for_job(connection: Connection, job_id: str, query: Query) -> JobDetail:
-    """Return a job when it is dead. Raises `NotFound`, also if it is purged in the meantime."""
+    """Return a job when it is dead. Raises `NotFound`, even if it is purged in the meantime."""
     async for job in Watch(connection, f"/v1/job/{segment(job_id)}", JobDetail, query):
         if job.status == "dead":
             return job

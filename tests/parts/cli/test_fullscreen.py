@@ -17,7 +17,7 @@ PROGRAM = """
 import os
 from daemon.cli.commands.full_screen import opened
 from daemon.cli.commands.top_view import ScreenLine
-with opened(colour=True) as screen:
+with opened(color=True) as screen:
     try:
         while True:
             screen.draw([ScreenLine(f"size {screen.size}", "red"), ScreenLine("ready")])

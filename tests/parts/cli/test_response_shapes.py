@@ -104,7 +104,7 @@ def example_of(name: str) -> list[str]:
 
 
 def run(words: list[str]) -> str:
-    """Run a command; return its fault, or an empty text for a short error and exit status 1."""
+    """Run a command; return its fault, or an empty string for a short error and exit status 1."""
     result = CliRunner().invoke(command_line(), words, prog_name="steward", input="y\n")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         return f"raised {result.exception!r}"

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from daemon.cli.core import command_tree
-from daemon.cli.core.options import open_screen, wants_colour, wants_hints
+from daemon.cli.core.options import open_screen, wants_color, wants_hints
 from daemon.cli.core.output import OutputOptions, ProgressRow, Screen
 from daemon.cli.core.terminal import TerminalScreen
 from storage.records.diff import DiffType
@@ -19,11 +19,11 @@ def screen() -> TerminalScreen:
     return TerminalScreen(OutputOptions(), hints=True)
 
 
-def without_colour(text: str) -> str:
+def without_color(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
-def test_a_table_has_a_bold_header_and_statuses_in_colour(
+def test_a_table_has_a_bold_header_and_statuses_in_color(
     screen: TerminalScreen, capsys: pytest.CaptureFixture[str]
 ) -> None:
     screen.table(["ID", "Status"], [["a", "running"], ["b", "pending"]])
@@ -32,7 +32,7 @@ def test_a_table_has_a_bold_header_and_statuses_in_colour(
     assert lines == [f"a   {GREEN}running{PLAIN}", f"b   {YELLOW}pending{PLAIN}"]
 
 
-def test_the_layout_is_the_same_with_and_without_colour(
+def test_the_layout_is_the_same_with_and_without_color(
     screen: TerminalScreen, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "20")  # nothing is cut or folded
@@ -41,7 +41,7 @@ def test_the_layout_is_the_same_with_and_without_colour(
         item.title("What it is")
         item.facts([("ID", "an-identifier-that-is-long"), ("Class", "")])
         item.table(["ID", "Description"], [["a", "many words that do not fit"], ["b", ""]])
-    out = without_colour(capsys.readouterr().out)
+    out = without_color(capsys.readouterr().out)
     half = len(out) // 2
     assert out[:half] == out[half:]
 
@@ -53,7 +53,7 @@ def test_progress_is_redrawn_after_a_change(
         progress.show([ProgressRow("evaluation", "e1", "job-register", "pending")])
         progress.show([ProgressRow("evaluation", "e1", "job-register", "complete")])
         progress.show([ProgressRow("allocation", "a1", "web.web[0]", "running")])
-    drawn = without_colour(capsys.readouterr().out)
+    drawn = without_color(capsys.readouterr().out)
     first, *_, last = drawn.split("\x1b[2K")
     assert "pending" in first
     assert [line.split() for line in last.splitlines()[:2]] == [
@@ -67,7 +67,7 @@ def test_counted_value_has_a_progress_bar(
 ) -> None:
     with screen.progress() as progress:
         progress.show([ProgressRow("group", "web", "", "2/4 placed, 1 healthy", "", 1, 4)])
-    drawn = without_colour(capsys.readouterr().out)
+    drawn = without_color(capsys.readouterr().out)
     assert re.search(r"group +web +[━╸╺]{20} +2/4 placed, 1 healthy", drawn)
 
 
@@ -76,11 +76,11 @@ def test_hint_is_shown_unless_disabled(
     hints: bool, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     TerminalScreen(OutputOptions(), hints=hints).hint("Next: x")
-    assert without_colour(capsys.readouterr().out) == shown
+    assert without_color(capsys.readouterr().out) == shown
 
 
 @pytest.mark.parametrize(
-    ("given", "environment", "terminal", "colour"),
+    ("given", "environment", "terminal", "color"),
     [
         (None, {}, True, True),
         (None, {}, False, False),
@@ -93,15 +93,15 @@ def test_hint_is_shown_unless_disabled(
         (False, {"FORCE_COLOR": "1"}, True, False),
     ],
 )
-def test_colour_is_used_for_terminals_unless_overridden(
+def test_color_is_used_for_terminals_unless_overridden(
     given: bool | None,
     environment: Mapping[str, str],
     terminal: bool,
-    colour: bool,
+    color: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
-    assert wants_colour(given, environment) is colour
+    assert wants_color(given, environment) is color
 
 
 @pytest.mark.parametrize(
@@ -123,13 +123,13 @@ def test_hints_are_shown_only_on_terminals(
 @pytest.mark.parametrize(
     ("options", "kind"),
     [
-        (OutputOptions(colour=True), TerminalScreen),
-        (OutputOptions(colour=False), Screen),
-        (OutputOptions(colour=True, as_json=True), Screen),
-        (OutputOptions(colour=True, selector=".ID"), Screen),
+        (OutputOptions(color=True), TerminalScreen),
+        (OutputOptions(color=False), Screen),
+        (OutputOptions(color=True, as_json=True), Screen),
+        (OutputOptions(color=True, selector=".ID"), Screen),
     ],
 )
-def test_documents_are_never_coloured(options: OutputOptions, kind: type[Screen]) -> None:
+def test_documents_are_never_colored(options: OutputOptions, kind: type[Screen]) -> None:
     assert type(open_screen(options, {})) is kind
 
 
@@ -168,7 +168,7 @@ def test_a_cell_cannot_add_a_row(
     screen: TerminalScreen, capsys: pytest.CaptureFixture[str]
 ) -> None:
     screen.table(["ID"], [["a\nb  running"]])
-    assert without_colour(capsys.readouterr().out).splitlines() == ["ID", "a␊b  running"]
+    assert without_color(capsys.readouterr().out).splitlines() == ["ID", "a␊b  running"]
 
 
 def test_a_value_is_unchanged_in_a_pipe(capsysbinary: pytest.CaptureFixture[bytes]) -> None:

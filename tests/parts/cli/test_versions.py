@@ -125,7 +125,7 @@ def test_plan_shows_unplaced_groups_and_the_next_launch(
     ]
 
 
-def test_a_plan_is_coloured_on_a_terminal(fake: FakeDaemon, terminal: Terminal, file: str) -> None:
+def test_a_plan_is_colored_on_a_terminal(fake: FakeDaemon, terminal: Terminal, file: str) -> None:
     fake.tell(PLAN, planned(), method="POST")
     assert (
         '\x1b[33m  ~ Priority: "50" => "70"\x1b[0m' in terminal.type("plan", "--color", file).output

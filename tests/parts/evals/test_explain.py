@@ -334,7 +334,7 @@ async def test_allocation_is_explained_with_past_and_next_attempts(full: Cluster
     limit = "is not placed again: 1 attempt within 3600s are used up"
     assert tries(full, second) == (2, 0, limit, 0)
     await run(full, msgspec.structs.replace(full.job(), stop=True))
-    assert tries(full, second)[2].startswith("is not tried again: ")
+    assert tries(full, second)[2].startswith("is not retried: ")
 
 
 async def test_allocation_is_explained_with_the_next_restart_of_its_task(full: Cluster) -> None:
@@ -425,4 +425,4 @@ async def test_periodic_job_is_explained_with_its_next_launch_and_obstacles(full
 async def test_disabled_schedule_is_reported(full: Cluster) -> None:
     off = job("web", type="batch", periodic=Periodic(enabled=False, spec="@daily"))
     await full.store.write(lambda tx: jobs.append_version(tx, off))
-    assert only(full, Cause.CLOCK).message == "its schedule is off: periodic.enabled is false"
+    assert only(full, Cause.CLOCK).message == "its schedule is disabled: periodic.enabled is false"

@@ -80,7 +80,7 @@ async def test_time_limit_fails_the_job_and_is_its_reason(cluster: Cluster) -> N
     assert error is not None
     assert (error.kind, error.summary) == ("Max Run Duration Exceeded", WORDS)
     assert cluster.store.read(lambda db: next_retry(db, one)).message == (
-        "is not tried again: it was ended by max_run_duration"
+        "is not retried: it was ended by max_run_duration"
     )
 
 

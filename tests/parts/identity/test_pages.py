@@ -1,4 +1,4 @@
-"""Signing in at the web interface with a directory identity, and the reasons of refusals."""
+"""Signing in at the web interface with a directory identity, and the reasons for refusals."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -56,7 +56,7 @@ async def send(
     digest: str = "",
     namespace: str = "default",
 ) -> bool:
-    """Send a file in pieces; return whether it is complete."""
+    """Send a file in chunks; return whether it is complete."""
     digest = digest or hashlib.sha256(content).hexdigest()
     done = False
     for offset in range(begin, len(content), step):

@@ -41,7 +41,7 @@ def test_long_lines_are_wrapped_and_spaces_at_the_end_removed(recording: ModuleT
     ]
 
 
-def test_colours_become_classes_and_markup_is_escaped(recording: ModuleType) -> None:
+def test_colors_become_classes_and_markup_is_escaped(recording: ModuleType) -> None:
     screen = recording.Screen()
     screen.write("\x1b[32m<b>\x1b[0m&")
     (row,) = screen.visible()

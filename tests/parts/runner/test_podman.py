@@ -447,7 +447,7 @@ async def real(store: Store, data_dir: Path) -> AsyncIterator[World]:
     trial = [*line, "run", "--rm", "--network=host", IMAGE, "/bin/sh", "-c", "echo runs"]
 
     def prepare() -> str:
-        """Return why this host cannot run containers, or an empty text."""
+        """Return why this host cannot run containers, or an empty string."""
         packed = image(place / "image")
         made = subprocess.run([*line, "import", packed, IMAGE], env=env, capture_output=True)
         ran = subprocess.run(trial, env=env, capture_output=True)

@@ -91,7 +91,7 @@ def older(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A file of the present version, and a program that knows one more step."""
     path = tmp_path / FILE_NAME
     make(path)
-    step = {schema.VERSION + 1: "ALTER TABLE namespaces ADD COLUMN colour TEXT"}
+    step = {schema.VERSION + 1: "ALTER TABLE namespaces ADD COLUMN color TEXT"}
     monkeypatch.setattr(schema, "migrations", lambda: step)
     monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
     return path
@@ -100,14 +100,14 @@ def older(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_older_file_is_migrated(older: Path) -> None:
     make(older)
     assert pragma(older, "user_version") == schema.VERSION
-    assert any("colour" in sql for _, sql in form(older))
+    assert any("color" in sql for _, sql in form(older))
 
 
 def test_failed_migration_leaves_the_older_version(
     older: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = form(older)
-    broken = {schema.VERSION: "ALTER TABLE namespaces ADD COLUMN colour TEXT; SELECT nonsense"}
+    broken = {schema.VERSION: "ALTER TABLE namespaces ADD COLUMN color TEXT; SELECT nonsense"}
     monkeypatch.setattr(schema, "migrations", lambda: broken)
     with pytest.raises(StorageUnusable):
         make(older)

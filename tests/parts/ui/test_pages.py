@@ -292,7 +292,7 @@ async def test_two_versions_are_shown_side_by_side(open_site: Site) -> None:
         assert answer.status_code == status
 
 
-async def test_a_definition_is_shown_in_colours(open_site: Site) -> None:
+async def test_a_definition_is_shown_in_colors(open_site: Site) -> None:
     browser = open_site.browser()
     await submit(browser, HCL)
     text = (await browser.get("/ui/job/web/definition")).text

@@ -22,7 +22,7 @@ FOREVER = "echo ready; exec sleep 1000"
 
 
 def job_file(job_id: str, script: str, kind: str = "service", **fields: Any) -> str:
-    """Return a job file with one task that runs a shell script, and is not tried again."""
+    """Return a job file with one task that runs a shell script, and is not retried."""
     task = {
         "Name": "main",
         "Driver": "raw_exec",

@@ -63,7 +63,7 @@ async def at_a_terminal(steward: Steward, *words: str) -> AsyncIterator[tuple[in
 
 
 async def until_shown(master: int, text: str) -> str:
-    """Return the content of a terminal, as soon as it contains a text."""
+    """Return the content of a terminal, as soon as it contains a string."""
     shown = ""
     while text not in shown:
         await trio.lowlevel.wait_readable(master)

@@ -29,7 +29,7 @@ async def test_time_limit_is_named_on_every_surface(steward: Steward) -> None:
     for command, words in {
         ("job", "status", "late"): ("Status        = failed", WORDS, "complete, time limit"),
         ("job", "explain", "late"): ("was ended by max_run_duration of 1s, and is not placed",),
-        ("alloc", "status", alloc["ID"]): (WORDS, "is not tried again: it was ended by"),
+        ("alloc", "status", alloc["ID"]): (WORDS, "is not retried: it was ended by"),
         ("status",): ("failed", WORDS),
     }.items():
         shown = (await steward.cli(*command)).stdout.decode()

@@ -14,7 +14,7 @@ Document = dict[str, Any]
 
 
 def script(job_id: str, text: str, **task: object) -> Document:
-    """Return a batch job with one task that runs a script; nothing of it is tried again."""
+    """Return a batch job with one task that runs a script; nothing of it is retried."""
     config = {"command": "/bin/sh", "args": ["-c", text]}
     one = {
         "Name": "main",

@@ -122,7 +122,7 @@ def test_read_and_write_of_a_namespace_expand_to_capabilities() -> None:
         ),
         (
             'path "x" { capabilities = [1] }',
-            'path "x": capabilities must be a list of texts',
+            'path "x": capabilities must be a list of strings',
         ),
         (
             'path "x" { min_wrapping_ttl = "2m" max_wrapping_ttl = "1m" }',

@@ -1,4 +1,4 @@
-"""The times at which steps begin, also when clocks change, and run timeouts."""
+"""The times at which steps begin, even when clocks change, and run timeouts."""
 
 import random
 from datetime import UTC, datetime, timedelta

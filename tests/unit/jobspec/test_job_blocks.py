@@ -149,7 +149,7 @@ def test_free_form_blocks_become_lists_of_maps() -> None:
             'dynamic "task" {\n for_each = [1]\n labels = [null]\n content {}\n}',
             "dynamic block label",
         ),
-        ('dynamic "task" {\n for_each = [1]\n labels = "a"\n content {}\n}', "list of texts"),
+        ('dynamic "task" {\n for_each = [1]\n labels = "a"\n content {}\n}', "list of strings"),
         ('dynamic "task" {\n for_each = [1]\n labels = ["a"]\n}', "Missing content block"),
         ('dynamic "task" {\n for_each = []\n content {}\n content {}\n}', "Duplicate content"),
         ('dynamic "task" {\n for_each = []\n iterator = a.b\n content {}\n}', "single word"),

@@ -60,7 +60,7 @@ def test_a_line_is_shown_in_pieces(line: str, pieces: list[tuple[str, str]]) -> 
     assert styled(line)[0] == pieces
 
 
-def test_colour_continues_in_the_next_line() -> None:
+def test_color_continues_in_the_next_line() -> None:
     _, style = styled("\x1b[31mbegin")
     assert styled("end\x1b[0m", style) == ([("fg-red", "end")], PLAIN)
 

@@ -40,7 +40,7 @@ def any_value(name: str, *, may_be_null: bool = False) -> Parameter:
 
 
 def texts(name: str) -> Parameter:
-    """Return a parameter that is a list of texts."""
+    """Return a parameter that is a list of strings."""
     return Parameter(name, STRINGS)
 
 
@@ -80,7 +80,7 @@ def whole_number(value: Value, subject: str) -> int:
 
 
 def text_list(items: Sequence[str]) -> CollectionType:
-    """Return a list of texts."""
+    """Return a list of strings."""
     return CollectionType("list", STRING, tuple(items))
 
 
@@ -90,5 +90,5 @@ def items_of(value: Value) -> tuple[Value, ...]:
 
 
 def strings_of(value: Value) -> list[str]:
-    """Return the elements of a list of texts without nulls."""
+    """Return the elements of a list of strings without nulls."""
     return [item for item in items_of(value) if isinstance(item, str)]

@@ -1,4 +1,4 @@
-"""Functions on timestamps, which are texts such as `2024-01-31T12:00:00Z`."""
+"""Functions on timestamps, which are strings such as `2024-01-31T12:00:00Z`."""
 
 import re
 from datetime import UTC, datetime, timedelta, timezone

@@ -315,7 +315,7 @@ def _ulimits(settings: PodmanConfig) -> Iterator[dict[str, object]]:
 
 
 def _size(text: str) -> int:
-    """Parse a size such as 64m into bytes; 0 for an empty text. Raises `InvalidConfig`."""
+    """Parse a size such as 64m into bytes; 0 for an empty string. Raises `InvalidConfig`."""
     match = re.fullmatch(r"(\d{1,12})([kmg]?)b?", text.lower())
     if text and match is None:
         raise InvalidConfig(f"shm_size: {text!r} is not a size such as 64m")

@@ -80,7 +80,7 @@ class SlurmAttempt:
         self._seen: list[SlurmJobState] | None = None  # None before the first poll
         self._asked_since = trio.current_time()  # earlier polls are ignored
         self._over_since: float | None = None  # time since which the cluster reports it as over
-        self._has_asked = False  # whether the cluster was queried for the reason of the end
+        self._has_asked = False  # whether the cluster was queried for the reason for the end
         self._word: ExitResult | None = None  # the cluster's answer to that query
         self._is_stuck = False
         self._is_sending = False  # whether the wrapper sends files of the ended task
@@ -143,7 +143,7 @@ class SlurmAttempt:
     async def _next(self) -> None:
         """Wait for a change of the state.
 
-        Query the reason of an end while the cluster remembers the job.
+        Query the reason for an end while the cluster remembers the job.
         """
         if self._over_since is None or not self._seen or self._has_asked:
             await self._changes.wait()
@@ -392,7 +392,7 @@ class SlurmAttempt:
         *,
         is_array_known: bool = False,
     ) -> None:
-        """Handle the listed jobs of the attempt; the cluster may know its array without it."""
+        """Handle the listed jobs of the attempt; the cluster may list an array without this element."""
         open_statuses = {RunStatus.WAITING, RunStatus.RUNNING}
         if asked_at < self._asked_since or self.row.status not in open_statuses:
             return

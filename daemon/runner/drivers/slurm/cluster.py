@@ -287,7 +287,7 @@ class SlurmCluster:
                     return
 
     async def listed(self, *names: str) -> list[SlurmJobState]:
-        """Return the listed jobs with these names, of users that Steward may submit as.
+        """Return the jobs with these names, of all users that Steward may submit as.
 
         Raises `SlurmCommandFailed`.
         """

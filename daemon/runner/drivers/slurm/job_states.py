@@ -43,7 +43,7 @@ _WAITS = {
     "BeginTime": "the cluster will start it later",
     "JobHeldUser": "a user holds it in the cluster: release it with scontrol release",
     "JobHeldAdmin": "an operator of the cluster holds it",
-    "Licenses": "it waits for a licence of the cluster",
+    "Licenses": "it waits for a license of the cluster",
     "PartitionDown": "the partition is down",
     "PartitionInactive": "the partition currently starts no jobs",
     "PartitionConfig": "no host of the partition has the resources that it requests",
@@ -173,8 +173,8 @@ _LOST = {
 }
 # The result of a wrapper that was killed by a signal; the cluster may know the reason.
 SOMEHOW = (
-    "the cluster ended it: somebody cancelled it there, it had to make room, or its time limit there "
-    "has passed"
+    "the cluster ended it: a user of the cluster canceled it, a job with a higher priority preempted "
+    "it, or it exceeded its time limit there"
 )
 _OURS = {
     UNHEARD: "its host could not reach this daemon: check wrapper_url",

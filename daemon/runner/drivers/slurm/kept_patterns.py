@@ -34,7 +34,7 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def fault(self) -> str:
-        """Return why no such entry is stored, or an empty text."""
+        """Return why no such entry is stored, or an empty string."""
         if self.kind == "l":
             return "it is a link, and links are not followed"
         return "" if self.kind == "f" else "it is not a regular file"

@@ -155,7 +155,7 @@ class _Choice:
                 self._upload.expect(entry.path, entry.size)
 
     def _why_not(self, entry: Entry) -> str:
-        """Return why a file is not kept, or an empty text."""
+        """Return why a file is not kept, or an empty string."""
         if reason := entry.fault or why_unnamed(entry.path):
             return reason
         if entry.links > 1 and self._is_root:

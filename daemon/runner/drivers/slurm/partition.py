@@ -108,7 +108,7 @@ def partition_hosts(text: str) -> list[EngineHost]:
 
 
 def _reason(text: str) -> str:
-    """Return the reason of a host's state as one printable, shortened line."""
+    """Return the reason for a host's state as one printable, shortened line."""
     states = "".join(item for item in text if item.isprintable()).strip()
     return "" if states.lower() in _NOTHING else states[:_LONGEST]
 

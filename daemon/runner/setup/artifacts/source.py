@@ -80,7 +80,7 @@ class InvalidSource(ValueError):
 
 
 def is_file_name(text: str) -> bool:
-    """Return whether a text is a plain file name, which cannot leave its directory."""
+    """Return whether a string is a plain file name, which cannot leave its directory."""
     return text not in {"", ".", ".."} and "/" not in text and "\0" not in text
 
 
