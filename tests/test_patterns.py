@@ -20,7 +20,7 @@ MODULES = sorted([*(ROOT / "daemon").rglob("*.py"), *(ROOT / "storage").rglob("*
 WITH_PATTERN = frozenset(
     {"compile", "findall", "finditer", "fullmatch", "match", "search", "split", "sub", "subn"}
 )
-# Patterns that are no constants, by module and function: their parts come from the code.
+# Patterns that are not constants, by module and function: their parts come from the code.
 FROM_CODE = {
     ("daemon/jobspec/hcl/lexer.py", "_heredoc"): "the escaped word that ends a text",
     ("daemon/launcher/process_scan.py", ""): "a prefix that is a constant of another module",
@@ -86,7 +86,7 @@ def is_constant(node: ast.expr) -> bool:
 
 
 def own_patterns(text: str) -> set[str]:
-    """Return the functions of a module that use `re` with a pattern that is no constant."""
+    """Return the functions of a module that use `re` with a pattern that is not a constant."""
     return {
         where
         for where, node in functions(ast.parse(text))

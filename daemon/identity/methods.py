@@ -118,7 +118,7 @@ class LoginMethods:
             reason = examination.broken() or str(error)
             log_values = (mount.path, request.role, str(error), reason)
             log.warning("a login at %s as %r was refused: %r; %r", *log_values)
-            if isinstance(error, UnknownKey):  # a claim that a role does not bind is no forgery
+            if isinstance(error, UnknownKey):  # a claim that a role does not bind is not a forgery
                 self._tokens.record_failure(
                     client_key or address, f"{mount.accessor}/{request.role.lower()}"
                 )

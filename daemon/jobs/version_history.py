@@ -148,7 +148,7 @@ class RerunVersions:
         if present.parent_id:
             target = _as_child(target, present)
         if not is_workflow(target):
-            raise Malformed(f'version {number} of job "{owner}" is no workflow')
+            raise Malformed(f'version {number} of job "{owner}" is not a workflow')
         if freezes.any_open(tx):
             from daemon.jobs.freezes import check_change  # imported late: few daemons have freezes
 

@@ -108,7 +108,8 @@ _entries = msgspec.msgpack.Decoder(DirectoryEntries)
 class LauncherGone(BaseException):
     """The launcher has ended.
 
-    This is no failure of a task, so code that isolates failures of tasks must let the exception pass.
+    This is not a failure of a task, so code that isolates failures of tasks must let the exception
+    pass.
     """
 
     def __init__(self) -> None:

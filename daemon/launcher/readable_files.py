@@ -118,7 +118,7 @@ def open_a_log(directory: str, request: OpenLog) -> int:
 
 
 def log_sizes(folder: int, task: str) -> tuple[int, int] | None:
-    """Return the bytes of both logs of a task; None if either is no regular file of the launcher."""
+    """Return the bytes of both logs of a task; None unless both are regular files."""
     with suppress(OSError), below(folder, SHARED, LOGS) as logs:  # the caller opens them instead
         out, err = (facts_of(logs, f"{task}.{kind}.0") for kind in ("stdout", "stderr"))
         if is_own(out) and is_own(err):

@@ -89,7 +89,7 @@ async def open_backups(
 ) -> AsyncIterator[None]:
     """Save snapshots at the configured interval while the block runs, or never if it is not set.
 
-    A failed snapshot is logged and tried again later. The failure affects no other part.
+    A failed snapshot is logged and retried later. The failure affects no other part.
     """
     if not config.snapshot_hours:
         yield

@@ -219,7 +219,7 @@ class _Evaluator:
         if isinstance(first, FunctionNode):
             return self._apply(first.name, rest, dot, before)
         if rest or before:
-            raise TemplateError("can't give argument to something that is no function")
+            raise TemplateError("can't give argument to something that is not a function")
         return self._operand(first, dot)
 
     def _operand(self, operand: Operand, dot: object) -> object:

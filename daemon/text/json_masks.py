@@ -109,7 +109,7 @@ def mask_json(data: bytes, matchers: Mapping[JobKey, Matcher], job: JobKey | Non
 def _texts(
     data: bytes, matchers: Mapping[JobKey, Matcher], job: JobKey | None
 ) -> Iterator[tuple[int, int, Sequence[Matcher]]]:
-    """Yield the places of the texts to mask, and their matchers."""
+    """Yield the positions of the texts to mask, and their matchers."""
     known: dict[JobKey | None, list[Matcher]] = {}
     for frame in _frames(data, job):
         frame.resolve()

@@ -174,10 +174,10 @@ class Matcher:
         return self.mask(text.encode(errors="replace")).decode(errors="replace")
 
     def _whole(self, data: bytes) -> list[Span]:
-        """Return the places of all secrets.
+        """Return the positions of all secrets.
 
-        More than one candidate in 16 bytes is not an accident. The rest of such a text counts as
-        one secret, which limits the time. The rest begins at the possible first bytes of a secret
+        Ordinary text has at most one candidate in 16 bytes. The rest of other text counts as one
+        secret, which limits the time. The rest begins at the possible first bytes of a secret
         whose key follows.
         """
         if not self.may_match(data):
@@ -192,7 +192,7 @@ class Matcher:
         return spans
 
     def _candidates(self, data: bytes) -> Iterator[int]:
-        """Yield the places of all keys, in order."""
+        """Yield the positions of all keys, in order."""
         matches = [
             (match.start(), number)
             for number, pattern in enumerate(self._patterns)
@@ -209,7 +209,7 @@ class Matcher:
                 heapreplace(matches, (match.start(), number))
 
     def _secrets_at(self, data: bytes, at: int) -> Iterator[Span]:
-        """Yield the places of the secrets whose key is at a position."""
+        """Yield the positions of the secrets whose key is at a position."""
         for form, offset in self._by_key.get(data[at : at + _KEY], ()):
             if at >= offset and data.startswith(form, at - offset):
                 yield at - offset, at - offset + len(form)
@@ -236,7 +236,7 @@ class Matcher:
 
 
 def _masked(data: bytes, spans: list[Span]) -> bytes:
-    """Return bytes with masks at some places, which may begin before them and end after them."""
+    """Return bytes with masks at some positions, which may begin before them and end after them."""
     if not spans:
         return data
     ordered = sorted(spans, key=lambda span: (span[0], -span[1]))
@@ -344,7 +344,7 @@ def find_mask(value: object, path: str = "") -> str:
 
 
 def _has_mask(text: str) -> bool:
-    """Return whether a string has a mask. It is searched in parts that begin where a mask may begin."""
+    """Return whether a string has a mask. The search begins only where a mask may begin."""
     at = text.find(_MASK_BEGIN)
     while at >= 0:
         end = at + _SEARCHED_AT_ONCE

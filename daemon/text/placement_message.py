@@ -47,7 +47,7 @@ def _sentence(metric: PlacementMetric) -> str:
 
 
 def describe_metric(metric: PlacementMetric) -> str:
-    """Return the reason for a placement failure, such as `the only node has too little memory left`."""
+    """Return why a placement failed, such as `the only node has too little memory left`."""
     if not metric.nodes_in_pool:
         return f'no eligible node is in pool "{metric.node_pool}" and in a datacenter of the job'
     if not metric.nodes_evaluated:

@@ -554,7 +554,7 @@ class Dispatcher:
 
 
 def _fault(path: str) -> HandlerReply:
-    """Return the answer to a request that failed unexpectedly: a page for a browser, or plain text."""
+    """Return the answer after an unexpected failure: a page for a browser, or plain text."""
     if not path.startswith(FRONT):
         return text("internal error: see the daemon's log", 500)
     headers = {**PAGE_HEADERS, "Cache-Control": "no-store"}

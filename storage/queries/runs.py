@@ -695,7 +695,7 @@ def any_queue_changed(db: ReadSnapshot) -> bool:
 
 
 def queue_changed(tx: Transaction, namespace: str, name: str) -> None:
-    """Publish a change of a queue. If runs or steps wait there, it is checked for free slots."""
+    """Publish a change of a queue. The scheduler then checks for free slots if anything waits."""
     tx.execute(_QUEUE_CHANGED, {"namespace": namespace, "name": name})
     tx.touch(SLOTS_TABLE, SLOTS_FREE, slots_topic(namespace, name))
 

@@ -285,7 +285,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Beyond(StrEnum):
-    """The overflow policy of a queue: the treatment of a run that finds no free slot."""
+    """The overflow policy of a queue: how it treats a run if no slot is free."""
 
     QUEUE = "queue"  # it waits
     SKIP = "skip"  # it is canceled
@@ -372,7 +372,7 @@ def read_sources(text: str) -> tuple[str, ...]:
     """Parse a list of jobs, each `JOB` or `NAMESPACE/JOB`, separated by commas."""
     found = tuple(part.strip() for part in text.split(","))
     if len(found) > MOST_SOURCES:
-        raise Invalid(f"must be at most {MOST_SOURCES} jobs")
+        raise Invalid(f"must have at most {MOST_SOURCES} jobs")
     for item in found:
         namespace, slash, job_id = item.partition("/")
         if not item or (slash and not (namespace and job_id)):

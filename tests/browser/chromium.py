@@ -61,7 +61,7 @@ KEYS = {
 }
 
 # Resolves when an expression is true: at once, after a change of the page, or after a scroll event,
-# whose listeners may set properties, which are no change of the page.
+# whose listeners may set properties, which do not change the page.
 _UNTIL = """
 new Promise((resolve) => {
   const look = () => { try { return Boolean(%s); } catch { return false; } };

@@ -1,4 +1,4 @@
-"""The log of a task in a real browser: followed, searched, colored, and found again after a restart."""
+"""The log of a task in a real browser: stream, search, colors, and restarts."""
 
 import re
 from html import unescape

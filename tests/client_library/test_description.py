@@ -39,7 +39,7 @@ TYPES: Mapping[str, Any] = DESCRIPTION["components"]["schemas"]
 SCHEMAS, ROUTER = Schemas(DESCRIPTION), Router(ROUTES)
 DEEPEST = 2  # levels of a type that contains itself
 SOURCES = sorted(Path(steward_client.__file__).parent.glob("*.py"))
-# The description has no types for log frames, which are no lines, for payloads of events, and for the
+# The description has no types for log frames, for payloads of events, and for the
 # Vault API.
 UNDESCRIBED = (
     *("steward_client.logs", "steward_client.login"),

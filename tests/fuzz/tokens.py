@@ -12,7 +12,7 @@ from tests.fuzz.texts import ODD, changed
 from tests.unit.identity.tokens import AUDIENCE, ISSUER, KEY, NOW, claims, encoded, public, signed
 
 KEYS = [public(KEY)]
-SECRETS = (KEYS[0].n.encode(), KEYS[0].e.encode(), b"", b"one")  # a public key is no secret
+SECRETS = (KEYS[0].n.encode(), KEYS[0].e.encode(), b"", b"one")  # a public key is not a secret
 _VALUES: tuple[Any, ...] = (
     *(None, True, 0, -1, 1.5, 1e308, 2**63, 2**70, "", "x", "\x00", [], {}, [None], [[]]),
     *([AUDIENCE, 1], {"a": {}}, "9" * 400, ISSUER, AUDIENCE, ISSUER.upper(), [AUDIENCE], NOW),

@@ -122,7 +122,7 @@ def _states(request: Request) -> frozenset[str]:
     """Return the states in the query; none means all. Raises `Malformed`."""
     asked = frozenset(filter(None, request.query.text("state").split(",")))
     if unknown := sorted(asked - {*State}):
-        raise Malformed(f"state = {unknown[0]!r} is unknown; there are {', '.join(State)}")
+        raise Malformed(f"state = {unknown[0]!r} is unknown; use one of {', '.join(State)}")
     return asked
 
 

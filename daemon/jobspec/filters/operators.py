@@ -125,7 +125,7 @@ OPERATORS: Mapping[str, Callable[[Comparison, Any, DocumentShape], bool]] = {
     "more": _ordered(operator.gt),
     "at least": _ordered(operator.ge),
 }
-_SHOWN = 40  # characters of a text that is no number
+_SHOWN = 40  # characters of a string that is not a number
 ORDER = frozenset({"less", "at most", "more", "at least"})
 
 

@@ -165,7 +165,7 @@ def approvers(text: str) -> tuple[str, ...]:
     """Parse a list of roles and policies, such as `role:release, policy:ops`."""
     found = names(text)
     if len(found) > _MOST_APPROVERS:
-        raise Invalid(f"must be at most {_MOST_APPROVERS} roles and policies")
+        raise Invalid(f"must have at most {_MOST_APPROVERS} roles and policies")
     for line in found:
         kind, colon, name = line.partition(":")
         if kind not in ("role", "policy") or not colon or not name:
@@ -233,7 +233,7 @@ def exit_codes(text: str) -> ExitCodes:
         if found[-1][0] > found[-1][1]:
             raise Invalid(f"has the range {quote(name)}, whose first code is higher than its last")
     if len(found) > _MOST_RANGES:
-        raise Invalid(f"must be at most {_MOST_RANGES} codes and ranges")
+        raise Invalid(f"must have at most {_MOST_RANGES} codes and ranges")
     return tuple(found)
 
 
@@ -251,7 +251,7 @@ def outputs(text: str) -> tuple[str, ...]:
     """Parse the list of outputs that a step must write."""
     found = names(text)
     if len(found) > MAX_OUTPUTS:
-        raise Invalid(f"must be at most {MAX_OUTPUTS} names")
+        raise Invalid(f"must have at most {MAX_OUTPUTS} names")
     for name in found:
         if not is_output_name(name):
             raise Invalid(
@@ -270,7 +270,7 @@ def patterns(text: str) -> tuple[str, ...]:
     """Parse the patterns of the files to keep: relative paths, separated by commas."""
     found = names(text)
     if len(found) > MAX_PATTERNS:
-        raise Invalid(f"must be at most {MAX_PATTERNS} patterns")
+        raise Invalid(f"must have at most {MAX_PATTERNS} patterns")
     for name in found:
         parts = name.split("/")
         if len(name) > _LONGEST_PATTERN or "\0" in name:
@@ -300,7 +300,7 @@ def step_queues(text: str) -> tuple[str, ...]:
     """Parse the queues of a step: different names, separated by commas."""
     found = names(text)
     if len(found) > _MOST_STEP_QUEUES:
-        raise Invalid(f"must be at most {_MOST_STEP_QUEUES} queues")
+        raise Invalid(f"must have at most {_MOST_STEP_QUEUES} queues")
     for name in found:
         if not QUEUE_LETTERS.fullmatch(name):
             raise Invalid(

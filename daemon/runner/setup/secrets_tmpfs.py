@@ -1,4 +1,4 @@
-"""Secrets directories on tmpfs, from before the first task of an allocation to the end of its last.
+"""Secrets directories on tmpfs. They exist while an allocation has tasks.
 
 The launcher mounts and unmounts (`daemon/launcher/secrets_tmpfs.py`). If mounts are not permitted,
 secrets stay on disk, readable only by the task's user.

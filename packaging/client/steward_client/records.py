@@ -321,7 +321,7 @@ class Variable(Record, frozen=True, kw_only=True):
 
 
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a task. `exit_code` is None if it never ran; the output may be truncated at the start."""
+    """The end of a task. `exit_code` is None if it never ran; the output may lack its start."""
 
     exit_code: int | None
     signal: int

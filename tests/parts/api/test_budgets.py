@@ -227,7 +227,7 @@ async def test_job_at_the_version_limit_gets_no_new_version_and_loses_none(
     told = await comes_in(store, way, full, changed)
     assert f"at most {most}" in told
     assert setting in told
-    if way in NEW:  # what makes no version is no matter
+    if way in NEW:  # a plan without a new version is not rejected
         assert await comes_in(store, way, full, document) == ""
     assert store.read(lambda db: stored_jobs.size_of_versions(db, "default", "j"))[0] == 2
     assert await comes_in(store, way, roomy, changed) == ""

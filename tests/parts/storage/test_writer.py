@@ -259,7 +259,7 @@ async def test_interrupted_change_of_many_rows_does_not_affect_other_writes(
 
 
 async def test_event_loop_runs_between_the_writes_of_a_commit(store: Store) -> None:
-    """Sixty writes of 1 ms are no step of 60 ms."""
+    """Sixty writes of 1 ms are not one step of 60 ms."""
 
     def busy(tx: Transaction) -> None:
         until = time.thread_time_ns() + 1_000_000

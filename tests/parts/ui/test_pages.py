@@ -107,10 +107,10 @@ MISSING = {
     "/ui/auth-method/{name}/rules": 400,
     "/ui/binding-rule/{rule_id}": 400,
     "/ui/calendar/{name}": 404,
-    "/ui/job/{job_id}/run": 404,  # of a job that is no workflow
+    "/ui/job/{job_id}/run": 404,  # of a job that is not a workflow
     "/ui/not-found": 404,
 }
-# Streams and files of tasks are no pages.
+# Streams and files of tasks are not pages.
 NO_PAGE = {
     "/ui/events",
     "/ui/payload/{digest}",

@@ -1,4 +1,4 @@
-"""Workflows on a real cluster: outputs, lists and needs by element, even when the daemon is killed."""
+"""Workflows on a real cluster: outputs, lists, needs by element, and kills of the daemon."""
 
 import json
 from pathlib import Path

@@ -102,5 +102,5 @@ def test_no_file_gets_a_set_id_bit(machine: str, mode: int) -> None:
     assert {ask(machine, name, *values, mode) for name, values in known.items()} == {EPERM}
     assert {ask(machine, name, *values, 0o1755) for name, values in known.items()} == {ALLOW}
     assert ask(machine, "openat", 0, 0, O_TMPFILE, mode | HIGH) == EPERM
-    assert ask(machine, "openat", 0, 0, 0, mode) == ALLOW  # no file is made: it is no mode
+    assert ask(machine, "openat", 0, 0, 0, mode) == ALLOW  # no file is made: it is not a mode
     assert ask(machine, "openat2") == ENOSYS

@@ -83,7 +83,7 @@ def test_the_queues_of_a_step_are_accepted(text: str) -> None:
         ({STEP: "a b"}, 'has "a b"; a queue has a name of 1 to 128 letters, digits, -, _ and .'),
         ({STEP: "db-${NOMAD_META_env}"}, "a queue has a name of 1 to 128 letters"),
         ({STEP: "db, db"}, 'names "db" twice'),
-        ({STEP: ",".join("abcdefghi")}, "must be at most 8 queues"),
+        ({STEP: ",".join("abcdefghi")}, "must have at most 8 queues"),
         ({STEP: "db", f"{STEP}_slots": "0"}, "must be from 1 to 10000"),
         ({f"{STEP}_slots": "2"}, f"Task group a has {STEP}_slots without {STEP}"),
     ],

@@ -34,7 +34,7 @@ def test_follower_key_is_accepted(keys: dict[str, str]) -> None:
         ({"after": "a,,b"}, "must be jobs separated by commas, each JOB or NAMESPACE/JOB"),
         ({"after": "/a"}, "must be jobs separated by commas, each JOB or NAMESPACE/JOB"),
         ({"after": "a, a"}, 'names "a" twice'),
-        ({"after": ",".join(f"j{n}" for n in range(101))}, "must be at most 100 jobs"),
+        ({"after": ",".join(f"j{n}" for n in range(101))}, "must have at most 100 jobs"),
         ({"after": "x" * 513}, "has a name of more than 512 bytes: "),
         ({"after_when": "never"}, "must be success or failure or any"),
         ({"after_join": "some"}, "must be each or all"),

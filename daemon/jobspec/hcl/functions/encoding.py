@@ -75,7 +75,7 @@ def scalar_text(value: Value) -> str:
 
 
 def quoted(value: str) -> str:
-    """Return a text as a JSON string."""
+    """Encode a string as JSON."""
     written = json.dumps(value, ensure_ascii=False)
     return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", written)
 

@@ -392,7 +392,7 @@ class SlurmAttempt:
         *,
         is_array_known: bool = False,
     ) -> None:
-        """Handle the listed jobs of the attempt; the cluster may list an array without this element."""
+        """Handle the listed jobs of the attempt. An array may be listed without this element."""
         open_statuses = {RunStatus.WAITING, RunStatus.RUNNING}
         if asked_at < self._asked_since or self.row.status not in open_statuses:
             return
