@@ -12,7 +12,7 @@ from storage.errors import Malformed
 from storage.queries import policies
 from storage.read_pool import ReadSnapshot
 from storage.records import acl_views as views
-from storage.records.acl import BUILT_IN, AclRole, Policy
+from storage.records.acl import BUILT_IN, DEFAULT, AclRole, Policy
 from storage.writer import Transaction
 
 _LONGEST_DESCRIPTION = 256
@@ -43,9 +43,13 @@ def _policy_errors(policy: Policy) -> Iterable[str]:
 
 
 def put_policy(tx: Transaction, policy: Policy) -> None:
-    """Store a policy, replacing one with the same name; increase its version."""
+    """Store a policy, replacing one with the same name; increase its version.
+
+    The policy `default` is built in, as version 1.
+    """
     before = policies.find(tx, policy.name)
-    policies.put(tx, msgspec.structs.replace(policy, version=before.version + 1 if before else 1))
+    version = before.version if before else int(policy.name == DEFAULT)
+    policies.put(tx, msgspec.structs.replace(policy, version=version + 1))
 
 
 def check_role(db: ReadSnapshot, role: AclRole) -> AclRole:

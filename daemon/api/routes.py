@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         evaluations,
         events,
         files,
+        host,
         host_volumes,
         job_log_views,
         job_logs,
@@ -129,6 +130,7 @@ else:  # each module is imported at its first request
     log_views = LazyModule("daemon.api.cluster.log_views")
     logs = LazyModule("daemon.api.cluster.logs")
     metrics = LazyModule("daemon.api.cluster.metrics")
+    host = LazyModule("daemon.api.cluster.host")
     host_volumes = LazyModule("daemon.api.cluster.host_volumes")
     namespaces = LazyModule("daemon.api.cluster.namespaces")
     node_identity = LazyModule("daemon.api.cluster.node_identity")
@@ -505,6 +507,7 @@ ROUTES: tuple[Route, ...] = (
     ReadRoute("/v1/agent/schedulers/config", agent.scheduler_workers, AGENT_READ),
     WriteRoute("POST", "/v1/agent/schedulers/config", agent.set_scheduler_workers, AGENT_WRITE),
     StreamRoute("/v1/agent/monitor", agent.monitor, AGENT_READ),
+    StreamRoute("/v1/agent/host", host.host, AGENT_READ),
     StreamRoute("/v1/agent/pprof/cmdline", profiles.command, AGENT_WRITE),
     StreamRoute("/v1/agent/pprof/{profile}", profiles.profile, AGENT_WRITE),
     ReadRoute("/v1/status/leader", agent.leader, ANYONE),

@@ -26,6 +26,9 @@ from storage.read_pool import ReadSnapshot
 from storage.records.acl import BUILT_IN, DEFAULT, ROOT, Policy
 from storage.records.codec import encode
 from storage.records.times import rfc3339
+from storage.writer import Transaction
+
+_NO_POLICY = -1  # the check-and-set version of a policy that does not exist
 
 
 def _names(db: ReadSnapshot, span: KeyRange) -> list[str]:
@@ -58,20 +61,25 @@ def _shown(call: RouteCall, key: str) -> dict[str, object]:
     name = call["policy"].lower()
     if name == ROOT:
         return {"cas_required": False, "name": ROOT, key: "", "version": 0}
-    policy, made_at = call.parts.store.read(
-        lambda db: (policies.find(db, name), installation.created_at(db))
-    )
-    if policy is None and name == DEFAULT:
-        policy = Policy(name=DEFAULT, rules=DEFAULT_RULES, modified_at=made_at)
+    policy = call.parts.store.read(lambda db: _current(db, name))
     if policy is None:
         raise NotFound("")
     return {
-        "cas_required": False,
+        "cas_required": policy.cas_required,
         "modified": rfc3339(policy.modified_at),
         "name": name,
         key: policy.rules,
         "version": policy.version,
     }
+
+
+def _current(db: ReadSnapshot, name: str) -> Policy | None:
+    """Return a policy, or None; `default` exists even if it is not stored."""
+    found = policies.find(db, name)
+    if found is None and name == DEFAULT:
+        made_at = installation.created_at(db)
+        return Policy(name=DEFAULT, rules=DEFAULT_RULES, modified_at=made_at)
+    return found
 
 
 async def write(call: RouteCall) -> VaultBody:
@@ -92,10 +100,35 @@ async def write(call: RouteCall) -> VaultBody:
     except Malformed as error:
         raise Malformed(f"failed to parse policy: {error}") from None
     policy = Policy(
-        name=name, rules=text, hash=content_hash(name, text), modified_at=call.parts.clock.now()
+        name=name,
+        rules=text,
+        hash=content_hash(name, text),
+        cas_required=call.fields.flag("cas_required"),
+        modified_at=call.parts.clock.now(),
     )
-    await call.parts.store.write(lambda tx: put_policy(tx, policy))
+    expected = None if call.fields.raw("cas") is None else call.fields.strict_number("cas")
+
+    def put(tx: Transaction) -> None:
+        _check_version(_current(tx, name), expected, required=policy.cas_required)
+        put_policy(tx, policy)
+
+    await call.parts.store.write(put)
     return VaultBody(warnings=warnings)
+
+
+def _check_version(before: Policy | None, expected: int | None, *, required: bool) -> None:
+    """Raise `Malformed` unless the stored version is the expected one; -1 expects no policy."""
+    if expected is None:
+        if required or (before is not None and before.cas_required):
+            raise Malformed("check-and-set parameter required for this call")
+        return
+    version = before.version if before is not None else _NO_POLICY
+    if version != expected:
+        shown = f"version {version}" if before is not None else f"no policy ({_NO_POLICY})"
+        raise Malformed(
+            "check-and-set parameter did not match the current version: "
+            f"cas = {expected}, stored is {shown}"
+        )
 
 
 def _decoded(text: str) -> str:

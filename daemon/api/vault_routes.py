@@ -291,7 +291,7 @@ GROUP_ALIAS = ("id", "name", "mount_accessor", "canonical_id")
 LOOK_UP_ENTITY = ("id", "name", "alias_name", "alias_mount_accessor")
 LOOK_UP_GROUP = (*LOOK_UP_ENTITY, "alias_id")
 
-POLICY = ("name", "policy", "rules")
+POLICY = ("name", "policy", "rules", "cas", "cas_required")
 PATHS = ("paths", "path")
 
 # By path of the endpoint. A write that is not listed accepts any field (`sys/wrapping/wrap`).

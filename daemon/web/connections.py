@@ -48,7 +48,7 @@ from storage.errors import leaf_errors
 
 log = logging.getLogger("steward.web")
 
-_BAD_REQUEST, _VERSION_NOT_SUPPORTED = 400, 505
+_BAD_REQUEST, _METHOD_NOT_ALLOWED, _VERSION_NOT_SUPPORTED = 400, 405, 505
 # headers that the library decodes as ASCII
 _OF_UPGRADES = (b"connection", b"sec-websocket-protocol")
 _EXTENSIONS = b"sec-websocket-extensions"
@@ -407,6 +407,10 @@ class _OnlyHTTP1(H11Protocol):
     async def _create_stream(self, request: h11.Request) -> None:
         if not all(value.isascii() for name, value in request.headers if name in _OF_UPGRADES):
             await self._send_error_response(_BAD_REQUEST)
+            await self.send(Closed())
+            return
+        if request.method != request.method.upper():  # the library would change the case
+            await self._send_error_response(_METHOD_NOT_ALLOWED)
             await self.send(Closed())
             return
         if request.http_version in (b"1.0", b"1.1"):

@@ -83,7 +83,10 @@ class JobACL(Record, frozen=True, kw_only=True):
 
 
 class Policy(Record, frozen=True, kw_only=True):
-    """A named policy text; `hash` is base64 and changes with the other fields."""
+    """A named policy text; `hash` is base64 and changes with the other fields.
+
+    With `cas_required`, the next write through the Vault API must name the version.
+    """
 
     name: str
     description: str = ""
@@ -91,6 +94,7 @@ class Policy(Record, frozen=True, kw_only=True):
     job_acl: JobACL | None = None
     hash: str = ""
     version: int = 1
+    cas_required: bool = False
     modified_at: int = 0
     create_index: int = 0
     modify_index: int = 0

@@ -61,6 +61,52 @@ async def test_one_policy_applies_to_both_apis(guarded: Steward) -> None:
     assert [item["Name"] for item in listed] == ["both"]
 
 
+@pytest.mark.parametrize(
+    ("writes", "last"),
+    [
+        ([{"cas": -1}], 204),
+        ([{"cas": 0}], 400),
+        ([{}, {"cas": -1}], 400),
+        ([{}, {"cas": "1"}], 204),
+        ([{}, {}, {"cas": 1}], 400),
+        ([{"cas_required": True}], 400),
+        ([{"cas": -1, "cas_required": True}, {}], 400),
+        ([{"cas": -1, "cas_required": True}, {"cas": 1}, {}], 204),
+        ([{"cas": None}], 204),
+        ([{"cas": 1.5}], 400),
+    ],
+)
+async def test_policy_is_written_only_if_it_has_the_expected_version(
+    guarded: Steward, writes: list[dict[str, object]], last: int
+) -> None:
+    path = "sys/policies/acl/p"
+    answers = [
+        await ask(guarded, SECRET, "POST", path, {"policy": f'path "{number}" {{}}', **fields})
+        for number, fields in enumerate(writes)
+    ]
+    assert [answer.status_code for answer in answers] == [204] * (len(writes) - 1) + [last]
+    found = await ask(guarded, SECRET, "GET", path)
+    done = sum(answer.status_code == 204 for answer in answers)
+    assert (found.status_code, found.json().get("data", {}).get("version", 0)) == (
+        200 if done else 404,
+        done,
+    )
+
+
+async def test_only_one_of_two_writers_changes_the_built_in_policy(guarded: Steward) -> None:
+    path, body = "sys/policies/acl/default", {"policy": 'path "a" {}', "cas": 1}
+    answers = [await ask(guarded, SECRET, "POST", path, body) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [204, 400]
+    assert "did not match the current version" in answers[1].text
+
+
+async def test_jobs_api_keeps_the_demand_for_a_version(guarded: Steward) -> None:
+    path, body = "sys/policies/acl/p", {"policy": 'path "a" {}'}
+    await ask(guarded, SECRET, "POST", path, {**body, "cas": -1, "cas_required": True})
+    await guarded.request("POST", "/v1/acl/policy/p", {"Name": "p", "Rules": 'path "b" {}'})
+    assert (await ask(guarded, SECRET, "POST", path, body)).status_code == 400
+
+
 async def test_client_token_of_the_jobs_api_is_valid_for_the_vault_api(
     guarded: Steward,
 ) -> None:

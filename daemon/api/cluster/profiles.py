@@ -7,12 +7,12 @@ from functools import partial
 
 import trio
 
+from daemon.api.cluster.target import check_here
 from daemon.app import profiling
 from daemon.app.profiling import Profile
 from daemon.web.reply import HandlerReply, text
 from daemon.web.request import Request
 from storage.errors import Malformed, NotFound, TooOften
-from storage.queries import installation
 
 _OCTETS = "application/octet-stream"
 _LONGEST = 300  # seconds
@@ -23,7 +23,7 @@ _BUSY = trio.Lock()  # of two profiles at the same time, each would contain the 
 
 async def command(request: Request) -> HandlerReply:
     """Show the command line with which the daemon was started."""
-    _check_here(request)
+    check_here(request)
     return text("\0".join(sys.argv))
 
 
@@ -33,7 +33,7 @@ async def profile(request: Request) -> HandlerReply:
     A cancelled request also stops its thread. The lock is held until the thread has stopped.
     """
     name = request["profile"]
-    _check_here(request)
+    check_here(request)
     make, debug = _maker(request, name), _flag(request, "debug")
     try:
         _BUSY.acquire_nowait()
@@ -74,17 +74,3 @@ def _number(request: Request, name: str, least: int, most: int) -> int:
 def _flag(request: Request, name: str) -> bool:
     """Return whether a number of the query is not 0. Raises `Malformed`."""
     return _number(request, name, 0, _MOST_DEBUG) > 0
-
-
-def _check_here(request: Request) -> None:
-    """Raise `Malformed` or `NotFound` for another node or server than this one."""
-    parts, query = request.parts, request.query
-    node, server = query.text("node_id"), query.text("server_id")
-    if node and server:
-        raise Malformed("Cannot target node and server simultaneously")
-    config = parts.config
-    own_names = {parts.store.read(installation.cluster_id), f"{config.node_name}.{config.region}"}
-    if server and server not in own_names | {"leader", config.node_name}:
-        raise NotFound(f'server_id = "{server}" is not known')
-    if node and node != parts.tasks.node_id:
-        raise NotFound(f'node_id = "{node}" is not known')

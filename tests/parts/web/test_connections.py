@@ -610,6 +610,16 @@ async def test_request_with_ambiguous_length_cannot_smuggle_another(
     assert answer.count(b"HTTP/1.1 ") == 1
 
 
+@pytest.mark.parametrize("method", ["get", "Get", "FOO"])
+@pytest.mark.parametrize("upgrade", ["close", "close, Upgrade\r\nUpgrade: websocket"])
+async def test_unknown_method_is_rejected_and_methods_are_case_sensitive(
+    server: Server, method: str, upgrade: str
+) -> None:
+    head = f"{method} /show HTTP/1.1\r\nHost: localhost\r\nConnection: {upgrade}\r\n\r\n"
+    answer = await server.talk(head)
+    assert answer.startswith(b"HTTP/1.1 405 Method Not Allowed\r\n")
+
+
 @pytest.mark.parametrize(
     ("text", "first"),
     [
