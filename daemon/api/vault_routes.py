@@ -268,6 +268,7 @@ ROLE = (
 NEW_TOKEN = (
     *("id", "policies", "meta", "no_parent", "no_default_policy", "renewable", "ttl", "lease"),
     *("type", "explicit_max_ttl", "display_name", "num_uses", "period", "role_name"),
+    "entity_alias",
 )
 TOKEN_ROLE = (
     *("allowed_policies", "allowed_policies_glob", "disallowed_policies"),

@@ -19,6 +19,7 @@ from daemon.acl.tokens import IssuedToken
 from daemon.api import vault_reads
 from daemon.api.auth_response import auth_block
 from daemon.identity import groups, mounts
+from daemon.text.go_format import quote
 from daemon.web import vault_envelope
 from daemon.web.reply import HandlerReply
 from daemon.web.request import RouteCall
@@ -70,6 +71,7 @@ async def create_by_role(call: RouteCall) -> VaultBody:
 async def _create(
     call: RouteCall, *, is_orphan: bool, role: TokenRole | None = None, suffix: str = ""
 ) -> VaultBody:
+    _check_entity_alias(call, role)
     token_request = TokenRequestFields(
         maker=call.caller,
         fields=call.fields,
@@ -80,6 +82,24 @@ async def _create(
     )
     issued, warnings = await _issue(call, token_request)
     return VaultBody(auth=auth_block(issued.secret, issued.token), warnings=warnings)
+
+
+def _check_entity_alias(call: RouteCall, role: TokenRole | None) -> None:
+    """Refuse a token of an entity, with Vault's errors where Vault also refuses it.
+
+    A client that asks for an entity must not get a token without one.
+    """
+    alias = call.fields.text("entity_alias")
+    if not alias:
+        return
+    if role is None:
+        raise Malformed("'entity_alias' is only allowed in combination with token role")
+    if alias not in (role.allowed_entity_aliases or ()):
+        raise Malformed("invalid 'entity_alias' value")
+    raise Malformed(
+        f"entity_alias = {quote(alias)}: tokens of entities come from a login only; "
+        "log in, or omit the field"
+    )
 
 
 def _has_sudo(call: RouteCall) -> bool:

@@ -56,6 +56,11 @@ async def test_named_jobs_are_requested(steward: Steward) -> None:
     assert {item["ID"] for item in found} == {"a", "c"}
 
 
+async def test_number_of_named_jobs_is_limited(steward: Steward) -> None:
+    answer = await steward.request("POST", "/v1/jobs/statuses", {"jobs": [{"id": "a"}] * 5_001})
+    assert (answer.status_code, "the maximum is 5000" in answer.text) == (400, True)
+
+
 async def test_filter_applies_to_the_job(steward: Steward) -> None:
     await steward.register(idle("a", Meta={"team": "x"}))
     await steward.register(idle("b"))

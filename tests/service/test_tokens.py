@@ -93,6 +93,24 @@ async def test_policy_is_written_only_if_it_has_the_expected_version(
     )
 
 
+@pytest.mark.parametrize(
+    ("path", "alias", "error"),
+    [
+        ("create", "bob", "is only allowed in combination with token role"),
+        ("create-orphan", "bob", "is only allowed in combination with token role"),
+        ("create/r", "eve", "invalid 'entity_alias' value"),
+        ("create/r", "bob", "tokens of entities come from a login only"),
+        ("create/r", "", ""),
+    ],
+)
+async def test_token_is_never_created_without_its_requested_entity(
+    guarded: Steward, path: str, alias: str, error: str
+) -> None:
+    await ask(guarded, SECRET, "POST", "auth/token/roles/r", {"allowed_entity_aliases": ["bob"]})
+    answer = await ask(guarded, SECRET, "POST", f"auth/token/{path}", {"entity_alias": alias})
+    assert (answer.status_code, error in answer.text) == (400 if error else 200, True)
+
+
 async def test_only_one_of_two_writers_changes_the_built_in_policy(guarded: Steward) -> None:
     path, body = "sys/policies/acl/default", {"policy": 'path "a" {}', "cas": 1}
     answers = [await ask(guarded, SECRET, "POST", path, body) for _ in range(2)]

@@ -41,6 +41,7 @@ from storage.records.statuses import (
 )
 
 _TABLES = ("jobs", "allocations", "deployments")
+_MOST_NAMED = 5_000  # jobs in a body; sorting more would hold up other requests
 _ORDERS = {"change": job_listings.by_change, "name": job_listings.by_name}
 
 
@@ -164,6 +165,10 @@ def _named(request: Request, db: ReadSnapshot) -> list[job_listings.JobChange]:
         raise Malformed(f"error decoding request: {error}") from None
     if not body.jobs:
         raise Malformed("no jobs in request")
+    if len(body.jobs) > _MOST_NAMED:
+        raise Malformed(
+            f"Jobs names {len(body.jobs)} jobs; the maximum is {_MOST_NAMED}: send fewer in one request"
+        )
     named = {(job.namespace or DEFAULT_NAMESPACE, job.id) for job in body.jobs}
     requested = [jobs.current(db, *key) for key in sorted(named)]
     rows = [

@@ -144,6 +144,8 @@ def _in(level: str, name: str, meta: Meta, hints: "Hints") -> Iterator[str]:
         else:
             try:
                 extension.read(text)
+                if extension.check is not None:
+                    extension.check(text)
             except Invalid as error:
                 yield f"Meta of {where}: {quote(key)} is {quote(text)}, {error}"
 

@@ -23,13 +23,15 @@ Meta = Mapping[str, str] | None
 class MetaExtension(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """A meta key: its levels (job, task group, task; joined by `or`) and its parser.
 
-    `read` raises `Invalid` with the required format.
+    `read` raises `Invalid` with the required format. `check` also does, but only at registration:
+    jobs that an older version stored keep their meaning.
     """
 
     name: str
     place: str
     read: Callable[[str], T]
     default: T
+    check: Callable[[str], None] | None = None
 
     def of(self, meta: Meta) -> T:
         """Return the value in meta; the default if it is missing or invalid."""

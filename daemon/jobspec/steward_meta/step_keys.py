@@ -24,6 +24,7 @@ from daemon.jobspec.steward_meta.step_values import (
     allowance,
     approvers,
     begin_time,
+    check_names,
     condition,
     exit_codes,
     for_each,
@@ -88,9 +89,11 @@ TIME_ZONE = MetaExtension(
 RETRY_EXIT_CODES = MetaExtension[ExitCodes](
     name="steward_retry_exit_codes", place="task group", read=exit_codes, default=()
 )
-FOR_EACH = MetaExtension(name="steward_for_each", place="task group", read=for_each, default="")
+FOR_EACH = MetaExtension(
+    name="steward_for_each", place="task group", read=for_each, default="", check=check_names
+)
 MATRIX = MetaExtension[dict[str, list[object]]](
-    name="steward_matrix", place="task group", read=matrix, default={}
+    name="steward_matrix", place="task group", read=matrix, default={}, check=check_names
 )
 REDO = MetaExtension(name="steward_redo", place="task group", read=flag, default=False)
 OUTPUTS = MetaExtension[tuple[str, ...]](

@@ -1,5 +1,6 @@
 """Values of the keys of steps, and their parsers."""
 
+import json
 import math
 import re
 from collections.abc import Iterable
@@ -114,6 +115,22 @@ def matrix(text: str) -> dict[str, list[object]]:
     if not found or not number_of_all:
         raise Invalid("must have at least one list, and no empty one")
     return found
+
+
+def check_names(text: str) -> None:
+    """Raise `Invalid` if an object in a list has a name twice: decoders keep only the last value."""
+    if is_output(text):
+        return
+
+    def unique(pairs: list[tuple[str, object]]) -> None:
+        seen = set[str]()
+        for name, _ in pairs:
+            if name in seen:
+                raise Invalid(f"names {quote(name[:SHOWN])} twice; name it once")
+            seen.add(name)
+
+    # The text was decoded before, so its levels are limited. Long numbers stay texts.
+    json.loads(text, object_pairs_hook=unique, parse_int=str, parse_float=str)
 
 
 class GateElse(StrEnum):

@@ -139,6 +139,24 @@ def test_values_of_lists_are_checked(key: object, text: str, expected: str) -> N
     assert expected in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("meta", "expected"),
+    [
+        ({"steward_matrix": '{"a": [1], "a": [2]}'}, 'names "a" twice'),
+        ({"steward_for_each": '{"a": 1, "b": 2, "a": 3}'}, 'names "a" twice'),
+        ({"steward_for_each": '[{"x": {"y": 1, "y": 2}}]'}, 'names "y" twice'),
+        ({"steward_for_each": '[{"x": 1}, {"x": 2}, ' + "9" * 300 + "]"}, ""),
+    ],
+)
+def test_list_with_a_repeated_name_is_refused(meta: dict[str, str], expected: str) -> None:
+    found = [*check.problems(workflow(TaskGroup(name="g", meta=meta)))]
+    assert [expected in error for error in found] == [True] * bool(expected)
+
+
+def test_stored_list_with_a_repeated_name_keeps_its_meaning() -> None:
+    assert lists.MATRIX.of({"steward_matrix": '{"a": [1], "a": [2]}'}) == {"a": [2]}
+
+
 def test_malformed_list_has_one_error() -> None:
     wrong = workflow(step("a", for_each="[1,"), step("b", "a"))
     assert list(problems(wrong)) == []
