@@ -162,7 +162,7 @@ async def test_failure_starts_a_handler_and_fails_the_command(
 ) -> None:
     file = tmp_path / "etl.json"
     job = workflow(
-        shell("load", "exit 7"),
+        shell("load", "echo no disk >&2; exit 7"),
         shell("report", "exit 0", "load"),
         shell("page", "exit 0", "*", keys={"when": "failure"}),
     )
@@ -178,7 +178,9 @@ async def test_failure_starts_a_handler_and_fails_the_command(
     ]
     waited = await steward.cli("runs", "wait", "etl")
     assert waited.returncode == 7
-    assert waited.stdout.decode().splitlines()[-1] == "run 1 of etl failed: step load failed"
+    *_, error, stderr, ending = waited.stdout.decode().splitlines()
+    assert error.endswith('task "main" exited with code 7')
+    assert (stderr, ending) == ("    no disk", "run 1 of etl failed: step load failed")
     listed = (await steward.cli("runs", "etl")).stdout.decode().splitlines()
     assert listed[1].split()[:4] == ["etl", "1", "0", "failed"]
     assert (await steward.cli("runs")).stdout.decode().splitlines() == listed
@@ -186,6 +188,7 @@ async def test_failure_starts_a_handler_and_fails_the_command(
     assert (missing.returncode, b"no run 9" in missing.stderr) == (1, True)
     explained = (await steward.cli("job", "explain", "etl")).stdout.decode()
     assert 'group "report": it was skipped: step load was not successful' in explained
+    assert explained.endswith('task "main" exited with code 7\n    no disk\n')
 
 
 async def test_allowed_failure_does_not_fail_the_command(steward: Steward, tmp_path: Path) -> None:

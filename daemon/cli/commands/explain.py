@@ -46,7 +46,8 @@ def explain(client: ApiClient, screen: Screen, job_id: str) -> None:
         path = f"/v1/job/{segment(line.id)}/runs"
         runs = client.fetch(path, list[Run], namespace=line.namespace)
         errors += [run.error for run in runs[:1]]
-    for error in filter(None, errors):
+    # The reasons of steps name no allocations.
+    for error in [*filter(None, errors)] or filter(None, [state.error]):
         show_error(screen, error)
 
 

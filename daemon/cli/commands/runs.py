@@ -6,6 +6,7 @@ from math import inf
 
 import click
 
+from daemon.cli.commands.status import show_error
 from daemon.cli.core import resolve
 from daemon.cli.core.flow_runs import (
     describe_run,
@@ -27,6 +28,7 @@ from storage.records.flow import (
     StepOutputs,
     StepState,
 )
+from storage.records.state import StateLine
 
 EXIT_TIMED_OUT = 124  # as in timeout(1)
 _MARKS = {
@@ -201,8 +203,22 @@ def wait(
         client_response = find_run(client, run.job_id, run.namespace, run.number)
         screen.document(client_response.body if client_response else b"{}")
     else:
+        _show_failure(client, screen, run)
         screen.line(describe_run(run))
     return exit_status(run)
+
+
+def _show_failure(client: ApiClient, screen: Screen, run: FlowRunView) -> None:
+    """Print the error that failed a run, if it is the newest one of its job."""
+    if run.status is not FlowStatus.FAILED:
+        return
+    newest = find_run(client, run.job_id, run.namespace)
+    if newest is None or newest.decode(FlowRunView).number != run.number:
+        return
+    path = f"/v1/job/{segment(run.job_id)}/state"
+    state = client.fetch(path, StateLine, namespace=run.namespace)
+    if state.error is not None:
+        show_error(screen, state.error)
 
 
 class _TimedOutError(Exception):
