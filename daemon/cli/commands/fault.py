@@ -31,7 +31,7 @@ def list_faults(client: ApiClient, screen: Screen) -> None:
             fault_shown.kind,
             fault_shown.key,
             str(fault_shown.failures),
-            "given up" if fault_shown.gives_up else "tried again",
+            "given up" if fault_shown.gives_up else "retried",
             fault_shown.since,
             fault_shown.reason,
         ]

@@ -412,7 +412,7 @@ async def test_sizes_and_numbers_are_limited(uploads: KeptUploads) -> None:
     assert (await told(uploads, "one"))[0] == "more than 100 files match"
     twice = b"f 2 1 ./main/a\0"
     assert await begun(uploads, "one", twice, is_root=True) == []
-    assert "it has a second name" in (await told(uploads, "one"))[0]
+    assert "it has another hard link" in (await told(uploads, "one"))[0]
     assert await begun(uploads, "one", twice) == ["0 ./main/a/"]
     await begun(uploads, "one", twice, is_whole=False)
     assert (await told(uploads, "one"))[0] == "its host could not list all files"

@@ -159,7 +159,7 @@ class _Choice:
         if reason := entry.fault or why_unnamed(entry.path):
             return reason
         if entry.links > 1 and self._is_root:
-            return "it has a second name, which may be another user's file"
+            return "it has another hard link, which may be another user's file"
         if entry.size > self._most:
             return f"it has {entry.size} bytes, more than {self._most}"
         if entry.size > self._free:
