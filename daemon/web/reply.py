@@ -98,6 +98,9 @@ class HandlerReply(msgspec.Struct, frozen=True, kw_only=True):
     later: "Callable[[ReadSnapshot], HandlerReply] | None" = None
 
 
+_WARNING = "X-Steward-Warning"
+
+
 class WireResponse(msgspec.Struct, frozen=True):
     """A response without the protocol's own headers: length and date."""
 
@@ -123,10 +126,11 @@ def text(body: str, status: int = 200) -> HandlerReply:
 
 
 def with_remarks(reply: HandlerReply, remarks: Sequence[str]) -> HandlerReply:
-    """Return a reply with warnings about ignored fields, if its body has no field for warnings."""
+    """Return a reply with further warnings in a header, for bodies without a field for warnings."""
     if not remarks:
         return reply
-    headers = {**reply.headers, "X-Steward-Warning": "; ".join(remarks)}
+    earlier = reply.headers.get(_WARNING)
+    headers = {**reply.headers, _WARNING: "; ".join([*filter(None, [earlier]), *remarks])}
     return msgspec.structs.replace(reply, headers=headers)
 
 

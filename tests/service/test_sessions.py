@@ -179,3 +179,20 @@ async def test_websockets_end_with_the_daemon(steward: Steward, alloc_id: str) -
         nursery.start_soon(steward.stop)
         await socket.all()
     assert (socket.code, socket.reason) == (1001, "the daemon is shutting down")
+
+
+@pytest.mark.parametrize(
+    ("name", "warning"),
+    [
+        ("CONT", None),
+        ("sigcont", None),
+        ("SIGFOO\r\nX: y", "unknown signal 'SIGFOO\\r\\nX: y': SIGINT was sent instead"),
+    ],
+)
+async def test_unknown_signal_is_named_in_a_warning(
+    steward: Steward, alloc_id: str, name: str, warning: str | None
+) -> None:
+    path = f"/v1/client/allocation/{alloc_id}/signal"
+    answer = await steward.request("POST", path, {"Signal": name, "TaskName": "main"})
+    assert answer.json() == {"Index": 0}
+    assert answer.headers.get("X-Steward-Warning") == warning

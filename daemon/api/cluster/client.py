@@ -1,9 +1,10 @@
 """Requests about a running allocation: usage, files, and actions on its tasks."""
 
+import signal as signals
 from functools import partial
 
 from daemon.api.cluster.lookup import find_allocation
-from daemon.web.reply import HandlerReply, text
+from daemon.web.reply import HandlerReply, text, with_remarks
 from daemon.web.request import Request
 from storage.errors import Malformed, NotFound, Refused
 from storage.queries import nodes
@@ -11,6 +12,7 @@ from storage.records.base import Record
 from storage.records.node import Node
 
 _DONE = {"Index": 0}
+_SHOWN = 40  # characters of an unknown signal
 _MOST_ASKED = 200  # allocations that one request for usage may name
 _TABLES = ("jobs", "allocations", "deployments", "evaluations")
 
@@ -60,7 +62,14 @@ async def signal(request: Request) -> HandlerReply:
     asked = await request.decoded(SignalRequest)
     task = asked.task or asked.task_name
     await request.parts.tasks.signal(await _known(request), task or None, asked.signal)
-    return HandlerReply(body=_DONE)
+    return with_remarks(HandlerReply(body=_DONE), _remarks_on_signal(asked.signal))
+
+
+def _remarks_on_signal(name: str) -> list[str]:
+    """Return a warning for an unknown signal, which becomes SIGINT as in Nomad."""
+    if not name or f"SIG{name.upper().removeprefix('SIG')}" in signals.Signals.__members__:
+        return []
+    return [f"unknown signal {ascii(name[:_SHOWN])}: SIGINT was sent instead"]
 
 
 async def pause(request: Request) -> HandlerReply:

@@ -46,8 +46,9 @@ def explain(client: ApiClient, screen: Screen, job_id: str) -> None:
         path = f"/v1/job/{segment(line.id)}/runs"
         runs = client.fetch(path, list[Run], namespace=line.namespace)
         errors += [run.error for run in runs[:1]]
-    # The reasons of steps name no allocations.
-    for error in [*filter(None, errors)] or filter(None, [state.error]):
+    if not any(errors):  # the reasons of steps name no allocations
+        errors = [state.error or None]
+    for error in filter(None, errors):
         show_error(screen, error)
 
 

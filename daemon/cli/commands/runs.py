@@ -217,7 +217,7 @@ def _show_failure(client: ApiClient, screen: Screen, run: FlowRunView) -> None:
         return
     path = f"/v1/job/{segment(run.job_id)}/state"
     state = client.fetch(path, StateLine, namespace=run.namespace)
-    if state.error is not None:
+    if state.error:
         show_error(screen, state.error)
 
 
