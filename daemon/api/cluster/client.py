@@ -69,7 +69,7 @@ def _remarks_on_signal(name: str) -> list[str]:
     """Return a warning for an unknown signal, which becomes SIGINT as in Nomad."""
     if not name or f"SIG{name.upper().removeprefix('SIG')}" in signals.Signals.__members__:
         return []
-    return [f"unknown signal {ascii(name[:_SHOWN])}: SIGINT was sent instead"]
+    return [f"unknown signal {name[:_SHOWN]!a}: SIGINT was sent instead"]
 
 
 async def pause(request: Request) -> HandlerReply:
