@@ -57,6 +57,7 @@ STREAMS: Mapping[str, Mapping[str, object]] = {
     "/v1/agent/pprof/{profile}": {},
     "/v1/agent/monitor": {"log_level": "trace"},
     "/v1/operator/confinement": {},
+    "/v1/agent/host": {},
 }
 METHODS = {Operation.READ: "GET", Operation.LIST: "LIST"}
 
