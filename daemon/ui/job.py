@@ -279,10 +279,12 @@ async def periodic_page(ui_request: UiRequest) -> Found:
     job: Any = base["job"]
     asked = {"namespace": base["namespace"]}
     day, result = ui_request.query.text("day"), ui_request.query.text("result")
-    most = _MOST_RUNS if ui_request.query.flag("more") or day else _STRIP
+    is_long = bool(ui_request.query.flag("more") or day)
+    most = _MOST_RUNS if is_long else _STRIP
     runs = await ui_request.get(
         job_url(ui_request, "/runs"), **asked, day=day, result=result, per_page=most
     )
+    rows = runs if is_long else runs[: ui_request.rows_per_page]
     calendar = await ui_request.get(job_url(ui_request, "/calendar"), **asked)
     slots, clock = [], None
     if job["Periodic"]:
@@ -293,7 +295,8 @@ async def periodic_page(ui_request: UiRequest) -> Found:
         "input_files": _input_files(job),
         "runs": runs,
         "longest": max((run["Duration"] for run in runs), default=0),
-        "is_cut": len(runs) == most,
+        "rows": rows,
+        "is_cut": len(runs) == most or len(rows) < len(runs),
         "results": RESULTS,
         "result": result,
         "calendar": calendar,

@@ -63,3 +63,15 @@ async def test_dispatch_form_has_a_field_for_each_input_file(open_site: Site) ->
     assert 'data-digest="file.data.csv"' in page
     answer = await browser.send("/ui/job/wc/dispatch", **{"file.data.csv": DIGEST})
     assert (answer.status_code, DIGEST in answer.text) == (400, True)  # not uploaded
+
+
+async def test_page_of_launches_lists_as_many_runs_as_other_lists(open_site: Site) -> None:
+    await open_site.cluster.register(job("wc", type="batch", parameterized_job=Parameterized()))
+    browser = open_site.browser()
+    for _ in range(26):
+        await browser.send("/ui/job/wc/dispatch")
+    link = 'href="/ui/job/wc%2Fdispatch-'
+    page = (await browser.get("/ui/job/wc/launches")).text
+    assert ("The newest 25 of them." in page, page.count(link)) == (True, 25)
+    everything = (await browser.get("/ui/job/wc/launches?more=1")).text
+    assert ("of them." in everything, everything.count(link)) == (False, 26)
