@@ -45,7 +45,7 @@ class LazyMethods:
         return self._methods[0]
 
     def _failure_reason(self) -> str:
-        """Return the reason for the last failure, or that there is none yet."""
+        """Return the reason for the last failure, or that nothing has failed yet."""
         fault = self._fences.of(LOOP, _NAME)
         return fault.reason if fault else f"this has taken {OPENS_WITHIN:.0f} s so far"
 

@@ -1,9 +1,9 @@
 """Requests about a running allocation: usage, files, and actions on its tasks."""
 
-import signal as signals
 from functools import partial
 
 from daemon.api.cluster.lookup import find_allocation
+from daemon.runner.core.driver import find_signal
 from daemon.web.reply import HandlerReply, text, with_remarks
 from daemon.web.request import Request
 from storage.errors import Malformed, NotFound, Refused
@@ -67,7 +67,7 @@ async def signal(request: Request) -> HandlerReply:
 
 def _remarks_on_signal(name: str) -> list[str]:
     """Return a warning for an unknown signal, which becomes SIGINT as in Nomad."""
-    if not name or f"SIG{name.upper().removeprefix('SIG')}" in signals.Signals.__members__:
+    if not name or find_signal(name):
         return []
     return [f"unknown signal {name[:_SHOWN]!a}: SIGINT was sent instead"]
 

@@ -5,6 +5,7 @@ the first. The store keeps an opaque handle with which a driver finds a task aga
 therefore run tasks as local processes or as cluster jobs.
 """
 
+import signal as signals
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeGuard
 
@@ -281,3 +282,8 @@ class Driver(Protocol):
     async def destroy(self, alloc_id: str, directory: str) -> None:
         """Kill everything that still runs for a purged allocation."""
         ...
+
+
+def find_signal(name: str) -> signals.Signals | None:
+    """Return a signal by name, with or without SIG; None if it is unknown."""
+    return signals.Signals.__members__.get(f"SIG{name.upper().removeprefix('SIG')}")

@@ -16,7 +16,7 @@ from daemon.launcher.messages import (
     ReadFile,
     SendSignal,
 )
-from daemon.runner.core.driver import ExitResult
+from daemon.runner.core.driver import ExitResult, find_signal
 from daemon.runner.core.resource_usage import CpuAccount, UsageReading, sample_of, samples
 from daemon.runner.drivers import claim_file
 from daemon.runner.drivers.claim_file import ClaimRecord
@@ -246,6 +246,4 @@ class ProcessHandle:
 
 def signal_number(name: str) -> signals.Signals:
     """Return a signal by name, with or without SIG; SIGINT if it is unknown, as in Nomad."""
-    short_name = name.upper().removeprefix("SIG")
-    found = signals.Signals.__members__.get(f"SIG{short_name}")
-    return found or signals.SIGINT
+    return find_signal(name) or signals.SIGINT

@@ -109,7 +109,7 @@ class FileKeeper:
             except (OSError, ValueError) as error:
                 problem = str(error)
             finally:
-                os.close(end)  # ends the stream, even if the launcher's child failed
+                os.close(end)  # closes the stream, even if the launcher's child failed
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(request)

@@ -192,13 +192,13 @@ def fill(folder: Path, files: int) -> None:
 
 
 def test_other_requests_are_answered_during_a_removal(talk: Talk, root: Path) -> None:
-    fill(root / "main/local", 20_000)
+    fill(root / "main/local", 50_000)  # lasts longer than the starts, also under load
     other = str(uuid4())
     laid_out(talk, room(), allocation=other)
     talk.send(99, 0, REMOVE)
     waits: list[float] = []
     numbers = []
-    for attempt in range(8):  # a few, because a removal takes as long as some tens of them
+    for attempt in range(20):
         began = time.monotonic()
         start = StartTask(allocation=other, task="main", attempt=attempt, group="-", is_logged=True)
         words = payload("/bin/true")
@@ -210,7 +210,7 @@ def test_other_requests_are_answered_during_a_removal(talk: Talk, root: Path) ->
             numbers.append(msgspec.msgpack.decode(data, type=NumberedReply).number)
         waits.append(time.monotonic() - began)
     assert 99 not in numbers  # it is still under way
-    assert sorted(waits)[4] < 0.1  # seconds; a removal takes many times as long
+    assert sorted(waits)[10] < 0.1  # seconds; a removal takes many times as long
     while 99 not in numbers:
         data, _ = receive(talk.channel)
         numbers.append(msgspec.msgpack.decode(data, type=NumberedReply).number)

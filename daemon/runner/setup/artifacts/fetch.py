@@ -65,7 +65,7 @@ class ArtifactRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     artifact: Artifact
     files: TaskFiles  # access to the files of the task
-    # Returns the digest of a file of the job by its name, or an empty string.
+    # Returns the digest of a named file of the job, or an empty string.
     payload: Callable[[str], str] = lambda _: ""
     # Returns the digest of a file that a step left, by step, element and path, or an empty string.
     kept_digest: Callable[[str, int | None, str], Awaitable[str]] | None = None
