@@ -95,6 +95,8 @@ CREATE TABLE jobs (
     has_failed_run    INTEGER NOT NULL DEFAULT 0 CHECK (has_failed_run IN (0, 1)),
                                                   -- a run failed, or an allocation exceeded its
                                                   -- time limit: set by triggers on both tables
+    has_failed_allocation INTEGER NOT NULL DEFAULT 0 CHECK (has_failed_allocation IN (0, 1)),
+                                                  -- `summary` counts a failed or lost allocation
     PRIMARY KEY (namespace, id)
 ) STRICT;
 
@@ -117,22 +119,18 @@ CREATE INDEX jobs_alive ON jobs (status) WHERE status <> 'dead';
 -- without a parent, which are few among failed children.
 CREATE INDEX jobs_failed ON jobs (type, modify_index, namespace, id)
                    WHERE stop = 0 AND (type NOT IN ('batch', 'sysbatch') OR has_failed_run = 1
-                                       OR summary GLOB '*"Failed":[1-9]*'
-                                       OR summary GLOB '*"Lost":[1-9]*');
+                                       OR has_failed_allocation = 1);
 CREATE INDEX jobs_failed_by_name ON jobs (namespace, id, modify_index, type)
                    WHERE stop = 0 AND (type NOT IN ('batch', 'sysbatch') OR has_failed_run = 1
-                                       OR summary GLOB '*"Failed":[1-9]*'
-                                       OR summary GLOB '*"Lost":[1-9]*');
+                                       OR has_failed_allocation = 1);
 CREATE INDEX jobs_failed_top_level ON jobs (type, modify_index, namespace, id)
                    WHERE parent_id IS ''
                      AND stop = 0 AND (type NOT IN ('batch', 'sysbatch') OR has_failed_run = 1
-                                       OR summary GLOB '*"Failed":[1-9]*'
-                                       OR summary GLOB '*"Lost":[1-9]*');
+                                       OR has_failed_allocation = 1);
 CREATE INDEX jobs_failed_top_level_by_name ON jobs (namespace, id, modify_index, type)
                    WHERE parent_id IS ''
                      AND stop = 0 AND (type NOT IN ('batch', 'sysbatch') OR has_failed_run = 1
-                                       OR summary GLOB '*"Failed":[1-9]*'
-                                       OR summary GLOB '*"Lost":[1-9]*');
+                                       OR has_failed_allocation = 1);
 CREATE INDEX jobs_dead ON jobs (modify_index) WHERE status = 'dead';
 CREATE INDEX jobs_everywhere ON jobs (namespace, id)
                        WHERE type IN ('system', 'sysbatch') AND stop = 0 AND launches_children = 0;

@@ -64,6 +64,11 @@ RULES = {
                 OR EXISTS (SELECT 1 FROM allocations
                             WHERE namespace = j.namespace AND job_id = j.id AND {IS_OVERTIME}))
     """,
+    "a job whose summary counts failed or lost allocations is marked": f"""
+        SELECT {_JOB_OF} FROM jobs j
+         WHERE j.has_failed_allocation
+               <> (j.summary GLOB '*"Failed":[1-9]*' OR j.summary GLOB '*"Lost":[1-9]*')
+    """,
     "a queued child has no pending or blocked evaluation": f"""
         SELECT {_JOB_OF} FROM jobs j JOIN evaluations e ON e.namespace = j.namespace AND e.job_id = j.id
          WHERE j.held = 1 AND e.status IN ('pending', 'blocked')

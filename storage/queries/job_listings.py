@@ -137,7 +137,7 @@ _CONDITIONS = {
 # The condition of the indexes jobs_failed and so on. A run of a workflow may also fail without a
 # failed task, and Nomad calls an allocation complete that its `max_run_duration` ended.
 _FAILED = """stop = 0 AND (type NOT IN ('batch', 'sysbatch') OR has_failed_run = 1
-               OR summary GLOB '*"Failed":[1-9]*' OR summary GLOB '*"Lost":[1-9]*')"""
+               OR has_failed_allocation = 1)"""
 _FEW = 4  # characters; longer prefixes match few enough rows to sort them
 
 

@@ -1,5 +1,6 @@
 """The status and the summary of jobs, derived from evaluations, allocations and children."""
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from functools import lru_cache
@@ -109,9 +110,11 @@ _DOES = """
 _SETTLE = """
     UPDATE jobs
        SET status = :status, modify_index = :modify_index,
-           summary = :summary, summary_index = :summary_index
+           summary = :summary, summary_index = :summary_index,
+           has_failed_allocation = :has_failed
      WHERE namespace = :namespace AND id = :id
 """
+_FAILURES = re.compile('"(?:Failed|Lost)":[1-9]')
 _ENDING = (JobType.BATCH, JobType.SYSBATCH)
 _COUNTED_AS = {"pending": "starting"}  # every other client status is counted under its own name
 
@@ -138,6 +141,7 @@ def refresh_summary(tx: Transaction, namespace: str, job_id: str) -> None:
             "modify_index": tx.index if moved else row["modify_index"],
             "summary": summary,
             "summary_index": tx.index if counted else row["summary_index"],
+            "has_failed": bool(_FAILURES.search(summary)),
         },
     )
     if row["notify"]:

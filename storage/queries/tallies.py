@@ -77,14 +77,14 @@ _LAUNCHED = """
 """
 
 # The rules of `daemon/text/job_state.py` for ended child jobs, in SQL, so that fifty need one statement.
-# Most children are complete: the summary of their job and a short index show that without reading
+# Most children are complete: a column of their job and a short index show that without reading
 # their allocations and evaluations.
 _RESULTS = f"""
     SELECT id, stop,
            (SELECT submit_time FROM job_versions
              WHERE namespace = jobs.namespace AND job_id = jobs.id AND version = 0) AS launched,
            coalesce(
-           CASE WHEN summary GLOB '*"Failed":[1-9]*' OR summary GLOB '*"Lost":[1-9]*' THEN
+           CASE WHEN has_failed_allocation THEN
            (SELECT max(CASE WHEN desired ->> '$.FollowupEvalID' <> '' AND EXISTS (
                        SELECT 1 FROM evaluations INDEXED BY evaluations_unfinished
                         WHERE namespace = jobs.namespace AND job_id = jobs.id

@@ -120,6 +120,9 @@ DAMAGE = {
     "a job with a failed run, or beyond its time, is marked": (
         "UPDATE runs SET status = 'failed'; UPDATE jobs SET has_failed_run = 0"
     ),
+    "a job whose summary counts failed or lost allocations is marked": (
+        "UPDATE jobs SET has_failed_allocation = 1 - has_failed_allocation WHERE id = 'web'"
+    ),
     "a queued child has no pending or blocked evaluation": (
         "UPDATE jobs SET held = 1 WHERE id = 'far'"
     ),

@@ -123,6 +123,41 @@ def test_migrated_queues_with_waiting_runs_are_served(tmp_path: Path) -> None:
     assert found == [("default", "full")]
 
 
+def test_jobs_with_failed_or_lost_allocations_are_marked_by_the_migration(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    make(path)
+    with closing(sqlite3.connect(path)) as connection:
+        for name, _ in indexes_with(connection, "has_failed_allocation"):
+            connection.execute(f"DROP INDEX {name}")
+        connection.execute("ALTER TABLE jobs DROP COLUMN has_failed_allocation")
+        connection.executescript("PRAGMA ignore_check_constraints = ON")
+        for name in ("jobs_failed", "jobs_failed_by_name", "jobs_failed_top_level"):
+            connection.execute(f"CREATE INDEX {name} ON jobs (id)")
+        connection.execute("CREATE INDEX jobs_failed_top_level_by_name ON jobs (id)")
+        columns = connection.execute("PRAGMA table_info(jobs)").fetchall()
+        values = {name: "" if kind == "TEXT" else 0 for _, name, kind, *_ in columns}
+        summaries = {"good": 0, "bad": 12}
+        for job_id, failed in summaries.items():
+            text = f'{{"Summary":{{"g":{{"Complete":3,"Failed":{failed},"Lost":0}}}}}}'
+            row = {**values, "namespace": "default", "id": job_id, "summary": text}
+            connection.execute(
+                f"INSERT INTO jobs ({', '.join(row)}) VALUES (:{', :'.join(row)})",  # noqa: S608  # names of tables of the schema
+                row,
+            )
+        connection.executescript(schema.migrations()[56])
+        found = connection.execute("SELECT id, has_failed_allocation FROM jobs").fetchall()
+        assert len(indexes_with(connection, "has_failed_allocation")) == 4
+    assert dict(found) == {"good": 0, "bad": 1}
+
+
+def indexes_with(connection: sqlite3.Connection, column: str) -> list[tuple[str, str]]:
+    """Return the names and statements of the indexes whose condition has a column."""
+    return connection.execute(
+        "SELECT name, sql FROM sqlite_schema WHERE type = 'index' AND sql LIKE '%' || ? || '%'",
+        (column,),
+    ).fetchall()
+
+
 def test_last_ends_of_jobs_are_migrated_from_the_ledgers(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     make(path)
