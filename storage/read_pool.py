@@ -168,6 +168,11 @@ class ReadSnapshot:
             raise LongRead
         return row
 
+    def uncount(self, text: str) -> None:
+        """Deduct a text that was read but not decoded from the counted bytes of a limited read."""
+        if self.left is not None:
+            self.left += len(text)
+
     def last_index(self) -> int:
         """Return the index of the last write."""
         row = self.one("SELECT last_index FROM store")

@@ -53,7 +53,7 @@ Listening = Callable[[], frozenset[int]]
 _AT_ONCE = 16
 
 # Limits for decisions on the event loop: those that take more than 2 ms run in a thread.
-_LONG_DEFINITION = 64 * 1024  # characters
+_LONG_DEFINITION = 176 * 1024  # characters; a thread decodes long ones, which are then kept
 _MANY = 100  # allocations that a job has, or should have
 
 _SHARE = 0.0015  # seconds of CPU time after which the event loop starts no further decision

@@ -37,6 +37,7 @@ LARGEST = 2**63 - 1  # the largest integer in a row
 # Definitions of this length in characters are kept decoded. Shorter ones decode in 0.2 ms.
 _LONG = range(16 * 1024, 2 * 1024 * 1024)
 _KEPT = 2
+_SLOW = 64 * 1024  # characters; a thread decodes longer definitions, and they are then kept
 
 # --- queries ---
 
@@ -104,14 +105,17 @@ class _Decoded:
     def __init__(self) -> None:
         self._newest: tuple[tuple[str, Job], ...] = ()
 
-    def job(self, row: sqlite3.Row) -> Job:
-        """Return the job of a row. Raises `StorageUnreadable`."""
+    def job(self, db: ReadSnapshot, row: sqlite3.Row) -> Job:
+        """Return the job of a row. Raises `StorageUnreadable`, or `LongRead` on the event loop."""
         document: str = row["document"]
         if len(document) not in _LONG:
             return decode_row(row, Job, "job_versions")
         for known, job in self._newest:
             if known == document:
+                db.uncount(document)
                 return job
+        if len(document) > _SLOW:
+            loop_share.spend(loop_share.SHARE + 1)
         job = _in_pieces(document) or decode_row(row, Job, "job_versions")
         self._newest = ((document, job), *self._newest)[:_KEPT]
         return job
@@ -149,8 +153,8 @@ _GROUPS = msgspec.json.Decoder(list[msgspec.Raw] | None)
 _ONE_GROUP = msgspec.json.Decoder(TaskGroup)
 
 
-def _job(row: sqlite3.Row) -> Job:
-    job, head = _DECODED.job(row), _head(row)
+def _job(db: ReadSnapshot, row: sqlite3.Row) -> Job:
+    job, head = _DECODED.job(db, row), _head(row)
     return msgspec.structs.replace(job, **msgspec.structs.asdict(head))
 
 
@@ -166,7 +170,7 @@ def _joined(head: JobHead, row: sqlite3.Row) -> bytes:
 def current(db: ReadSnapshot, namespace: str, job_id: str) -> Job | None:
     """Return the newest version of a job, or None."""
     row = db.one(_CURRENT, {"namespace": namespace, "id": job_id})
-    return _job(row) if row else None
+    return _job(db, row) if row else None
 
 
 def listing(db: ReadSnapshot, namespace: str, job_id: str) -> JobListing | None:
@@ -208,12 +212,12 @@ def definition_length(db: ReadSnapshot, namespace: str, job_id: str) -> int:
 def version(db: ReadSnapshot, namespace: str, job_id: str, number: int) -> Job | None:
     """Return one version of a job, or None."""
     row = db.one(_VERSION, {"namespace": namespace, "id": job_id, "version": number})
-    return _job(row) if row else None
+    return _job(db, row) if row else None
 
 
 def versions(db: ReadSnapshot, namespace: str, job_id: str) -> list[Job]:
     """Return all versions of a job, newest first."""
-    return [_job(row) for row in db.all(_VERSIONS, {"namespace": namespace, "id": job_id})]
+    return [_job(db, row) for row in db.all(_VERSIONS, {"namespace": namespace, "id": job_id})]
 
 
 def current_wire(db: ReadSnapshot, namespace: str, job_id: str) -> tuple[bytes, int] | None:

@@ -430,6 +430,29 @@ async def test_the_event_loop_decides_about_a_small_job(
     assert threads == [threading.current_thread()]
 
 
+async def test_the_event_loop_decides_about_a_long_definition_that_is_kept_decoded(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kept definition does not count against the bytes that a read may take on the loop."""
+    long = job("large", meta={"a": "x" * 150_000})
+    threads = deciding_threads(monkeypatch)
+    await cluster.register(long)
+    await cluster.work()
+    assert len(threads) == 1
+    assert threading.current_thread() not in threads
+    threads.clear()
+    for number in range(3):
+        await evaluate(cluster, long, f"again-{number}")
+    assert threads == [threading.current_thread()] * 3
+
+
+async def evaluate(cluster: Cluster, large: Job, eval_id: str) -> None:
+    """Create another evaluation of a job, and process it."""
+    again = evaluation(large, eval_id)
+    await cluster.store.write(lambda tx: evaluations.put(tx, again, NOW))
+    await cluster.work()
+
+
 async def test_a_thread_decides_about_a_job_that_has_many_allocations(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
