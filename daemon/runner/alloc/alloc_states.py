@@ -38,7 +38,7 @@ TABLE: StateTable[AllocState] = {
     _S.STOPPING: rule(
         "services, shutdown delays and kill timeouts", _S.CLEANING, _S.FAILED, _S.RELEASED
     ),
-    _S.CLEANING: rule("the end of unreported processes", _S.ENDED, _S.FAILED, _S.RELEASED),
+    _S.CLEANING: rule("the end of processes that no task owns", _S.ENDED, _S.FAILED, _S.RELEASED),
     _S.FAILED: rule("the end of all its processes", _S.ENDED, _S.RELEASED),
     _S.RELEASED: rule("nothing"),
     _S.ENDED: rule("nothing"),

@@ -29,7 +29,7 @@ _S = RunnerState
 
 TABLE: StateTable[RunnerState] = {
     _S.WAITING: rule("predecessor tasks", _S.DELAYED, _S.SETUP, _S.DEAD),
-    _S.DELAYED: rule("the restart delay and the stored report", _S.SETUP, _S.DEAD),
+    _S.DELAYED: rule("the restart delay, and the storage of its state", _S.SETUP, _S.DEAD),
     _S.SETUP: rule("inputs and free file descriptors", _S.STARTING, _S.ENDED),
     _S.STARTING: rule("the driver's answer to the start", _S.ANSWERED),
     _S.ANSWERED: rule(

@@ -17,7 +17,7 @@ TABLE: StateTable[RunStatus] = {
         "the claim of a wrapper, or the end of the job",
         *(_S.SUBMITTING, _S.RUNNING, _S.ENDED, _S.VOID),
     ),
-    _S.RUNNING: rule("the result, or a silent wrapper whose job is over", _S.ENDED, _S.VOID),
+    _S.RUNNING: rule("the result, or the end of a job whose wrapper is silent", _S.ENDED, _S.VOID),
     _S.ENDED: rule("the removal of the record", _S.VOID),
     _S.VOID: rule("the cancellation of its jobs"),
 }
