@@ -69,8 +69,8 @@ def _decisions() -> Iterator[str]:
 
 def _commands() -> Iterator[str]:
     yield "# Commands\n"
-    yield f"All commands of Steward {VERSION}, as `--help` describes them. [The command line](../command-line.md) says"
-    yield "what they have in common, such as the options that name the daemon and the token.\n"
+    yield f"All commands of Steward {VERSION}, as `--help` describes them. [The command line](../command-line.md)"
+    yield "describes their common options, such as the options for the address and the token.\n"
     root = command_line()
     yield from _group(root, click.Context(root, info_name="steward", **root.context_settings))
 
@@ -124,7 +124,7 @@ def _http() -> Iterator[str]:
     description = describe(ROUTES, ENDPOINTS, VERSION)
     yield "# HTTP\n"
     yield f"{description['info']['description']} A daemon serves the whole description, for programs, at `/v1/openapi.json`.\n"
-    yield "| Call | In the query | Takes | Answers |\n|---|---|---|---|"
+    yield "| Request | Query parameters | Body | Response |\n|---|---|---|---|"
     for path, methods in description["paths"].items():
         for method, operation in methods.items():
             if method != "put":  # the same as POST
@@ -171,8 +171,8 @@ def _settings() -> Iterator[str]:
         if isinstance(parameter, click.Option)
     }
     yield "# Settings\n"
-    yield "Each setting with its kind and its names in the file, the environment and on the command line."
-    yield "[Settings of the agent](../configuration.md) explains them.\n"
+    yield "Each setting with its kind, and its names in the file, in the environment and on the command line."
+    yield "[Configuration](../configuration.md) explains the settings.\n"
     yield "| In the file | Kind | Default | In the environment | Option |\n|---|---|---|---|---|"
     for name, field in FIELDS.items():
         flag = f"`{flags[name]}`" if name in flags else ""
