@@ -170,12 +170,15 @@ async def test_failure_starts_a_handler_and_fails_the_command(
     done = await steward.cli("job", "run", "-wait", str(file))
     assert done.returncode == 7, done.stderr
     shown = await steward.cli("runs", "status", "etl")
-    rows = [line.split() for line in shown.stdout.decode().splitlines()[2:]]
-    assert [row[:3] for row in rows] == [
+    _, _, *lines = shown.stdout.decode().splitlines()
+    assert [line.split()[:3] for line in lines[:3]] == [
         ["!", "load", "failed"],
         ["/", "report", "skipped"],
         ["+", "page", "succeeded"],
     ]
+    assert lines[3:5] == ["", "Last Error"]
+    assert lines[5].endswith('task "main" exited with code 7')
+    assert lines[6:] == ["    no disk"]
     waited = await steward.cli("runs", "wait", "etl")
     assert waited.returncode == 7
     *_, error, stderr, ending = waited.stdout.decode().splitlines()

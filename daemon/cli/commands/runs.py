@@ -101,9 +101,10 @@ def _length(run: FlowRun) -> str:
 def status(client: ApiClient, screen: Screen, job_id: str, *, number: int | None) -> None:
     """Show a run of JOB with its steps, the newest run by default.
 
-    For a periodic or parameterized job, the newest child with a run is shown. The sign before a
-    step is + for success, ! for a failure, / for skipped, x for canceled, > for running, . for
-    open, = for held, and - for waiting.
+    For a periodic or parameterized job, the newest child with a run is shown. If the newest run of
+    a job has failed, its last error follows. The sign before a step is + for success, ! for a
+    failure, / for skipped, x for canceled, > for running, . for open, = for held, and - for
+    waiting.
 
     Example: steward runs status nightly
     """
@@ -127,6 +128,7 @@ def status(client: ApiClient, screen: Screen, job_id: str, *, number: int | None
         for run_step_view in _by_level(run)
     ]
     screen.table(("Step", "State", "Elements", "Time", "Details"), rows)
+    _show_failure(client, screen, run)
 
 
 def _by_level(run: FlowRunView) -> list[RunStepView]:
