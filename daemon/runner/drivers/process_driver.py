@@ -138,7 +138,7 @@ class ProcessDriver:
             raise StartFailed(reason, recoverable=error.errno in _PASSING) from error
         # A value that is invalid for exec, such as one with a zero byte.
         except ValueError as error:
-            raise StartFailed(f"cannot start the task: {error}") from error
+            raise StartFailed(f"cannot start the task: {_null_byte(attempt) or error}") from error
 
     async def _check_files(self, attempt: Attempt) -> None:
         """Write the files of a failed start again, alone. Raises `StartFailed` if that also fails.
@@ -317,3 +317,16 @@ class ProcessDriver:
         from daemon.runner.drivers.local_exec import PassedSession  # imported late: few sessions
 
         return PassedSession(self._launcher, number, *ends)
+
+
+def _null_byte(attempt: Attempt) -> str:
+    """Return which value of an attempt contains a null byte; empty if none does."""
+    values = {"command": attempt.config.get("command"), "work_dir": attempt.config.get("work_dir")}
+    args = attempt.config.get("args")
+    values |= {f"args[{n}]": text for n, text in enumerate(args if isinstance(args, list) else ())}
+    values |= {
+        f"environment variable {name!r}": name + value for name, value in attempt.env.items()
+    }
+    named = (name for name, text in values.items() if isinstance(text, str) and "\0" in text)
+    field = next(named, "")
+    return f"{field} contains a null byte" if field else ""

@@ -165,8 +165,15 @@ async def test_long_attempt_is_reported_before_its_end(world: World) -> None:
             ("Driver Failure", 'driver "podman" is not available on this node'),
         ),
         (
-            {"config": {"command": "/bin/echo", "args": ["a\0b"]}},
-            ("Driver Failure", "cannot start the task: embedded null byte"),
+            {"config": {"command": "/bin/echo", "args": ["a", "a\0b"]}},
+            ("Driver Failure", "cannot start the task: args[1] contains a null byte"),
+        ),
+        (
+            {"env": {"A": "a", "B": "b\0"}},
+            (
+                "Driver Failure",
+                "cannot start the task: environment variable 'B' contains a null byte",
+            ),
         ),
     ],
 )
