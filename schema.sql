@@ -84,7 +84,7 @@ CREATE TABLE jobs (
                                                   -- waits for a slot among its parent's children
     forgotten         INTEGER NOT NULL DEFAULT 0 CHECK (forgotten IN (0, 1)),
                                                   -- is being deleted: some rows are already deleted
-    notify            TEXT    NOT NULL DEFAULT '',  -- its notifications; '' for none
+    notify            TEXT    NOT NULL DEFAULT '',  -- its notification settings, or ''
     outcome           TEXT    NOT NULL DEFAULT '' CHECK (outcome IN ('', 'good', 'failed')),
                                                   -- the result of its last run or child
     versions_bytes    INTEGER NOT NULL DEFAULT 0 CHECK (versions_bytes >= 0),
@@ -407,9 +407,10 @@ CREATE TABLE allocations (
     FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
 ) STRICT;
 
--- The client statuses of unfinished allocations are the last ones of the alphabet, from 'pending' on.
--- The conditions below compare once. For a list of three or more values, each write builds a table
--- in memory for each condition. This took half of the time of an update.
+-- In alphabetical order, the client statuses of unfinished allocations are the last ones, from
+-- 'pending' on. Therefore each condition below needs only one comparison. For a list of three or
+-- more values, SQLite builds a table in memory in each write, for each condition. This took half of
+-- the time of an update.
 CREATE INDEX allocations_by_job        ON allocations (namespace, job_id, task_group, client_status);
 CREATE INDEX allocations_by_evaluation ON allocations (eval_id);
 CREATE INDEX allocations_by_deployment ON allocations (deployment_id) WHERE deployment_id <> '';
@@ -783,7 +784,7 @@ CREATE TABLE run_steps (
     opened        INTEGER NOT NULL,               -- 0: not yet; below 0: in an earlier attempt
     total         INTEGER NOT NULL CHECK (total >= 0),   -- elements: all,
     good          INTEGER NOT NULL CHECK (good >= 0),    -- succeeded,
-    failed        INTEGER NOT NULL CHECK (failed >= 0),  -- failed finally
+    failed        INTEGER NOT NULL CHECK (failed >= 0),  -- failed without a retry
     exit_code     INTEGER NOT NULL,
     modify_index  INTEGER NOT NULL,
     output_bytes  INTEGER NOT NULL DEFAULT 0 CHECK (output_bytes >= 0),  -- sum of its outputs
@@ -1087,8 +1088,8 @@ CREATE TABLE settings (
 ) STRICT, WITHOUT ROWID;
 
 -- An index of the host volumes that the API created or registered. Their documents are settings
--- below host-volume/. A volume that is not ready has a directory that is being made or deleted; a
--- start deletes it. Written by daemon/evals/host_volumes.py.
+-- below host-volume/. The directory of a volume that is not ready is being created or deleted. The
+-- next start of the daemon deletes this directory. Written by daemon/evals/host_volumes.py.
 CREATE TABLE host_volumes (
     id               TEXT    NOT NULL PRIMARY KEY,
     namespace        TEXT    NOT NULL,
@@ -1101,8 +1102,8 @@ CREATE UNIQUE INDEX host_volumes_by_name ON host_volumes (name);
 CREATE INDEX host_volumes_by_namespace ON host_volumes (namespace, id);
 CREATE INDEX host_volumes_unfinished ON host_volumes (id) WHERE state <> 'ready';
 
--- Units of the daemon's internal work whose last attempts failed: the number of failures in a
--- row, and the reason. A row is deleted when its unit succeeds, changes, is given up or is
+-- Units of the daemon's internal work whose last attempts failed: the number of consecutive
+-- failures, and the reason. A row is deleted when its unit succeeds, changes, is given up or is
 -- released. Written by daemon/fences.py.
 CREATE TABLE faults (
     kind          TEXT    NOT NULL,               -- evaluation, periodic job, loop, …
@@ -1156,8 +1157,8 @@ CREATE TABLE token_roles (
     document      TEXT    NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Wrapped responses, encrypted with a key from the secret of their token, that can be read once.
--- They are deleted with their token. Written by daemon/acl/response_wrapping.py.
+-- Wrapped responses, each encrypted with a key that is derived from the secret of its token. Each
+-- can be read once, and is deleted with its token. Written by daemon/acl/response_wrapping.py.
 CREATE TABLE wrapped_answers (
     accessor      TEXT    NOT NULL PRIMARY KEY REFERENCES tokens (accessor) ON DELETE CASCADE,
     path          TEXT    NOT NULL,               -- of the request
@@ -1341,8 +1342,8 @@ CREATE TABLE usage_blocks (
 CREATE INDEX usage_blocks_by_age ON usage_blocks (step, begin);
 
 -- Input files of jobs and kept files of tasks, by the SHA-256 of their content. The contents are
--- files below the directory of the store. Written by daemon/jobs/payload_files.py: at the first
--- piece, when a file is complete or used, and when no job or allocation uses it.
+-- files below the directory of the store. Written by daemon/jobs/payload_files.py: with the first
+-- chunk, when a file is complete or used, and when no job or allocation uses it.
 CREATE TABLE payload_files (
     namespace     TEXT    NOT NULL,
     digest        TEXT    NOT NULL CHECK (length(digest) = 64),

@@ -12,7 +12,7 @@ from storage.store import FILE_NAME
 
 
 def check(directory: Path) -> list[str]:
-    """Return the errors of the store in `directory` as texts; a daemon may be running.
+    """Return the errors of the store in `directory` as strings. A daemon may be using it.
 
     Raises `StorageUnusable` when there is no store of this version.
     """
@@ -40,7 +40,7 @@ def _faults(connection: sqlite3.Connection, path: Path) -> list[str]:
     try:
         return [*altered, *_broken_rules(connection)]
     except sqlite3.OperationalError:
-        if altered:  # a rule needs a table that is missing
+        if altered:  # a rule may need a table that is missing
             return altered
         raise
 

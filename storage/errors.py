@@ -188,7 +188,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @contextmanager
 def reporting_full_disk(content: str) -> Iterator[None]:
-    """Raise `StorageFull` if a file of the block finds no space; `content` is on that disk."""
+    """Raise `StorageFull` if a write in the block fails because the disk with `content` is full."""
     try:
         yield
     except OSError as error:

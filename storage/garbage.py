@@ -1,12 +1,12 @@
 """Defer cyclic garbage collection while threads create many objects, and while these live.
 
-A collection stops all threads. Its duration depends on the number of
-live young objects. It takes 0.5 s for the allocations of a node, and 9 ms for a job with thousands
-of tasks. Nearly all of them are freed by
-reference counting when the work has ended.
+A collection stops all threads. Its duration depends on the number of live young objects. A
+collection takes 0.5 s if the allocations of a node are loaded, and 9 ms for a job with thousands of
+tasks. Reference counting frees nearly all of these objects when the work has ended.
 
-Freeing a large object takes as long: 10 ms for a job with thousands of tasks. Code that created one
-on the event loop passes it to `free_in_thread`. A thread frees it when no other reference is left.
+Freeing a large object takes similarly long: 10 ms for a job with thousands of tasks. Code that has
+created such an object on the event loop passes it to `free_in_thread`. A thread frees it when no
+other reference is left.
 """
 
 import gc
@@ -27,7 +27,7 @@ _MOST = 100  # completed works after which a collection runs although other work
 _PAUSE = 0.5  # seconds
 _PATIENCE = 20  # pauses after which a collection runs regardless of its duration
 
-_OWN = 3  # references to an object that only `free_in_thread` has, while counting them
+_OWN = 3  # references to an object that nothing else uses, as `sys.getrefcount` counts them
 _LONGEST = 120  # maximum number of pauses for an object that is still in use
 
 _lock = threading.Lock()

@@ -1,7 +1,7 @@
-"""Decode JSON of megabytes in parts.
+"""Decode JSON of megabytes in pieces.
 
-A single call of the decoder holds the interpreter to its end: 11 ms for the definition of a workflow
-of 1,000 steps. Between two pieces, a thread lets the event loop run.
+A single call of the decoder holds the GIL until it ends. For the definition of a workflow of 1,000
+steps, this takes 11 ms. Between two pieces, a thread lets the event loop run.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,8 +10,8 @@ import msgspec
 
 from storage.loop_share import AT_ONCE, spend
 
-_DEPTH = 3  # nested lists and objects that are divided; each costs another look at the text
-_BYTES = 128  # bytes for each unit of work
+_DEPTH = 3  # nested levels that are divided; each level needs another scan of the text
+_BYTES = 128  # bytes that count as one unit of work
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
 

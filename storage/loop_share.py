@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 
-# Seconds after which a busy thread hands the interpreter to the event loop. Python's default of 5 ms
-# is as long as any request may hold the loop. With 1 ms, nine of ten waits took 1.1 ms instead of 3.9.
+# Seconds after which a busy thread hands the interpreter to the event loop. Python's default of 5
+# ms is as long as any request may hold the loop. With 1 ms, nine of ten waits took at most 1.1 ms,
+# instead of 3.9 ms.
 SWITCH_INTERVAL = 0.001
 AT_ONCE = 128 * 1024  # bytes of JSON that one call decodes, within 1 ms
 SHARE = 1_500  # units of work, of about 1 µs of CPU time
@@ -59,7 +60,7 @@ def spend(units: int) -> None:
 
 
 async def import_in_thread(*modules: str) -> None:
-    """Import modules that are not imported yet in a thread, because an import takes milliseconds.
+    """In a thread, import the modules that are not imported yet. An import takes milliseconds.
 
     Raises `ImportError` or `OSError`.
     """

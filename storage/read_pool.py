@@ -18,7 +18,7 @@ Parameters = Mapping[str, object]
 _STATEMENTS = 512  # prepared statements cached per connection, more than the program has
 
 # Limits of a read on the event loop. Decoding takes up to 40 µs per row and 5 µs per KiB of JSON. A
-# handler that uses its limits has blocked the loop for 2 to 4 ms.
+# handler that reaches its limits has blocked the loop for 2 to 4 ms.
 ROWS = 192 * 1024  # bytes of rows
 _ROW = 2 * 1024  # bytes added per row
 _SEARCH = 1_500_000  # nanoseconds of CPU time for SQLite to find the rows
@@ -112,7 +112,7 @@ class ReadSnapshot:
             raise
 
     def each(self, sql: str, parameters: Parameters = {}) -> Iterator[sqlite3.Row]:  # noqa: B006  # never changed
-        """Yield rows one by one, if they should not be in memory together."""
+        """Yield the rows one by one, so that not all of them are in memory."""
         try:
             self._cursors.append(self._connection.execute(sql, parameters))
             rows = self._decoded(self._cursors[-1])
@@ -198,7 +198,8 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
         f"file:{_quoted(path)}?mode={mode}",
         uri=True,
         isolation_level=None,
-        # Worker threads change, but the owner of a connection uses it from one at a time.
+        # A connection moves between worker threads, but its owner never uses it in two threads at
+        # once.
         check_same_thread=False,
         cached_statements=_STATEMENTS,
     )

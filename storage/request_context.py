@@ -124,15 +124,17 @@ class SpanRecorder(Protocol):
         attributes: Attributes,
         causes: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """Record an evaluation since its creation, and the plan between two more times.
+        """Record a span of an evaluation and one of its plan.
 
-        `origin` is the one of the decision, `parent` the one of the evaluation. `causes` are the
-        origins and IDs of allocations whose ends let it place others: the span has links to them.
+        `times` are the creation of the evaluation, and the begin and end of the decision.
+
+        `origin` is that of the decision, `parent` that of the evaluation. `causes` are the origins
+        and IDs of allocations whose ends let it place others: the span has links to them.
         """
         ...
 
     def begin_child(self, origin: str) -> str:
-        """Return the origin of a child job in a new trace; `origin` is the one of the request."""
+        """Return the origin of a child job in a new trace; `origin` is that of the request."""
         ...
 
     def end_child(self, origin: str, since: int, attributes: Attributes) -> None:
@@ -153,7 +155,7 @@ class SpanRecorder(Protocol):
         ...
 
     def environment(self, origin: str, *parts: str) -> dict[str, str]:
-        """Return the variable that tells a task its span."""
+        """Return the environment variable that contains the span of a task."""
         ...
 
 

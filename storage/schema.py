@@ -23,7 +23,7 @@ APPLICATION_ID = 0x53545744  # "STWD", recognized by `file` and `steward operato
 VERSION = 56
 
 _KEPT = 3  # copies of older versions; the newest are the useful ones
-# Migrations change no comments and no spaces.
+# Comments and spaces are not compared, because migrations do not change them.
 _COMMENT, _WORD = re.compile(r"--.*"), re.compile(r"\w+|\S")
 _STEP = re.compile(r"(\d{4})_\w+\.sql")
 _FIRST_ROW = """

@@ -59,7 +59,7 @@ def delete_partial(directory: Path) -> None:
 def inspect(file: Path) -> SnapshotSummary:
     """Return the description of a snapshot.
 
-    Raises `StorageUnusable` for a damaged file or one that is not a snapshot.
+    Raises `StorageUnusable` if the file is damaged or is not a snapshot.
     """
     if not file.is_file():
         raise StorageUnusable(f"there is no file {file}")

@@ -45,13 +45,13 @@ T = TypeVar("T")
 
 FILE_NAME = "steward.db"
 LOCK_NAME = "steward.lock"
-_LOCK_TRIES, _LOCK_PAUSE = 200, 0.01  # seconds between the attempts
+_LOCK_TRIES, _LOCK_PAUSE = 200, 0.01  # attempts, and seconds between them
 # Values of the current request, independent of the place where something is written.
 _NOTE: ContextVar[Callable[[Transaction], None] | None] = ContextVar("note", default=None)
 # The connection of this thread's long read; nested reads also use it.
 _LONG: ContextVar[SnapshotReader | None] = ContextVar("long", default=None)
 _FULL_PAUSE = 1.0  # seconds between retries while writes are not possible
-_DAMAGED_PAUSE = 60.0  # seconds between retries that only a restored snapshot can help
+_DAMAGED_PAUSE = 60.0  # seconds between retries while only a restored snapshot can help
 _LONG_READS = 2  # concurrent; more would only wait for the interpreter lock
 
 _log = logging.getLogger("steward.store")
@@ -280,10 +280,10 @@ async def open_store(
 
 
 def _compare(directory: Path, mark: WalWatermark, store: Store, *, is_log_lost: bool) -> None:
-    """Raise `StorageUnusable` when the file is older than its watermark; otherwise start the mark.
+    """Raise `StorageUnusable` when the file is older than its watermark; otherwise begin the mark.
 
-    Without its log the file may still be complete: another program that closes it has checkpointed
-    the log.
+    Without its log the file may still be complete: another program may have checkpointed the log
+    when it closed the file.
     """
     index = store.read(ReadSnapshot.last_index)
     lost = "confirmed writes are missing" if index < mark.index else ""
@@ -325,7 +325,7 @@ def _lock(file: int, directory: Path) -> None:
             break
         time.sleep(_LOCK_PAUSE)
     raise StorageLocked(
-        f"another daemon (pid {holder}) works on {directory}: stop it first, or name another "
+        f"another daemon (pid {holder}) uses {directory}: stop it first, or name another "
         "directory with --data-dir"
     )
 

@@ -22,7 +22,7 @@ import msgspec
 MARK_NAME = "steward.index"
 _TEXT = "{state:<6} {index:020}\n"
 HAND_NAME = "steward.hand"
-_LENGTH = 10  # digits before the text, so that one write replaces a longer text
+_LENGTH = 10  # digits of the length before the text, so that one write can replace a longer text
 _MOST = 1 << 20  # bytes
 _NAMES = msgspec.json.Decoder(list[tuple[str, str]])
 Name = tuple[str, str]  # kind and key of a unit of work
@@ -40,7 +40,7 @@ class WalWatermark:
         self.index = int(found[2]) if found else 0
 
     def begin(self, index: int) -> None:
-        """Mark the file as open; on a full disk, together with the first successful write.
+        """Mark the file as open; if the disk is full, the first successful write marks it.
 
         Until then the old watermark stays, which is too low. Raises `OSError`.
         """

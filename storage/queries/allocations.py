@@ -108,8 +108,8 @@ _CONSIDERED = """
             OR desired ->> '$.Transition.MigrateDisablePlacement')
   ORDER BY create_index, id
 """
-# Ended allocations of an ended step, or of an older version, change no decision. An exception are
-# steps whose elements others still need one by one.
+# Ended allocations of an ended step, or of an older version, change no decision. The exception is a
+# step whose elements other steps still need one by one.
 _MATTERS_TO_RUN = """
     (client_status >= 'pending'
      OR job_version > :version
@@ -129,7 +129,7 @@ _OF_RUN = f"""
        AND {_MATTERS_TO_RUN}
   ORDER BY create_index, id
 """
-# The texts are those of `OVERTIME`, in the form of the indexes.
+# The conditions compare with the text of `OVERTIME`, exactly as in the indexes.
 IS_OVERTIME = """
     (client_status = 'complete'
      AND CASE WHEN json_valid(client) THEN client ->> '$.Description' END
@@ -162,7 +162,7 @@ _UNSETTLED_OF_RUN = f"""
        AND {_MATTERS_TO_RUN}
   ORDER BY create_index, id
 """
-# In each range, all have the same distance to their rank.
+# Names with consecutive numbers form a range: their numbers have the same distance to their rank.
 _SETTLED = f"""
     SELECT :namespace AS namespace, :job_id AS job_id,
            json_group_array(json_array(task_group, job_version, first, last, count)) AS ranges
@@ -276,7 +276,7 @@ def highest_index(db: ReadSnapshot, namespace: str, job_id: str) -> int:
 def for_scheduler(db: ReadSnapshot, namespace: str, job_id: str) -> list[Allocation]:
     """Return the allocations that the scheduler considers, oldest first.
 
-    They are desired, or have not ended, or keep their name.
+    These allocations are desired, have not ended, or still reserve their name.
     """
     return [_from(row) for row in db.all(_CONSIDERED, {"namespace": namespace, "job_id": job_id})]
 
@@ -311,13 +311,13 @@ def unsettled(db: ReadSnapshot, namespace: str, job_id: str) -> list[Allocation]
 
 
 class SettledRange(msgspec.Struct, frozen=True, array_like=True):
-    """Settled allocations of a group: consecutive indexes of names, and their number."""
+    """A range of settled allocations of a group: the first and the last index, and their number."""
 
     task_group: str
     job_version: int
     first: int
     last: int
-    count: int  # more than the indexes if some have the same name
+    count: int  # more than the length of the range if some allocations have the same name
 
 
 def settled(db: ReadSnapshot, namespace: str, job_id: str) -> list[SettledRange]:
@@ -612,14 +612,15 @@ def _changed(tx: Transaction, allocation: Allocation, kind: str) -> None:
 # --- task events ---
 
 SHOWN_EVENTS = 10  # per task, as in Nomad
-# Per task in the store. A task that restarts every minute has this number after days.
+# Events per task in the store. A task that restarts every minute reaches this number after days.
 KEPT_EVENTS = 10_000
 
 _NEXT_EVENT = """
     SELECT coalesce(max(number) + 1, 0) AS number FROM task_events
      WHERE allocation_id = :id AND task = :task
 """
-# The number is not read here: SQLite would copy all new rows to a table in memory first.
+# The statement does not read the next number itself: SQLite would first copy all new rows to a
+# table in memory.
 _ADD_EVENTS = """
     INSERT INTO task_events (allocation_id, task, number, document)
     SELECT :id, :task, :first + key, value FROM json_each(:documents)

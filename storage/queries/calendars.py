@@ -15,7 +15,7 @@ from storage.writer import Transaction
 
 TABLE = "calendars"
 KEPT = 50  # newest versions of a calendar
-_MOST_FOLLOWED = 64  # calendars that one refers to; more than a valid calendar can have
+_MOST_FOLLOWED = 64  # calendars to which one calendar refers; more than a valid calendar can have
 
 _COLUMNS = "SELECT namespace, name, version, document, create_index, modify_index FROM calendars"
 _FIND = f"{_COLUMNS} WHERE namespace = :namespace AND name = :name"
@@ -190,8 +190,9 @@ def references(
 ) -> dict[str, set[str]]:
     """Return the references of calendars to others, as they are stored.
 
-    The calendars are those that use `name`, `parts`, and all to which these refer, directly or through
-    others. The work grows with the number of references in the namespace.
+    The result has the calendars that use `name`, the calendars in `parts`, and all calendars to
+    which these refer, directly or through others. The work grows with the number of references in
+    the namespace.
     """
     values = {"namespace": namespace, "name": name, "parts": encode(parts).decode()}
     found: dict[str, set[str]] = {}

@@ -80,8 +80,8 @@ _OF_FAMILY = """
      LIMIT :most
 """
 _LIMIT = "SELECT * FROM queues WHERE namespace = :namespace AND name = :name"
-# The next key of a list. Each of these tables has an index in this order, so its first row is found
-# without a search.
+# The next key of a list comes from the first row of each of these tables. Each table has an index
+# in the order of the list, so no search is needed.
 _SOURCES = (
     ("queues", "TRUE"),
     ("queue_entries INDEXED BY queue_entries_by_owner", "TRUE"),
@@ -108,7 +108,7 @@ _STEPS = {
     sign: _next(sign, direction)
     for sign, direction in ((">=", ""), (">", ""), ("<=", "DESC"), ("<", "DESC"))
 }
-# A run or an element that asks for more slots than there are takes all.
+# A run or an element that asks for more slots than the queue has gets all of them.
 _LINE = """
     SELECT coalesce(q.slots, 1) AS slots, coalesce(q.note, '') AS note,
            coalesce(q.modify_index, 0) AS modify_index, q.name IS NOT NULL AS there,

@@ -118,7 +118,7 @@ def is_object(column: str) -> str:
 
 
 def check_sound(row: sqlite3.Row, table: str) -> None:
-    """Raise `StorageUnreadable` if the column `is_sound` of a row is 0 or a string is damaged."""
+    """Raise `StorageUnreadable` if `is_sound` of a row is 0, or one of its strings is damaged."""
     if not row["is_sound"]:
         raise unreadable(row, table, "its text is not a JSON object")
     try:

@@ -23,7 +23,7 @@ ROOM = "room"  # table and topic that change when an allocation releases resourc
 class FreedResources(msgspec.Struct, frozen=True, kw_only=True):
     """Resources of a node: CPU in MHz, memory and disk in MB.
 
-    Other asks have an encoding that the unblocker defines.
+    The unblocker defines the encoding of the other requested resources.
     """
 
     cpu: int = 0
@@ -88,10 +88,10 @@ _PUT = """
 def put(
     tx: Transaction, evaluation: Evaluation, now: int, needs: FreedResources = NO_ROOM
 ) -> Evaluation:
-    """Store an evaluation, a new one with create index 0; return it with indexes and times.
+    """Store an evaluation and return it with indexes and times; a new one has create index 0.
 
-    `needs` are the smallest resources with which a blocked one can make progress. The caller calls
-    `job_status.settle` afterwards.
+    `needs` are the smallest resources with which a blocked evaluation can make progress. The caller
+    calls `job_status.settle` afterwards.
     """
     new = not evaluation.create_index
     stored = msgspec.structs.replace(
@@ -148,7 +148,7 @@ def find(db: ReadSnapshot, eval_id: str) -> Evaluation | None:
 
 
 def request_id(db: ReadSnapshot, eval_id: str) -> str:
-    """Return the ID of the request that caused an evaluation; empty for none."""
+    """Return the ID of the request that caused an evaluation; empty without one."""
     row = db.one(_REQUEST, {"id": eval_id})
     return str(row["request_id"]) if row else ""
 
@@ -164,9 +164,9 @@ def wire_document(db: ReadSnapshot, eval_id: str) -> tuple[bytes, int] | None:
 
 # --- pending and blocked evaluations ---
 
-# There may be a million pending evaluations. Only the head of each kind is read, in index order.
-# The job types of an evaluation, if an operator restricts the workers. A row that cannot be decoded is
-# chosen, so that its fence names it.
+# There may be a million pending evaluations, so only the first ones of each kind are read, in index
+# order. `_OF_TYPES` restricts them to job types if an operator has restricted the workers. It also
+# selects rows that cannot be decoded, so that the fence of such a row names it.
 _OF_TYPES = """
        AND CASE WHEN json_valid(document)
                 THEN document ->> '$.Type' IN (SELECT value FROM json_each(:types))
@@ -198,8 +198,9 @@ def runnable(
 ) -> list[Evaluation]:
     """Return the most urgent pending evaluations that are due: by priority, then by age.
 
-    Of the delayed ones, those due longest are considered. `types` excludes jobs of other types, and
-    `paused` excludes evaluations among the first `most`. Raises `Unreadable`.
+    Among the delayed evaluations, those that have been due longest are considered. `types` excludes
+    jobs of other types, and `paused` excludes evaluations among the first `most`. Raises
+    `Unreadable`.
     """
     asked = {"most": most, "now": now, "types": json.dumps(types)}
     condition = "" if types is None else _OF_TYPES
@@ -306,7 +307,7 @@ def next_blocked(
     types: Sequence[str] | None = None,
     paused: frozenset[str] = frozenset(),
 ) -> Evaluation | None:
-    """Return the most urgent blocked evaluation that may fit, not tried since the last change.
+    """Return the most urgent blocked evaluation that may fit and was not tried since a change.
 
     `fits` returns whether capacity is sufficient for a need, given the highest priority of its
     evaluations. `types` excludes jobs of other types, and `paused` excludes evaluations. Raises

@@ -14,8 +14,8 @@ from storage.records.freeze import EVERYTHING, Freeze, FreezeHold, Strength
 from storage.writer import Transaction
 
 TABLE = "freezes"
-TOPIC = "freezes"  # a freeze was made or has ended, or a job waits for the end of one
-KEPT = 200  # ended freezes of a namespace, the newest
+TOPIC = "freezes"  # a freeze was created or has ended, or a job waits for the end of one
+KEPT = 200  # newest ended freezes of a namespace
 
 Key = tuple[str, str]  # namespace and ID of a job
 
@@ -67,7 +67,7 @@ def any_open(db: ReadSnapshot) -> bool:
 
 
 def any_work(db: ReadSnapshot) -> bool:
-    """Return whether a freeze has not ended, or a job waits for an end."""
+    """Return whether a freeze has not ended, or a job waits for the end of one."""
     return any_open(db) or db.one(_ANY_HELD) is not None
 
 
@@ -120,7 +120,7 @@ def next_end(db: ReadSnapshot) -> int | None:
 def covering(
     db: ReadSnapshot, key: Key, parent_id: str, queue: str, *, time: int, changes: bool = False
 ) -> Freeze | None:
-    """Return the freeze that covered a job at a time, with the strongest effect on its runs.
+    """Return the freeze that covered a job at `time`, with the strongest effect on its runs.
 
     With `changes`, only freezes of changes count; otherwise only the other freezes. Among several,
     the freeze that ends last is returned.
@@ -186,7 +186,7 @@ _THAWED = """
 def hold(tx: Transaction, key: Key, freeze_id: str, now: int) -> None:
     """Record that a job waits for the end of a freeze; a waiting job keeps its position.
 
-    If its run has not opened a step, the run holds no slots of its queue until then.
+    If its run has not opened a step, the run holds no slots of its queue until the freeze ends.
     """
     values = {"namespace": key[0], "job_id": key[1], "now": now}
     tx.execute(_HOLD, {**values, "freeze_id": freeze_id, "index": tx.index})

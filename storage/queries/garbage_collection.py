@@ -129,8 +129,9 @@ def forget_job(tx: Transaction, key: Key, most: int) -> tuple[bool, int]:
 
 # --- objects of existing jobs ---
 
-# Allocations that no decision depends on: see `daemon/scheduler/alloc_sets.py`. A stopped allocation
-# of a batch job may keep its name; of a sysbatch job it counts as completed.
+# Allocations that no decision depends on: see `daemon/scheduler/alloc_sets.py`. A stopped
+# allocation of a batch job may still reserve its name. A stopped allocation of a sysbatch job
+# counts as completed.
 _REPLACED = """
        client_status < 'pending'
        AND (desired ->> '$.NextAllocation' IS NOT NULL
@@ -143,7 +144,8 @@ _PLACED_SINCE = f"""
       FROM allocations INDEXED BY allocations_replaced
      WHERE {_REPLACED}
 """
-# The replacement may still take over its data, and has its reschedule history.
+# An allocation stays while its replacement has not ended. The replacement may still take over the
+# data, and its reschedule history names the allocation.
 _ALLOCATIONS = f"""
     SELECT a.id
       FROM ({_PLACED_SINCE}) AS found

@@ -1,4 +1,4 @@
-"""API-created host volumes: their documents are settings, and a table finds them."""
+"""Host volumes created through the API: documents in the settings, and a table for lookups."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ _COLUMNS = ("id", "namespace", "name", "node_id", "state", "host_path")
 
 
 class VolumeName(NamedTuple):
-    """A volume in searches."""
+    """A volume in search results."""
 
     id: str
     namespace: str
@@ -87,7 +87,7 @@ def paths(db: ReadSnapshot, except_id: str) -> list[str]:
 
 
 def unfinished(db: ReadSnapshot) -> list[str]:
-    """Return the IDs of volumes whose directory is being made or deleted."""
+    """Return the IDs of volumes whose directory is being created or deleted."""
     return [str(row["id"]) for row in db.each(_UNFINISHED)]
 
 

@@ -97,12 +97,13 @@ def _in_order(
     if page_request.start is not None:
         values["first"], values["second"] = page_request.start
         sign = "<" if page_request.reverse else ">"
-        # Of a comparison of both columns, SQLite would only use `namespace = :namespace`.
+        # From a comparison of both columns, SQLite would use only `namespace = :namespace` in the
+        # index.
         within = page_request.start[0] == page_request.namespace
         if within and not page_request.reverse:
             least = max(
                 least, str(page_request.start[1])
-            )  # of two lower limits, SQLite uses either
+            )  # with two lower limits, SQLite may use the weaker one
         elif within:
             conditions.append("id <= :second")
         else:
@@ -128,14 +129,15 @@ class JobChange(NamedTuple):
 
 _CHANGES = "SELECT modify_index, namespace, id FROM jobs INDEXED BY"
 _CONDITIONS = {
-    # like() compares only ASCII letters in any case, so names with other characters stay. For a
-    # parameter alone, SQLite would prepare the statement again for each text.
+    # like() ignores the case of ASCII letters only, so IDs with other characters are kept here. If
+    # the pattern were a bare parameter, SQLite would prepare the statement again for each value.
     "part": "(like(:part || '', id, '!') OR length(CAST(id AS BLOB)) <> length(id))",
     "kind": "type = :kind",
     "status": "status = :status",
 }
-# The condition of the indexes jobs_failed and so on. A run of a workflow may also fail without a
-# failed task, and Nomad calls an allocation complete that its `max_run_duration` ended.
+# This is the condition of the index jobs_failed and similar indexes. A run of a workflow may also
+# fail without a failed task. Nomad gives the status `complete` to an allocation that its
+# `max_run_duration` ended.
 _FAILED = """stop = 0 AND (type NOT IN ('batch', 'sysbatch') OR has_failed_run = 1
                OR has_failed_allocation = 1)"""
 _FEW = 4  # characters; longer prefixes match few enough rows to sort them
@@ -154,9 +156,9 @@ def by_change(
     """Yield jobs by their last change, or only those without a parent.
 
     `kind` and `status` restrict the jobs. `part` leaves out most jobs whose ID does not contain it,
-    in any case; the caller compares the others. `failed` restricts them to possibly failed ones, which
-    finds few among many ended child jobs. The key of a job is its last change, then namespace and
-    ID joined by a dot.
+    in any case; the caller compares the others. `failed` restricts them to jobs that may have
+    failed. An index finds these among many ended child jobs. The key of a job is its last change,
+    then namespace and ID joined by a dot.
     """
     values = {**page_request.values, "kind": kind, "status": status}
     values["part"] = like_part(part) if part.isascii() and part else ""

@@ -8,9 +8,9 @@ from storage.read_pool import ReadSnapshot
 
 Stamp = tuple[int | str | None, ...]
 
-# Each change of an evaluation, allocation or deployment sets its `modify_index`, and so does a new
-# one. The numbers show deletions. Ended evaluations that are deleted and are not the newest change
-# no state.
+# Each change of an evaluation, allocation or deployment sets its `modify_index`, and so does its
+# creation. The counts reveal deletions. Deleting an ended evaluation that is not the newest does
+# not change the state.
 _STAMP = """
     SELECT create_index, version, modify_index, summary_index, status, stop, held,
            (SELECT max(modify_index) FROM evaluations INDEXED BY evaluations_by_job

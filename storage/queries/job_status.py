@@ -33,7 +33,7 @@ def changed(tx: Transaction, namespace: str, job_id: str) -> None:
 
 
 _ROW = "SELECT * FROM jobs WHERE namespace = :namespace AND id = :id"
-# The whole row of a job of a thousand groups has 100 KB.
+# The whole row of a job of a thousand groups takes 100 KB.
 _NOTIFY = "SELECT notify FROM jobs WHERE namespace = :namespace AND id = :id"
 _QUEUED = "SELECT namespace, id, queued FROM jobs WHERE namespace = :namespace AND id = :id"
 _PARENTLESS = "SELECT * FROM jobs INDEXED BY jobs_by_change WHERE parent_id IS ''"
@@ -178,7 +178,7 @@ def _follow(tx: Transaction, row: sqlite3.Row, status: JobStatus, summary: str) 
 
 
 def _numbers(summary: str) -> GroupSummary:
-    """Return the sum of the counts of all groups; 0 if the text cannot be read, which is replaced."""
+    """Return the summed counts of all groups; zeros if the summary is unreadable, then replaced."""
     return _summarize(summary) or GroupSummary()
 
 

@@ -334,8 +334,8 @@ def append_version(tx: Transaction, job: Job, *, is_held: bool = False) -> Job:
     """Store `job` as the newest version; return it with version number and indexes.
 
     `submit_time` and `stable` are stored as given. The store sets version and indexes. The caller
-    calls `settle` after its other changes. A job that is `is_held` is queued until other children
-    of its parent end; a newer version is not.
+    calls `settle` after its other changes. With `is_held`, the job is queued until other children
+    of its parent end; a later version without it is not queued.
     """
     row = job_status.load_summary(tx, job.namespace, job.id)
     queued = dict.fromkeys((group.name for group in job.task_groups or ()), 0)

@@ -1,4 +1,4 @@
-"""Files that tasks left and `steward_keep` retains. Their contents are those of `payload_files`."""
+"""Files that tasks left and `steward_keep` retains. `payload_files` stores their contents."""
 
 import sqlite3
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ _PAGE_BACK = f"""{_SELECT} WHERE k.alloc_id = :alloc_id AND (k.task, k.path) <= 
 """
 _TASKS = "SELECT task FROM kept_files WHERE alloc_id = :alloc_id AND path = :path ORDER BY task"
 _FIND = f"{_SELECT} WHERE k.alloc_id = :alloc_id AND k.task = :task AND k.path = :path"
-# The newest allocation of a task group with an index, in a version of the job.
+# The newest allocation with a name, in a version of the job.
 _NEWEST = """
     SELECT id FROM allocations
      WHERE namespace = :namespace AND job_id = :job_id AND task_group = :group
@@ -38,7 +38,10 @@ _BY_PATH = "SELECT digest FROM kept_files WHERE alloc_id = :alloc_id AND path = 
 
 
 def replace(tx: Transaction, alloc_id: str, task: str, files: Mapping[str, str]) -> None:
-    """Store the files of a task: their digests by path. A purged allocation gets none."""
+    """Store the files of a task: their digests by path.
+
+    Nothing is stored for a purged allocation.
+    """
     tx.execute(_REMOVE, {"alloc_id": alloc_id, "task": task})
     for path, digest in files.items():
         tx.execute(_PUT, {"alloc_id": alloc_id, "task": task, "path": path, "digest": digest})
@@ -47,7 +50,7 @@ def replace(tx: Transaction, alloc_id: str, task: str, files: Mapping[str, str])
 def page(
     db: ReadSnapshot, alloc_id: str, start: tuple[str, str] | None = None, *, reverse: bool = False
 ) -> Iterator[KeptFile]:
-    """Yield the files of an allocation by task and path, from a task and path on."""
+    """Yield the files of an allocation by task and path, beginning with a task and path."""
     task, path = start or ((LAST, LAST) if reverse else ("", ""))
     values = {"alloc_id": alloc_id, "task": task, "path": path}
     for row in db.each(_PAGE_BACK if reverse else _PAGE, values):
@@ -81,7 +84,8 @@ def digest_of(
 ) -> str:
     """Return the digest of a file that the newest allocation of a group's element left.
 
-    Empty if it left none at this path. If several tasks did, the first one by name counts.
+    The result is empty if the allocation left no file at this path. If several of its tasks did,
+    the first task by name counts.
     """
     values = {
         "namespace": namespace,

@@ -42,7 +42,10 @@ class NewChild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _CommonParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The encoded parts that all children of a job share, for a pattern without times. The `create_index` of the job in the pattern differs after each registration."""
+    """The encoded parts that all children of a job share; the `pattern` has no times.
+
+    The `create_index` of the job in the pattern differs after each registration.
+    """
 
     pattern: Job
     document: dict[str, Any]
@@ -55,7 +58,8 @@ class _CommonParts(msgspec.Struct, frozen=True, kw_only=True):
 class _LastPatterns:
     """The common parts of the children that were added last.
 
-    Most dispatches are of the same few jobs. To encode the parts takes longer than to insert a child.
+    Most dispatches are of the same few jobs. Encoding the parts takes longer than inserting a
+    child.
     """
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ class UnreadableNode(NamedTuple):
 
 
 class _Told(msgspec.Struct, rename="pascal"):
-    """The part of a node event's payload that has the node."""
+    """The part of a node event's payload that contains the node."""
 
     node: Node
 
@@ -97,7 +97,10 @@ def list_readable(db: ReadSnapshot) -> list[Node]:
 
 
 def unreadable(db: ReadSnapshot) -> list[UnreadableNode]:
-    """Return the rows that cannot be decoded. With such a row, this reads all events."""
+    """Return the rows that cannot be decoded.
+
+    If there is such a row, the function reads all events.
+    """
     return [
         UnreadableNode(node_id, str(error), _last_told(db, node_id))
         for node_id, error in _decoded(db)

@@ -17,7 +17,7 @@ _SELECTIVE = 4  # characters; longer prefixes match few enough rows to sort them
 
 
 class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows of a page: conditions are constant texts, values are parameters."""
+    """The rows of a page: conditions are constant SQL, values are parameters."""
 
     namespace: str  # `*` means all
     prefix: str = ""  # of the ID
@@ -60,7 +60,7 @@ def by_creation(db: ReadSnapshot, select: str, page_request: PageRequest) -> Ite
 def numbers_by_namespace(
     db: ReadSnapshot, select: str, page_request: PageRequest
 ) -> dict[str, int]:
-    """Return the number of rows per namespace; `select` returns it and `number`."""
+    """Return the number of rows per namespace; `select` returns `namespace` and `number`."""
     where, values = _where(page_request)
     rows = db.each(f"{select}{where} GROUP BY namespace", values)
     return {row["namespace"]: row["number"] for row in rows}
@@ -91,7 +91,7 @@ def _where(page_request: PageRequest) -> tuple[str, dict[str, object]]:
 
 
 def like_part(text: str) -> str:
-    """Return a pattern of `like(…, name, '!')` for names with a text; empty if it is too long.
+    """Return the pattern of `like(…, name, '!')` for names with a text; empty if it is too long.
 
     The function ignores the case of ASCII letters only.
     """

@@ -96,7 +96,7 @@ def find(db: ReadSnapshot, namespace: str, digest: str) -> PayloadFile | None:
 
 
 def used(db: ReadSnapshot, namespace: str, holder: str = "") -> tuple[int, int]:
-    """Return the number of all files of a namespace, also incomplete ones, and their bytes.
+    """Return the number of all files of a namespace, also incomplete ones, and their total bytes.
 
     The files of `holder` are not included.
     """

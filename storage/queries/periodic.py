@@ -14,7 +14,7 @@ from storage.writer import Transaction
 TOPIC = "periodic"  # a next slot may have changed
 NEVER = 2**63 - 1  # the slot of a job without further slots
 KEPT = 1000  # newest outcomes stored per job
-_MOST_CALENDARS = 64  # of one job; more than it can have
+_MOST_CALENDARS = 64  # calendars of one job; a job can have fewer
 
 
 def topic(namespace: str, job_id: str) -> str:
@@ -293,7 +293,7 @@ def add_slot(tx: Transaction, namespace: str, job_id: str, slot: Slot) -> None:
 
 
 def extend(tx: Transaction, namespace: str, job_id: str, slot: Slot) -> None:
-    """Merge the outcome of a slot into the newest stored outcome if both are the same."""
+    """Merge the outcome of a slot into the newest stored outcome if both outcomes are equal."""
     key = {"namespace": namespace, "job_id": job_id}
     values = {**msgspec.structs.asdict(slot), **key, "index": tx.index}
     if tx.execute(_EXTEND, values):

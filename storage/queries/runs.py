@@ -154,9 +154,9 @@ _OLD = """
 def put(tx: Transaction, run: FlowRun, before: FlowRun | None) -> None:
     """Store a run; `before` is the stored one, None for a new run.
 
-    If an earlier job with the same ID was purged, attempts continue after those of its runs.
-    Otherwise the followers of the job would ignore the end of the run. A follower may name the job
-    again only while the run is active, so this is also decided at the end.
+    If an earlier job with the same ID was purged, the attempts of a run are numbered after those of
+    the earlier job. Otherwise the followers of the job would ignore the end of the run. A new
+    follower may name the job while the run is active, so the number is also set at the end.
     """
     ends = run.status.has_ended and (before is None or not before.status.has_ended)
     if before is None or ends:

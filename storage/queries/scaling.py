@@ -91,7 +91,7 @@ class _ScaledGroup(msgspec.Struct, rename="pascal"):
 
 
 class PlacedPolicy(msgspec.Struct, frozen=True):
-    """A scaling policy, with the place of its group in the job."""
+    """A scaling policy, with the position of its group in the job."""
 
     namespace: str
     job_id: str

@@ -24,7 +24,8 @@ _EVENT_VERSIONS = """
       FROM events
      WHERE topic = 'Job' AND namespace = :namespace AND key = :id
 """
-# The ID of a child begins with that of its parent and a slash, which "0" follows.
+# The ID of a child begins with the ID of its parent and a slash. "0" is the character after the
+# slash.
 _CHILDREN = """
     SELECT 1 FROM jobs WHERE namespace = :namespace AND id > :id || '/' AND id < :id || '0'
      UNION ALL

@@ -127,7 +127,7 @@ def _entry(row: sqlite3.Row, name: str, state: SlotState) -> QueueEntry:
 def ask(
     tx: Transaction, job: Job, run: FlowRun, demand: SlotDemand, position: int, now: int
 ) -> None:
-    """Store how many elements of a step want slots after a decision, and free those released.
+    """Store how many elements of a step want slots after a decision, and free released slots.
 
     A loop grants slots in order.
     """

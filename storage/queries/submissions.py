@@ -6,7 +6,7 @@ from storage.records.codec import encode
 from storage.records.job import Submission
 from storage.writer import Transaction
 
-KEPT = 6  # spec: limits, retained job source files
+KEPT = 6  # as in Nomad: retained sources per job
 
 _ADD = """
     INSERT INTO job_submissions (namespace, job_id, version, document)

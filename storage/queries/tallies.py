@@ -76,9 +76,9 @@ _LAUNCHED = """
      WHERE namespace = :namespace AND job_id = :job_id AND version = 0
 """
 
-# The rules of `daemon/text/job_state.py` for ended child jobs, in SQL, so that fifty need one statement.
-# Most children are complete: a column of their job and a short index show that without reading
-# their allocations and evaluations.
+# The rules of `daemon/text/job_state.py` for ended child jobs, in SQL, so that fifty children need
+# one statement. Most children are complete: a column of their job and a short index show that
+# without reading their allocations and evaluations.
 _RESULTS = f"""
     SELECT id, stop,
            (SELECT submit_time FROM job_versions
@@ -249,7 +249,7 @@ def counted_results(
 ) -> list[tuple[ChildResult, int]]:
     """Count the children that `results` returns by result and by launch period (in nanoseconds).
 
-    The result of a group has no ID. Its launch is the first of the group.
+    The result of a group has no ID. Its launch time is the earliest of the group.
     """
     key = {"namespace": namespace, "job_id": job_id, "most": most, "period": period}
     return [(_result(row, ""), int(row["number"])) for row in db.all(_COUNTED, key)]

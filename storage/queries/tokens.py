@@ -86,7 +86,7 @@ def find(db: ReadSnapshot, accessor: str) -> Token | None:
 
 
 def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[Token]:
-    """Yield tokens in creation order; the prefix is of the accessor."""
+    """Yield tokens in creation order; the prefix applies to the accessor."""
     conditions, values = [], dict[str, object]()
     if page_request.prefix:
         conditions.append("accessor >= :prefix AND accessor < :prefix || char(1114111)")

@@ -85,7 +85,10 @@ def sources(db: ReadSnapshot, namespace: str, job_id: str) -> list[Source]:
 def followers(
     db: ReadSnapshot, namespace: str, job_id: str, index: int = 2**62
 ) -> list[FollowerLine]:
-    """Return the followers of a job, by default all; else those that named it up to an index."""
+    """Return the followers of a job.
+
+    With an index, return only those that named the job up to this index.
+    """
     rows = db.all(_FOLLOWERS, {"namespace": namespace, "job_id": job_id, "index": index})
     return [
         FollowerLine(
@@ -256,7 +259,7 @@ _SET_LAST_END = """
        SET version = excluded.version, attempt = excluded.attempt, status = excluded.status,
            newest = excluded.newest
 """
-# Of the ends of an earlier job with the same ID, which was purged.
+# Only an earlier job with the same ID, which was purged, can have left these ends.
 _LAST_ATTEMPT = """
     SELECT coalesce(max(t.attempt), 0) AS attempt
       FROM job_sources s
@@ -268,10 +271,10 @@ _LAST_ATTEMPT = """
 
 
 def note_job_end(tx: Transaction, row: sqlite3.Row) -> None:
-    """Add a row for each follower of a dead batch job that is not a workflow, if its tasks have ended.
+    """Add a row for each follower of a dead batch job without workflow, if its tasks have ended.
 
-    `row` is that of the table `jobs`. Nothing has ended if its version had no allocation. The same
-    end is noted once, regardless of the number of calls.
+    `row` is the job's row of the table `jobs`. Nothing has ended if its version had no allocation.
+    The same end is noted once, regardless of the number of calls.
     """
     key = {"namespace": row["namespace"], "id": row["id"], "stop": bool(row["stop"])}
     newest: Any = tx.one(_NEWEST, key)
@@ -451,7 +454,7 @@ def _count(tx: Transaction, state: TriggerState) -> None:
 
 
 def totals(db: ReadSnapshot) -> dict[str, int]:
-    """Return how many ended runs had each effect, since the store exists."""
+    """Return how many ended runs had each effect, since the store was created."""
     return {row["state"]: row["number"] for row in db.all(_TOTALS)}
 
 

@@ -7,7 +7,8 @@ from storage.records.usage_history import SeriesKey, UsageBlock, pack, unpack
 from storage.writer import Transaction
 
 FINE, COARSE = 10, 300  # seconds between samples
-# Seconds of a block: the fine ones of a coarse block stay until it is folded.
+# The length of a block in seconds. The fine blocks within a coarse block stay until they are folded
+# into it.
 LENGTH = {FINE: 300, COARSE: 3 * 3600}
 KEPT = {FINE: 6 * 3600 + LENGTH[COARSE], COARSE: 30 * 86400}
 
@@ -40,7 +41,7 @@ _ADD_BLOCK = """
 """
 _DROP_BLOCKS = "DELETE FROM usage_blocks WHERE step = :step AND begin < :before"
 _DROP_SERIES = "DELETE FROM usage_series WHERE kind = :kind AND last < :before"
-# The series of allocations beyond a number, the oldest ones.
+# The oldest series of allocations, beyond a maximum number.
 _DROP_SURPLUS = """
     DELETE FROM usage_series WHERE id IN (
         SELECT id FROM usage_series WHERE kind = 'alloc' ORDER BY last DESC LIMIT -1 OFFSET :most)
@@ -51,7 +52,7 @@ KINDS = ("node", "job", "alloc")
 def of_owner(
     db: ReadSnapshot, kind: str, namespace: str, owner: str, *, step: int, begin: int, end: int
 ) -> Blocks:
-    """Return the blocks of an object that overlap a time, in seconds since the epoch."""
+    """Return the blocks of an object that overlap a period, in seconds since the epoch."""
     asked = {"kind": kind, "namespace": namespace, "owner": owner, "step": step}
     return _blocks(db, _OF_OWNER, asked | {"begin": begin - LENGTH[step] + 1, "end": end})
 
@@ -96,7 +97,7 @@ def put(tx: Transaction, step: int, begin: int, blocks: Mapping[SeriesKey, Usage
 
 
 def trim(tx: Transaction, now: int, most: int) -> None:
-    """Delete blocks beyond their retention, and the oldest series of more than `most` of allocations."""
+    """Delete blocks after their retention, and the oldest series of allocations beyond `most`."""
     for step, retention in KEPT.items():
         tx.execute(_DROP_BLOCKS, {"step": step, "before": now - retention})
     _drop_series(tx, KINDS, now - KEPT[COARSE])

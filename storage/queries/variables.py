@@ -99,7 +99,7 @@ def find(db: ReadSnapshot, namespace: str, path: str) -> VariableRow | None:
 def page(db: ReadSnapshot, listing_request: PageRequest) -> Iterator[VariableRow]:
     """Yield variables by namespace and path.
 
-    The prefix is of the path; the namespace `*` means all namespaces.
+    The prefix applies to the path; the namespace `*` means all namespaces.
     """
     for page_request in by_namespace(db, listing_request):
         yield from _page(db, page_request)
@@ -115,7 +115,8 @@ def _page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[VariableRow]:
         values["prefix"] = page_request.prefix
     if page_request.start is not None:
         values["first"], values["second"] = page_request.start
-        # Of a comparison of both columns, SQLite would only use `namespace = :namespace`.
+        # From a comparison of both columns, SQLite would use only `namespace = :namespace` in the
+        # index.
         within = page_request.start[0] == page_request.namespace
         columns, start = (
             ("path", ":second") if within else ("(namespace, path)", "(:first, :second)")

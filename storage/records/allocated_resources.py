@@ -8,8 +8,8 @@ import msgspec
 class ResourceHolder(msgspec.Struct, frozen=True, kw_only=True):
     """A non-terminal allocation of any job, with its resources.
 
-    CPU is in MHz, memory and disk in MB. `ending` if it is no longer desired: it holds its
-    resources until its tasks have ended.
+    CPU is in MHz, memory and disk in MB. `ending` is true if the allocation is no longer desired.
+    It holds its resources until its tasks have ended.
     """
 
     id: str

@@ -36,13 +36,13 @@ class ClientStatus(StrEnum):
 
 # The description of an allocation that had to end, although its status is "complete" (recorded from Nomad).
 OVERTIME = "allocation exceeded max_run_duration"
-TIME_LIMIT_EVENT = "Max Run Duration Exceeded"  # of its tasks
+TIME_LIMIT_EVENT = "Max Run Duration Exceeded"  # event of the tasks of such an allocation
 TIME_LIMIT = "ended by max_run_duration"  # in texts, after the name of an allocation
 CLIENT_TERMINAL = frozenset({ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST})
 
 
 def is_overtime(client_status: str, description: str) -> bool:
-    """Return whether its `max_run_duration` stopped an allocation."""
+    """Return whether an allocation ended because of its `max_run_duration`."""
     return client_status == ClientStatus.COMPLETE and description == OVERTIME
 
 
@@ -366,7 +366,7 @@ class Allocation(Record, frozen=True, kw_only=True):
 
     @property
     def is_overtime(self) -> bool:
-        """Return whether its `max_run_duration` ended it."""
+        """Return whether the allocation ended because of its `max_run_duration`."""
         return is_overtime(self.client_status, self.client.description)
 
     @property

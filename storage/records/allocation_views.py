@@ -239,6 +239,9 @@ def allocation_view(
 
 
 def _network_status(allocation: Allocation) -> NetworkStatus | None:
-    """Return the address on the bridge; without one, an empty status once there are task states."""
+    """Return the address on the bridge.
+
+    Without an address, the result is an empty status, or None before the first task state.
+    """
     client = allocation.client
     return client.network_status or (NetworkStatus() if client.task_states else None)

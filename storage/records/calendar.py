@@ -15,12 +15,12 @@ class Blackout(Record, frozen=True, kw_only=True):
 
 
 class Calendar(Record, frozen=True, kw_only=True):
-    """A calendar of a namespace, by its local time in `time_zone`.
+    """A calendar of a namespace; its days and hours are local ones in `time_zone`.
 
     A day is open if its weekday is in `weekdays` (`mon` to `sun`; empty means all) and it is no
-    holiday, or if it is an extra day. `holidays` and `extra_days` are names by date. Within an open day
-    it is open during `hours` (`08:00-18:00`; empty means all), outside of all blackouts, while all
-    calendars in `only` are open and all in `except` are closed.
+    holiday, or if it is an extra day. `holidays` and `extra_days` are names by date. On an open
+    day, the calendar is open during `hours` (`08:00-18:00`; empty means all), outside of all
+    blackouts, while all calendars in `only` are open and all in `except` are closed.
     """
 
     name: str = ""
@@ -70,9 +70,9 @@ class OpenDay(Record, frozen=True, kw_only=True):
 
 
 class CalendarDays(Record, frozen=True, kw_only=True):
-    """Days of a calendar, and whether it is open now; else the next opening (RFC 3339).
+    """Days of a calendar, and whether it is open now; if not, the next opening (RFC 3339).
 
-    If no opening was found, it is closed until `searched_until`, the end of the search.
+    If no opening was found, the calendar is closed until `searched_until`, the end of the search.
     """
 
     name: str

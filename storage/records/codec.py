@@ -45,7 +45,7 @@ MAX_DEPTH = 100  # of nested JSON: a job has about ten levels
 MAX_VALUES = 200_000
 _FEW = 3 * MAX_VALUES  # bytes that cannot hold more values: `{},`
 _QUOTES = 4  # quotes that cost as much as a value
-_MOST_READ_SLOWLY = 1024 * 1024  # bytes: some 500 ms
+_MOST_READ_SLOWLY = 1024 * 1024  # bytes, which take about 500 ms
 _MOST_DIGITS = 308  # of a number: the maximum of floating point
 
 
@@ -123,7 +123,8 @@ def parse(body: bytes) -> object:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if len(body) > _MOST_READ_SLOWLY:
             raise Malformed(f"the body is not valid JSON: {error}") from error
-        # Invalid, or rarely a value followed by other text: the slow parser distinguishes.
+        # The body is invalid or, rarely, a value followed by other text. The slow parser finds out
+        # which.
         value = _first_value(body)
     if _too_deep(value, MAX_DEPTH):
         raise Malformed(f"the body is nested more than {MAX_DEPTH} levels deep")
@@ -137,7 +138,7 @@ def has_more_values(body: bytes, most: int) -> bool:
     """
     if not may_have_more_values(body, most):
         return False
-    at, values, is_outside = 0, 0, True  # of strings
+    at, values, is_outside = 0, 0, True  # outside of strings
     for _ in range(_QUOTES * most):
         quote = body.find(b'"', at)
         if is_outside:
@@ -151,9 +152,10 @@ def has_more_values(body: bytes, most: int) -> bool:
 
 
 def may_have_more_values(body: bytes, most: int) -> bool:
-    """Return whether a JSON body may have more than `most` values; signs in texts count too.
+    """Return whether a JSON body may have more than `most` values.
 
-    The check takes 1 ms for a megabyte of any content, so it suits documents of other servers.
+    Separators in strings also count. The check takes 1 ms for a megabyte of any content, so it
+    suits documents of other servers.
     """
     return _separators(body, 0, len(body)) >= most
 

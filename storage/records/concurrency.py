@@ -16,7 +16,7 @@ MAX_NOTE = 1000  # characters
 
 
 class SlotState(StrEnum):
-    """State of a request of a run or step for slots."""
+    """The state of the request of a run or step for slots."""
 
     WAITING = "waiting"
     HOLDING = "holding"

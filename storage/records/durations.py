@@ -7,7 +7,7 @@ from storage.records.numbers import parse_integer, shorten
 
 _UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": SECOND, "m": MINUTE, "h": HOUR}
 _LONGEST = 2**63  # nanoseconds
-# A part begins only where the digits before it are over: so the search takes linear time.
+# A part never begins within a number, so the search takes linear time.
 _PART = re.compile(r"(?<![\d.])(\d++(?:\.\d*+)?|\.\d++)(ns|us|µs|ms|s|m|h)")
 
 

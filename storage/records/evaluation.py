@@ -94,7 +94,7 @@ class Evaluation(SparseRecord, frozen=True, kw_only=True):
     """A request to process a job; the scheduler's only input besides the state.
 
     Empty fields are absent on the wire, as Nomad's clients expect. Times are nanoseconds, except
-    for `wait_until`: RFC 3339 text, before which the evaluation is not processed.
+    for `wait_until`, which is RFC 3339 text. The evaluation is not processed before this time.
     """
 
     id: str

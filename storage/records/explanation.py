@@ -51,7 +51,7 @@ class Explanation(Record, frozen=True, kw_only=True):
 
 
 class Retry(Record, frozen=True, kw_only=True):
-    """Attempts of an allocation, and the time of the next, or the reason for none.
+    """Attempts of an allocation, and the time of the next one, or why there is none.
 
     `attempts` counts placements, including predecessors; `restarts` counts restarts in place.
     `next_time` (nanoseconds since the epoch) is 0 if there is no next attempt, or if it is unknown.

@@ -10,8 +10,8 @@ class TaskError(Record, frozen=True, kw_only=True):
 
     `kind` is the type of the task event, and `signal` the name of the signal that ended the task.
     `stderr` holds the last lines of the attempt's standard error, and `stderr_end` the length of
-    that log in bytes at the end of the attempt. `summary` is all of it in one sentence. `time` is
-    in nanoseconds.
+    that log in bytes at the end of the attempt. `summary` states all of this in one sentence.
+    `time` is in nanoseconds.
     """
 
     allocation_id: str

@@ -14,13 +14,15 @@ from storage.records.job import Job
 class GraphStep(Record, frozen=True, kw_only=True):
     """A step of a workflow: a group, with the groups that it needs.
 
-    `level` counts from 0; every step is below all steps that it needs. `condition` is the filter
-    expression, empty for none. `count` is the number of elements, of which `parallel` may be active
-    at the same time, 0 for all. `elements_of` names the output that is the list of elements, such as
-    `plan.shards`; then `count` is 0. The elements of the needs in `each_of` are needed one by one. An
-    active element holds `slots` of each of the `queues`. The step begins while the `calendar` is
-    open, empty for none. It waits for `approvals` at its `gate`, which is a question; empty without
-    one. `not_before` and `not_after` are the texts of the keys, with the time zone of a time of day.
+    `level` counts from 0; the level of a step is higher than the levels of all steps that it needs.
+    `condition` is the filter expression, or empty. `count` is the number of elements, of which at
+    most `parallel` may be active at the same time; 0 means all. `elements_of` names the output that
+    is the list of elements, such as `plan.shards`; then `count` is 0. Each element of the step
+    needs only the element with the same index of the needs in `each_of`. An active element holds
+    `slots` of each of the `queues`. The step begins only while the `calendar` is open; empty means
+    no calendar. `gate` is the question at which the step waits for `approvals`; empty means no
+    gate. `not_before` and `not_after` are the texts of the keys, with the time zone of a time of
+    day.
     """
 
     name: str
@@ -52,8 +54,8 @@ class GraphEdge(Record, frozen=True, kw_only=True):
 class FlowGraph(Record, frozen=True, kw_only=True):
     """The graph of a job: its steps in the order of the file, and the needs between them.
 
-    `version` is that of the stored job, 0 for a job that was sent. `longest` is a longest chain of
-    steps, from its first to its last.
+    `version` is that of the stored job, or 0 for the job in a request. `longest` is a longest chain
+    of steps, from its first to its last.
     """
 
     job_id: str
@@ -68,7 +70,7 @@ class FlowGraph(Record, frozen=True, kw_only=True):
 
 # Prefixes of the reason of a held step, or of a run.
 GATE_REASON = "gate: "
-SLOT_REASON = "slot: it waits for"  # a step, for its own queues or for that of its run
+SLOT_REASON = "slot: it waits for"  # a step waits for its own queues or that of its run
 TIME_REASON = "time: "
 TIMEOUT_REASON = "timeout: "
 ACCEPTED_REASON = "accepted by "
@@ -115,8 +117,8 @@ class RunStep(Record, frozen=True, kw_only=True):
 
     `outcome` is None until the step has ended. `since` is when it reached its state, in nanoseconds
     since the epoch. `total`, `good` and `failed` count elements. `exit_code` is that of the element
-    that failed last, 0 if none did. `opened` is 0 if the step never was, and negative if it was only in
-    earlier attempts.
+    that failed last, 0 if none did. `opened` is 0 if the step was never opened, and negative if it
+    was opened only in earlier attempts.
     """
 
     name: str
@@ -149,8 +151,8 @@ class FlowRun(Record, frozen=True, kw_only=True):
 
     `began` and `ended` are nanoseconds since the epoch; `ended` is 0 until the end. `trigger` is
     that of the evaluation that started the run. With `cleans_up`, the run is canceled, but its
-    steps for every end still run. At `deadline`, in nanoseconds since the epoch, the run times out,
-    or its steps for every end are stopped; 0 for never.
+    clean-up steps still run. At `deadline`, in nanoseconds since the epoch, the run times out, or
+    its clean-up steps are stopped; 0 means never.
     """
 
     namespace: str
@@ -256,7 +258,7 @@ SLOTS_FREE = "queues-free"  # topic: a run waits for slots, or slots may be free
 ARRIVED = "triggers-arrived"  # topic: a job follows another job, or a decision is due
 MOST_SOURCES = 100  # of a follower
 _LONGEST = 512  # bytes of the name of a source
-_SHOWN = 80  # characters of a wrong text
+_SHOWN = 80  # characters of an invalid name that a message shows
 
 
 class TriggerWhen(StrEnum):

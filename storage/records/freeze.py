@@ -5,7 +5,7 @@ from enum import StrEnum
 from storage.records.base import Record
 
 EVERYTHING = "*"  # as namespace
-FREEZE_REASON = "freeze: "  # with which the reason of a step begins that a freeze holds
+FREEZE_REASON = "freeze: "  # prefix of the reason of a step that a freeze holds
 MAY_OVERRIDE = "override-freeze"  # capability in a namespace
 MOST_OPEN = 100  # freezes of a namespace that have not ended
 LONGEST_REASON = 500  # characters
@@ -44,7 +44,7 @@ class Freeze(Record, frozen=True, kw_only=True):
     modify_index: int = 0
 
     def covers(self, job_id: str, parent_id: str, queue: str) -> bool:
-        """Return whether a job of the namespace is frozen; a child also by its parent's ID."""
+        """Return whether a job of the namespace is frozen, by its own ID or by its parent's ID."""
         if self.queue and self.queue != queue:
             return False
         return not self.jobs or any(

@@ -28,7 +28,7 @@ def kind(value: object) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number in about its original spelling."""
+    """Format a number approximately as it was written."""
     return numbers.shorten(repr(value).replace("e+", "e"))
 
 

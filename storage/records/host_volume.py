@@ -8,7 +8,7 @@ from storage.records.group import READER_ONLY
 
 # Kinds: the daemon creates the directory, or an existing path is registered.
 MKDIR, REGISTERED = "mkdir", ""
-# A volume is usable if it is ready. Otherwise, its directory is being made or deleted.
+# A volume is usable if it is ready. Otherwise, its directory is being created or deleted.
 PENDING, READY, DELETING = "pending", "ready", "deleting"
 ACCESS_MODES = frozenset({READER_ONLY, "single-node-writer", "single-node-multi-writer"})
 FILE_SYSTEM = "file-system"

@@ -120,7 +120,7 @@ class LoginRole(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class DirectoryKey(msgspec.Struct, frozen=True, kw_only=True):
     """A signing key of an identity provider: modulus and exponent as its document spells them.
 
-    `gone_at` is when the provider was found to publish it no longer.
+    `gone_at` is the time at which Steward found that the provider no longer publishes the key.
     """
 
     kid: str

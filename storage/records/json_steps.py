@@ -1,12 +1,14 @@
 # ruff: noqa: ANN401  # JSON documents hold anything
 """Decode long or hostile JSON in steps, so that other threads can run in between.
 
-One call of the decoder keeps the interpreter's lock until it has read all of its text. For 16 MB
-that is 7 ms of plain text, but 80 ms of escapes and 2 s of some numbers. `is_cheap` estimates this
-time. `decode_in_steps` reads any body in pieces of 64 KB, with the same result.
+One call of the decoder keeps the interpreter's lock until it has read all of its text. For 16 MB,
+this takes 7 ms if the content is plain text, but 80 ms for escapes and 2 s for some numbers.
+`is_cheap` estimates this time. `decode_in_steps` reads any body in pieces of 64 KB, with the same
+result.
 
-It follows only strings, brackets and commas. The complete elements of each open container form a
-run, and the decoder gets each run as a separate container. So it also finds all syntax errors.
+The function `decode_in_steps` follows only strings, brackets and commas. The complete elements of
+each open container form a run, and the decoder gets each run as a separate container. Therefore it
+also finds all syntax errors.
 """
 
 import re
@@ -20,27 +22,29 @@ T = TypeVar("T")
 
 PIECE = 64 * 1024  # bytes of one call of the decoder: at most 1 ms
 MAX_DEPTH = 500  # of open containers; the decoder has a similar limit
-# Bytes of plain text that take as long as a body: 10 ms at most.
+# The maximum cost of a cheap body, in bytes of plain text. Decoding these takes at most 10 ms.
 _MOST_COST = 20_000_000
 _ESCAPE, _SPACE, _VALUE = 24, 4, 500  # bytes of plain text that cost as much as one of these
 _NOT_ASCII = 8  # bytes of plain text that cost as much as a byte of other text
 # Numbers with an exponent of three digits, or 100 digits: the decoder calculates some of them with
-# big integers, in 10 µs each. For the search, each digit is a zero, and exponents have no sign.
+# big integers, in 10 µs each. For the search, each digit is replaced by a zero, and signs of
+# exponents are removed.
 _SLOW_NUMBERS = (b"0e000", b"0" * 100)
 _ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
 MOST_SLOW_NUMBERS = 200
-_FEW = 4 * MOST_SLOW_NUMBERS  # bytes that cannot hold more
-# Bytes of a text with escapes or characters beyond ASCII. A longer one would be put together from
-# its pieces in more than 10 ms. A job file of 4 MB (`job_max_kb`) fits, even if a third are escapes.
+_FEW = 4 * MOST_SLOW_NUMBERS  # bytes that cannot contain more slow numbers
+# The maximum length in bytes of a text with escapes or characters beyond ASCII. Joining the pieces
+# of a longer text would take more than 10 ms. A job file of 4 MB (`job_max_kb`) fits, even if a
+# third are escapes.
 MAX_TEXT = 6 * 1024 * 1024
 
 _MARK = re.compile(rb'["\[\]{},]')
 _HEX = rb"[0-9a-fA-F]"
-_PART = re.compile(  # of a text: whole characters, except at the end
+_PART = re.compile(  # a part of a text: whole characters, except at the end
     rb'(?:[^"\\]++|\\(?:u' + _HEX + rb"{4}|[^u]))*+"
 )
 _LOW_SURROGATE = re.compile(rb"\\u[dD][c-fC-F]" + _HEX + rb"{2}")
-_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # a missing end keeps the time linear
+_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # the end is optional, for linear time
 _QUOTE, _COMMA, _OPENS_OBJECT = b'"'[0], b","[0], b"{"[0]
 _OPENING, _CLOSING = b"{[", {b"{"[0]: b"}"[0], b"["[0]: b"]"[0]}
 _WHITE = b" \t\n\r"  # `strip` alone would also remove other characters
@@ -100,7 +104,7 @@ class _Container:
         self.start = self.cut = opened + 1  # the part to decode, up to its last comma
         self.elements: Any = None
         self.key: str | None = None  # of the element that is read separately
-        self.is_after_element = False  # one was just read separately: a comma or the end follows
+        self.is_after_element = False  # an element was just read separately
 
     def add(self, value: Any, end: int) -> None:
         """Add an element that was read separately."""
@@ -276,7 +280,10 @@ class _Steps:
         return found.end()
 
     def _text(self, at: int, end: int) -> tuple[str, int]:
-        """Return the text of a string whose first part has an end, and the end of the string."""
+        """Return a string and its end.
+
+        `at` is the offset of its opening quote, and `end` the end of its first part.
+        """
         body, parts, first = self._body, list[str](), at
         at += 1
         while True:

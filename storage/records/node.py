@@ -124,7 +124,7 @@ class NodeEvent(Record, frozen=True, kw_only=True):
 class DrainSpec(Record, frozen=True, kw_only=True):
     """The parameters of a drain.
 
-    Its deadline is in nanoseconds; 0 means none, a negative value is immediate.
+    Its deadline is in nanoseconds; 0 means no deadline, and a negative value means immediately.
     """
 
     deadline: Duration = 0

@@ -55,7 +55,7 @@ class SchedulerConfigResponse(Record, frozen=True, kw_only=True):
 
 
 class SchedulerConfigUpdated(Record, frozen=True, kw_only=True):
-    """The answer to a change of the scheduler configuration."""
+    """The response to a change of the scheduler configuration."""
 
     updated: bool
     index: int

@@ -23,7 +23,7 @@ class SlotOutcome(StrEnum):
 class Slot(Record, frozen=True, kw_only=True):
     """The outcome of a slot, or of several missed slots; times in nanoseconds."""
 
-    slot: int  # the first of them
+    slot: int  # the first slot, if the outcome is that of several
     slots: int = 1
     decided_at: int
     outcome: SlotOutcome

@@ -44,7 +44,7 @@ class GroupScale(Record, frozen=True, kw_only=True):
 
 
 class ScaleStatus(Record, frozen=True, kw_only=True):
-    """The scaling status of a job's groups; `job_modify_index` is that of any change of the job."""
+    """The scaling status of a job's groups; `job_modify_index` is the modify index of the job."""
 
     job_id: str
     namespace: str

@@ -37,7 +37,7 @@ class Run(Record, frozen=True, kw_only=True):
 
 
 class RunDay(Record, frozen=True, kw_only=True):
-    """The ended children of one day by result, and the slots without a launch in time."""
+    """The ended children of one day by result, and the numbers of skipped and late slots."""
 
     date: str  # in the time zone of the schedule, such as 2026-11-21
     results: dict[str, int] = {}
@@ -47,7 +47,10 @@ class RunDay(Record, frozen=True, kw_only=True):
 
 
 class RunCalendar(Record, frozen=True, kw_only=True):
-    """The days with children or slots, oldest first; `since` is the first complete day, if any is not."""
+    """The days with children or slots, oldest first; `since` is the first day with complete data.
+
+    `since` is empty if the data of all days are complete.
+    """
 
     zone: str
     today: str

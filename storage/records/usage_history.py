@@ -117,7 +117,7 @@ def pack(block: UsageBlock) -> bytes:
 
 
 def unpack(data: bytes) -> dict[UsageMetric, Values]:
-    """Return the block in `data`. Blocks of older versions have differences of neighbors."""
+    """Return the block in `data`. Blocks of older versions store differences between neighbors."""
     found = msgspec.msgpack.decode(data, type=_PackedBlock | dict[UsageMetric, Values])
     if isinstance(found, dict):
         return {key: _sums(values) for key, values in found.items()}
