@@ -2,7 +2,8 @@
 
 The plan was made from a read snapshot. The write requires that the job and all changed allocations
 are still as in the snapshot. Otherwise nothing is stored and the evaluation is processed again. An
-evaluation is complete exactly when its plan is stored, and after a crash it is processed again.
+evaluation is complete exactly when its plan is stored. After a crash before that, it is processed
+again.
 """
 
 from collections.abc import Mapping
@@ -94,7 +95,7 @@ def _is_stale(tx: Transaction, evaluation: Evaluation, state: ClusterState, plan
     if index is not None and index != plan.job_modify_index:
         return True
     if plan.place and tx.table_index(freezes.TABLE) > state.index and freezes.any_open(tx):
-        return True  # a freeze was made since the snapshot, and may hold these
+        return True  # a freeze that was created since the snapshot may hold these jobs
     if plan.flow is not None and _is_flow_stale(tx, evaluation, plan.flow):
         return True
     return _are_objects_stale(tx, state, plan)
@@ -199,7 +200,7 @@ def _enter_queue(tx: Transaction, job: Job, run: FlowRun, now: int) -> None:
 def _change(tx: Transaction, state: ClusterState, plan: Plan, now: int) -> None:
     """Store the desired states; health belongs to the runner unless the plan changes it.
 
-    Of the client state, the scheduler only sets an allocation to lost.
+    The scheduler changes the client state only to set an allocation to lost.
     """
     by_id = {alloc.id: alloc for alloc in state.allocations}
     for planned in plan.change:
@@ -274,8 +275,8 @@ def _finish(
 def _without_unchanged(plan: Plan) -> Plan:
     """Return the plan of a workflow without the counts of steps that it does not change.
 
-    For a workflow of a thousand steps, the counts of all steps made each evaluation and event 190
-    KB.
+    For a workflow of a thousand steps, the counts of all steps took 190 KB in each evaluation and
+    again in its event.
     """
     updates = {
         name: counts
@@ -297,7 +298,7 @@ def _note_freeze(tx: Transaction, evaluation: Evaluation, plan: Plan, now: int) 
 
 
 def _cancel_deadlines(tx: Transaction, evaluation: Evaluation, plan: Plan, now: int) -> None:
-    """Cancel the evaluations at later times if the run has ended, so that the job can end."""
+    """Cancel the evaluations that are due later if the run has ended, so that the job can end."""
     if plan.flow is None or not plan.flow.runs or not plan.flow.runs[-1].run.status.has_ended:
         return
     for pending in evaluations.unfinished(tx, evaluation.namespace, evaluation.job_id):
@@ -312,7 +313,7 @@ def _cancel_deadlines(tx: Transaction, evaluation: Evaluation, plan: Plan, now: 
 def _without_repeated(tx: Transaction, evaluation: Evaluation, plan: Plan) -> Plan:
     """Return a plan without deadlines that an earlier pending evaluation covers.
 
-    The evaluation at one deadline creates that at the next one.
+    The evaluation at one deadline creates the evaluation at the next one.
     """
     if not any(evaluation.triggered_by == Trigger.RUN_STEP for evaluation in plan.evaluations):
         return plan

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from daemon.flow.calendars import Openings
 
 _NOT_BEGUN = (StepState.WAITING, StepState.HELD)
-_OUTPUTS = "outputs"  # characters of a condition
-FEW = 64  # allocations of a batch job that are all read
+_OUTPUTS = "outputs"  # word in each condition that refers to outputs
+FEW = 64  # up to this number, all allocations of a batch job are read
 
 
 def load_cluster_state(
@@ -108,7 +108,7 @@ def _step_openings(
     from storage.queries import calendars
 
     loop_share.spend(loop_share.SHARE + 1)  # a calendar may refer to many others
-    openings, searches = dict[str, Openings](), Steps()  # one limit for a decision
+    openings, searches = dict[str, Openings](), Steps()  # one limit for all searches of a decision
     for name in names:
         documents = calendars.documents(db, job.namespace, name).documents
         try:
@@ -310,7 +310,8 @@ def _unsettled(
     """Return the allocations of a large batch job without those that have completed.
 
     Otherwise each decision about a job with thousands of allocations would read all of them. Return
-    None for other jobs, or if completed allocations may need a stop or belong to another run.
+    None for other jobs, or if completed allocations may have to be stopped or belong to another
+    run.
     """
     if job.type != JobType.BATCH or job.stop or (run is not None and run.version != job.version):
         return None

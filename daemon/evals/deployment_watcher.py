@@ -30,7 +30,7 @@ from storage.store import Store, tolerate_disk_full
 from storage.writer import Transaction
 
 _FENCED = "deployment"
-# Imported late, because a daemon may have no active deployment for long.
+# Imported late, because a daemon may have no active deployment for a long time.
 _ACTIONS, _HISTORY = "daemon.evals.deployment_actions", "daemon.jobs.version_history"
 _UNMARKED = "failed deployment"  # recorded if the store could not mark it as failed
 

@@ -158,7 +158,7 @@ def _of_run(
 
 
 def _end_of(step: RunStepView) -> str:
-    """Return how a step ended; a reason about failed tasks is not repeated."""
+    """Return how a step ended; a reason that only repeats failed tasks is left out."""
     if step.state == StepState.FAILED:
         return step.reason if step.failed else f"it failed: {step.reason}"
     return f"it was {step.state}: {step.reason}" if step.reason else f"it was {step.state}"
@@ -481,7 +481,7 @@ def _next_try(case: _Case, alloc: Allocation) -> tuple[Cause, str, int]:
 
 
 def next_retry(db: ReadSnapshot, alloc: Allocation) -> Retry:
-    """Return the attempts of an allocation, and the time of the next one or the reason for none."""
+    """Return the attempts of an allocation, and when the next one begins or why there is none."""
     message, time = _restart_forecast(db, alloc)
     states = alloc.client.task_states or {}
     return Retry(
@@ -519,7 +519,7 @@ def _restart_forecast(db: ReadSnapshot, alloc: Allocation) -> tuple[str, int]:
 def _unplaced(
     db: ReadSnapshot, case: _Case, group: TaskGroup, lacking: int, *, retried: int
 ) -> Iterator[Reason]:
-    """Yield why allocations are unplaced, except for `retried` ones that their failures explain."""
+    """Yield why allocations are unplaced, without `retried` ones, which their failures explain."""
     explained = retried
     for evaluation in case.blocked():
         metric = (evaluation.failed_tg_allocs or {}).get(group.name)

@@ -44,8 +44,8 @@ def of_allocation(db: ReadSnapshot, allocation: Allocation) -> TaskError | None:
     if allocation.is_overtime:
         limits = [error for error in task_errors if error.kind == TIME_LIMIT_EVENT]
         return min(limits, key=lambda error: error.time, default=None)
-    # The task that failed first is the cause. Steward stopped the others of its group because of it,
-    # and poststop tasks only ran afterwards.
+    # The task that failed first is the cause. Because of it, Steward stopped the other tasks of the
+    # group. Poststop tasks only ran afterwards.
     states = allocation.client.task_states or {}
     failed = [error for error in task_errors if states[error.task].failed]
     if failed:
@@ -100,7 +100,7 @@ def _newest(
 ) -> StoredTaskEvent | None:
     """Return the newest error event.
 
-    With `waits`, the reason of an attempt that has not started is one, such as a failed template.
+    With `waits`, the reason why an attempt has not started also counts, such as a failed template.
     Events before a requested stop do not count, and neither does exit code 0 of a task whose
     allocation is complete.
     """

@@ -117,7 +117,7 @@ def _faults(volume: DynamicVolume, *, registered: bool) -> Iterator[str]:
 def _faults_of_parameters(parameters: Mapping[str, str]) -> Iterator[str]:
     longest = max(map(len, (*parameters, *parameters.values())), default=0)
     if len(parameters) > _MOST_PARAMETERS or longest > _LONGEST:
-        yield f"at most {_MOST_PARAMETERS} Parameters, of {_LONGEST} characters each"
+        yield f"Parameters can have {_MOST_PARAMETERS} entries of {_LONGEST} characters each"
 
 
 def _faults_of_path(volume: DynamicVolume) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Node actions: evaluate, change eligibility, and drain.
 
-Each is one transaction that also creates the evaluations for the scheduler. Drained allocations wait in a
-blocked evaluation for another node; on a single host that is the same node, later.
+Each is one transaction that also creates the evaluations for the scheduler. Drained allocations
+wait in a blocked evaluation for another node; on a single host, this is the same node when it is
+eligible again.
 
 A drain stops services immediately, because they do not complete. Batch and sysbatch jobs may run
 until the deadline. System jobs are stopped last.
@@ -75,7 +76,9 @@ async def evaluate_node(
 
 
 async def evaluate_down(store: Store, ids: Iterator[str], *, now: int) -> None:
-    """Create evaluations for all jobs with allocations on nodes that are down: these are lost.
+    """Create evaluations for all jobs with allocations on nodes that are down.
+
+    Such allocations are lost.
 
     A node is down after a start if its pool was removed from the configuration.
     """
@@ -177,7 +180,7 @@ async def change_meta(
             key: value for key, value in merged.items() if value is not None or key in static
         }
         if len(changes) > most:
-            raise Refused(f"a node has at most {most} changed metadata: remove some with null")
+            raise Refused(f"a node can have at most {most} metadata changes: remove some with null")
         nodes.put_meta_changes(tx, node_id, changes)
         changed = nodes.with_meta(node, static, changes)
         if changed == node:

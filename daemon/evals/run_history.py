@@ -25,10 +25,10 @@ RESULTS: dict[str, frozenset[State]] = {
     ACTIVE: frozenset(),
 }
 _SCANNED = 5000  # newest ended children that are read; this takes 30 ms in a thread
-_ACTIVE = 200  # number of the newest children
+_ACTIVE = 200  # newest children among which active ones are listed
 _YEAR = 371  # days: 53 weeks
 _LATE = MINUTE
-_QUARTER = 15 * MINUTE  # has one day in each time zone, because all offsets are multiples of it
+_QUARTER = 15 * MINUTE  # within one day in each time zone, because all offsets are multiples of it
 
 
 class RunFilter(msgspec.Struct, frozen=True):
@@ -79,7 +79,7 @@ def _day(nanos: int, zone: tzinfo) -> date:
 
 
 def _misses(db: ReadSnapshot, job: Job, zone: tzinfo) -> Iterator[tuple[date, str, int]]:
-    """Yield the day, the kind and the number of slots that had no launch in time."""
+    """Yield the day, the kind and the number of slots that were skipped, caught up or late."""
     for slot in periodic.slots(db, job.namespace, job.id):
         day = _day(slot.slot, zone)
         if slot.outcome == SlotOutcome.SKIPPED:

@@ -167,9 +167,9 @@ _ENDS = "its tasks are ending"
 
 
 def _without_work(db: ReadSnapshot, run: FlowRun) -> Mapping[str, str]:
-    """Return the reasons of open steps without work by name, with the key `""` for all others."""
+    """Return why open steps have no work, by step name; the key `""` is for all other steps."""
     ending = tallies.stopped(db, run.namespace, run.job_id, run.version)
-    # After an end, the next decision is due: until then, nothing is known to be missing.
+    # After the end of a task, the next decision is due. Until then, nothing is known to be missing.
     is_due = any(
         evaluation.status == EvalStatus.PENDING and not evaluation.wait_until
         for evaluation in evaluations.unfinished(db, run.namespace, run.job_id)

@@ -71,9 +71,9 @@ def smallest_resource_ask(state: ClusterState, plan: Plan) -> evaluations.FreedR
     """Return the smallest resources with which one allocation of an unplaced group fits.
 
     All values are zero if no group lacks capacity, because then only a change of the nodes can
-    help. If groups differ in kind, any freed resources cause a re-evaluation. Other asks are not
-    stored for several groups, or for a group whose older allocations release resources when they
-    are replaced.
+    help. If only some of the unplaced groups lack capacity, any freed resources cause a
+    re-evaluation. Asks beyond CPU, memory and disk are not stored for several groups, or for a
+    group whose older allocations release resources when they are replaced.
     """
     job, needs = state.job, []
     groups = job.groups_by_name() if job else {}

@@ -130,7 +130,7 @@ async def _work(
                 {fence.key for fence in fences.of_kind(_FENCED)},
             )
             try:
-                # A restriction of the workers to some job types reads all pending evaluations.
+                # If the workers are restricted to some job types, all pending evaluations are read.
                 chosen = await store.read_any(
                     partial(next_evaluations, now=now, paused=paused, suspects=frozenset(suspects))
                 )
@@ -155,7 +155,7 @@ async def _work(
 async def fail_closed_evaluations(store: Store, clock: Clock, fences: Fences) -> None:
     """Mark evaluations as failed that have used all attempts.
 
-    Attempts of earlier daemons count.
+    Attempts of earlier daemons also count.
     """
     for evaluation in forget_ended(store, fences):
         await _fail_evaluation(store, evaluation, fences, clock.now())

@@ -1,8 +1,8 @@
 """Decide which steps of a run begin, and how steps and the run have ended.
 
 `advance` looks at the steps once, each after all steps that it needs. So the end of a step opens or
-skips all later steps in the same decision. The result depends on the ended tasks, and not on the
-order in which it became known.
+skips all later steps in the same decision. The result depends on which tasks have ended, and not on
+the order in which Steward learned that.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -105,8 +105,8 @@ def timed(run: FlowRun, limits: RunLimits, now: int) -> FlowRun:
     """Return a run that has not ended, with the effects of its deadline.
 
     A run that times out is stopped, and its failure handlers and clean-up steps run. A run that is
-    being stopped gets the deadline of these steps. At that deadline, these steps are no longer
-    wanted.
+    being stopped gets a deadline for its clean-up steps. After that deadline, these steps are no
+    longer wanted.
     """
     is_over = run.deadline and now >= run.deadline
     if run.status == FlowStatus.RUNNING and is_over:
@@ -143,12 +143,13 @@ def advance(
     `steps` are the stored steps; missing ones wait. `elements` are the allocations of each step.
     `is_held` means that tasks of the previous run are still ending, so no step begins. `approvals`
     has the approvals of gates, for the attempts of their steps. If the run is canceled and cleans
-    up, only clean-up steps continue. The others end when their tasks have ended, which are `alive`
-    until then. `outputs` are those of steps, as far as conditions use them. While the run waits for
-    slots, `slot` is the reason that no step begins. In a `freeze`, that is the reason. `granted`
-    counts the elements that hold slots of the queues of their step. All steps together have at most
-    `max_count` elements; 0 means no limit. Steps begin while the `openings` of their calendars, by
-    name, are open. With the first open step, the `timeout` of the run begins, in nanoseconds.
+    up, only clean-up steps continue. The other steps end when their tasks have ended; `alive` has
+    the steps with such tasks. `outputs` are those of steps, as far as conditions use them. If the
+    run waits for slots, `slot` is the reason that no step begins. If a freeze holds the run,
+    `freeze` is the reason. `granted` counts the elements that hold slots of the queues of their
+    step. All steps together have at most `max_count` elements; 0 means no limit. Steps begin while
+    the `openings` of their calendars, by name, are open. With the first open step, the `timeout` of
+    the run begins, in nanoseconds.
     """
     decision = _Decision(
         steps, elements, _Facts(run, meta or {}, outputs), now, is_held=is_held, approvals=approvals
@@ -697,7 +698,7 @@ class _Decision:
 
 
 def _skip(when: When, needs: Sequence[RunStep]) -> tuple[Outcome, str] | None:
-    """Return the outcome and reason of a step that its ended needs skip; None if it may begin."""
+    """Return the outcome and reason if the ended needs skip a step; None if the step may begin."""
     failed_need = next((need for need in needs if need.outcome == Outcome.BAD), None)
     is_any_good = any(need.outcome == Outcome.GOOD for need in needs)
     match when:

@@ -31,17 +31,17 @@ DAY_NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday",
 MAX_DAYS = 2000  # of holidays, and of extra days
 MAX_BLACKOUTS = 500
 MAX_HOURS = 24  # periods of a day
-MAX_PARTS = 16  # calendars that one refers to, directly or through others
+MAX_PARTS = 16  # calendars to which one calendar refers, directly or through others
 MAX_DEPTH = 5  # calendars in a chain of references, without the first
 MAX_NAME_LENGTH = 200  # of a day, or a reason
 MAX_DESCRIPTION = 256
 MAX_FAULTS = 20  # shown
-YEARS = range(1970, 2200)  # of dates and moments
+YEARS = range(1970, 2200)  # of dates and times
 HORIZON = 5 * 366  # days in which an opening is searched
 MAX_STEPS = 400_000  # of one computation, see `Steps`: about two seconds
 
 _DAY = 24 * HOUR
-_MAX_SHOWN = 100  # characters of a wrong value
+_MAX_SHOWN = 100  # characters of an invalid value in a message
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(Z|[+-]\d{2}:\d{2})")
@@ -49,7 +49,7 @@ _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d:[0-5]\d|2[0-3]:[0-5]\d|2
 _FIRST_STEP, _LONGEST_STEP = 2, 64  # days of one search
 _SPANS_OF_STEP = 8  # spans that are compared in one step
 
-Span = tuple[int, int]  # from the first moment up to, but without, the second
+Span = tuple[int, int]  # includes the first time, but not the second
 
 
 # --- parsing ---
@@ -569,8 +569,8 @@ class Openings:
     def next_open(self, timestamp: int) -> int | None:
         """Return the first open time at or after a time; None if there is none within five years.
 
-        Also None if the searches need too many steps: then `is_limited` is set. Nothing opens before
-        `searched_until`.
+        The result is also None if the searches need too many steps; then `is_limited` is set.
+        Nothing opens before `searched_until`.
         """
         if self._fault:
             return None

@@ -17,8 +17,8 @@ from storage.errors import Malformed
 from storage.records.flow import Outcome
 
 MAX_STEPS = 2_000  # of an evaluation
-_OUTPUT = 3  # place of the name in needs.STEP.outputs.NAME
-_SHOWN = 200  # characters of a wrong word
+_OUTPUT = 3  # position of the name in needs.STEP.outputs.NAME
+_SHOWN = 200  # characters of an invalid word in a message
 
 
 # The values of a step that has ended.

@@ -114,7 +114,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     def goes_on(self, run: FlowRun) -> bool:
         """Return whether the step may still begin, or continue, in a run that has not ended.
 
-        After a timeout, the steps for failures run too.
+        After a timeout, the failure handlers also run.
         """
         if run.status == FlowStatus.RUNNING:
             return True
@@ -139,7 +139,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def levels(self) -> tuple[tuple[str, ...], ...]:
-        """Return the steps in levels: each is one level below the deepest step that it needs."""
+        """Return the steps in levels: each is one level after the last step that it needs."""
         depth = _depths(_edges(self.steps))
         by_level: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
         for step in self.steps:
@@ -148,7 +148,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def has_sources(self) -> bool:
-        """Return whether an output is the list of a step, so that its elements are not known before."""
+        """Return whether the number of a step's elements is known only when the step begins."""
         return any(step.source is not None for step in self.steps)
 
     @property
@@ -246,7 +246,7 @@ def _steps(job: Job) -> Iterator[Step]:
 def _resolved(groups: Iterable[TaskGroup]) -> dict[str, tuple[str, ...]]:
     """Return the needs of each group, with the groups in place of `*`.
 
-    No group waits for itself without the groups that have `*`.
+    Apart from the groups that have `*`, no group may wait for itself.
     """
     written = _written(groups)
     names = tuple(written)
@@ -372,7 +372,7 @@ def _shown_time(meta: Meta, key: MetaExtension[BeginTime | None]) -> str:
 
 
 def problems(job: Job) -> Iterator[str]:
-    """Yield the first errors of a job's workflow keys that no single value shows."""
+    """Yield the first errors of a job's workflow keys that involve more than one value."""
     return islice(_problems(job), MAX_PROBLEMS)
 
 
@@ -382,7 +382,7 @@ def _problems(job: Job) -> Iterator[str]:
     if not keyed and not has_job_keys(job):
         return
     if job.type != JobType.BATCH:
-        if not keyed:  # the check of the job's own keys has the error
+        if not keyed:  # the check of the job's own keys reports the error
             return
         key = next(key for key in KEYS if key in (keyed[0].meta or ()))
         yield f"{key} needs a job of type batch"
@@ -700,7 +700,7 @@ def warnings(job: Job) -> Iterator[str]:
         if step.when == When.ALWAYS and step.needs and is_last and step.name not in stars:
             yield (
                 f"Task group {step.name} begins always, but only after {', '.join(step.needs)}; "
-                f'for the end of every run, write {NEEDS.name} = "{ALL}"'
+                f'to run it at the end of every run, write {NEEDS.name} = "{ALL}"'
             )
     yield from _unreachable_steps(graph.order)
 

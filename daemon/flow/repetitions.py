@@ -17,7 +17,7 @@ _WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 
 
 class Repetition(msgspec.Struct, frozen=True, kw_only=True):
-    """A repetition rule. `weekdays` are pairs of a weekday and its number; 0 means every one."""
+    """A repetition rule. `weekdays` are pairs of a weekday and its number; 0 means all of them."""
 
     frequency: str
     interval: int = 1

@@ -264,7 +264,7 @@ async def test_changed_metadata_trigger_evaluations_and_a_new_node_class(
 
 
 async def test_dynamic_metadata_are_limited(cluster: Cluster) -> None:
-    with pytest.raises(Refused, match="at most 1 changed metadata"):
+    with pytest.raises(Refused, match="at most 1 metadata changes"):
         await meta_changed(cluster, most=1, a="1", b="2")
     assert changes(cluster) == {}
 

@@ -144,7 +144,7 @@ def test_limits_are_named() -> None:
 def test_step_that_always_starts_should_name_all_needs() -> None:
     found = list(warnings(workflow(step("a"), step("b", "a", when="always"))))
     assert found == [
-        "Task group b begins always, but only after a; for the end of every run, "
+        "Task group b begins always, but only after a; to run it at the end of every run, "
         'write steward_needs = "*"'
     ]
     assert list(warnings(workflow(step("a"), step("b", "*", when="always")))) == []
