@@ -104,7 +104,9 @@ def _read_line(line: DispatchLine, job_id: str, token: str) -> LineRequest:
     number, unknown = line.number, list[str]()
     if len(line.text) > MAX_LINE:
         size = len(line.text)
-        return LineRequest(number=number, error=f"the line has {size} bytes, at most {MAX_LINE}")
+        return LineRequest(
+            number=number, error=f"the line has {size} bytes; the maximum is {MAX_LINE}"
+        )
     try:
         dispatch = decode(JobDispatchRequest, line.text, unknown)
     except Malformed as error:
@@ -183,7 +185,9 @@ async def dispatch_lines(
 
 
 class _ChildTraces:
-    """A trace for each child, if traces are enabled: thousands of children in one would be unreadable.
+    """A trace for each child, if traces are enabled.
+
+    One trace with thousands of children would be unreadable.
 
     The first span of each trace has a link to the request.
     """

@@ -22,7 +22,7 @@ from storage.queries import calendars, periodic
 from storage.read_pool import ReadSnapshot
 from storage.records.job import Job
 
-_MOST_LOOKS = 2000  # slots in the search for a launch
+_MOST_LOOKS = 2000  # slots that the search for a launch examines
 _LIMITED = "no opening was found within the limit of the search"
 
 

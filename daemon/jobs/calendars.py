@@ -86,7 +86,7 @@ def _check_index(before: Calendar | None, name: str, enforced: int | None) -> No
     if enforced is None:
         return
     if before is None and enforced:
-        raise Conflict(f"calendar {quote(name)} does not exist; cas = {enforced} expects it")
+        raise Conflict(f"calendar {quote(name)} does not exist; cas = {enforced} requires it")
     if before is not None and before.modify_index != enforced:
         raise Conflict(
             f"calendar {quote(name)} has modify index {before.modify_index}; cas = {enforced} "

@@ -130,7 +130,10 @@ def release_children(
 def child_evaluation(
     parent: Job, child_id: str, eval_id: str, priority: int, index: int
 ) -> Evaluation:
-    """Return the first evaluation of a child, created at `index`; `priority` 0 is the parent's."""
+    """Return the first evaluation of a child, created at `index`.
+
+    A `priority` of 0 means the priority of the parent.
+    """
     evaluation = new_evaluation(
         parent, eval_id, Trigger.JOB_REGISTER, priority=priority, job_modify_index=index
     )

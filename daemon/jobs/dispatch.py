@@ -24,14 +24,14 @@ from storage.records.job import Job, JobStatus, Parameterized
 from storage.store import Store
 from storage.writer import Transaction
 
-MAX_PAYLOAD = 16384  # bytes, decoded (spec: limits)
+MAX_PAYLOAD = 16384  # bytes, decoded; Nomad's limit
 MAX_ID_PREFIX = 1024  # characters; the ID of a child is in all its objects
 MAX_TOKEN = 1024  # characters of an idempotency token
-_HEAD = 1024  # bytes of a child beyond its document, at most
+_HEAD = 1024  # maximum bytes of a child in addition to its document
 
 
 class JobDispatchRequest(Record, frozen=True, kw_only=True):
-    """The body of a dispatch (spec: Dispatch Job); `payload` is base64."""
+    """The body of a dispatch (Nomad's API: Dispatch Job); `payload` is base64."""
 
     job_id: str = ""
     payload: str = ""
@@ -66,7 +66,7 @@ class DispatchOutcome(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     eval_id: str = ""
     eval_create_index: int = 0
-    existed: bool = False  # since a dispatch with the same token
+    existed: bool = False  # an earlier dispatch with the same token created the child
 
 
 def read_request(request: JobDispatchRequest, job_id: str, token: str) -> DispatchRequestData:

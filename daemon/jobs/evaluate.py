@@ -46,7 +46,7 @@ class EvalOptions(Record, frozen=True, kw_only=True):
 
 
 class JobEvaluateRequest(Record, frozen=True, kw_only=True):
-    """The body of a forced evaluation (spec: Create Job Evaluation)."""
+    """The body of a forced evaluation (Nomad's API: Create Job Evaluation)."""
 
     job_id: str = ""
     eval_options: EvalOptions = EvalOptions()

@@ -9,13 +9,13 @@ from storage.records.flow import Source, sources_of
 from storage.records.job import Job, JobType
 from storage.records.trigger import MOST_FOLLOWERS
 
-_MOST_LOOKED_AT = 1000  # jobs in the search for chains that come back
+_MOST_LOOKED_AT = 1000  # jobs that the search for circular chains examines
 
 
 def follow_errors(
     db: ReadSnapshot, job: Job, may_read: Callable[[str], bool], may_dispatch: Callable[[str], bool]
 ) -> Iterator[str]:
-    """Yield why a job cannot follow its sources: missing rights, or too many followers.
+    """Yield why a job cannot follow its sources: missing capabilities, or too many followers.
 
     `may_read` and `may_dispatch` return whether the caller has the capability in a namespace.
     """

@@ -40,7 +40,7 @@ _FENCED = "thaw"
 _AT_ONCE = 32  # freezes whose end one write stores
 _PER_SECOND = 10  # jobs that are released
 _LONGEST = 366 * 24 * 3600 * SECOND  # of a freeze with an end
-_SHOWN = 100  # characters of a wrong text
+_SHOWN = 100  # characters of an invalid value in a message
 
 
 class FreezeRequest(Record, frozen=True, kw_only=True):
@@ -189,7 +189,7 @@ def _until_text(freeze: Freeze) -> str:
 
 async def follow_freezes(store: Store, clock: Clock, ids: Iterator[str], fences: Fences) -> None:
     """End freezes on time, and release the jobs that they held."""
-    earliest = 0  # of the next release
+    earliest = 0  # time before which no job is released
     while True:
         with store.watch(freezes.TOPIC, TOPIC) as change:
             now, paused = clock.now(), fences.paused_keys(_FENCED)
@@ -235,7 +235,7 @@ def release(tx: Transaction, key: Key, now: int, eval_id: str) -> None:
     job = jobs.current(tx, *key)
     if job is not None and not job.stop and not job.launches_children:
         trigger = Trigger.RUN_STEP if is_workflow(job) else Trigger.JOB_REGISTER
-        if evaluations.newest(tx, *key) is None:  # a child for a slot in the freeze
+        if evaluations.newest(tx, *key) is None:  # a child of a frozen slot has no evaluation
             trigger = Trigger.PERIODIC_JOB
         index = job.job_modify_index
         evaluation = new_evaluation(job, eval_id, trigger, job_modify_index=index)

@@ -39,7 +39,7 @@ MAX_PIECE = 1024 * 1024  # bytes
 MOST_FILES = 32  # of one job
 MOST_IN_NAMESPACE = 10_000
 _LARGEST = 2**62  # of a size in bytes, below the largest integer of the store
-_UNUSED_FOR = 24 * HOUR  # between an upload and its dispatch, or since the last job was deleted
+_UNUSED_FOR = 24 * HOUR  # from the upload, or from the deletion of the last job
 _STEP = 64  # files collected in one write
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -284,7 +284,8 @@ class PayloadFiles:
         async with _lock(path):
             if not await self._store.write(retire):
                 return False
-            # First the file, so that a crash leaves a row, which is collected again.
+            # The file is deleted first. A crash then leaves a row, and the next collection deletes
+            # it.
             await _run(_delete, [path])
             remove = partial(payload_files.remove, namespace=namespace, digest=digest)
             await self._store.write(remove)
@@ -292,7 +293,7 @@ class PayloadFiles:
 
     async def _sweep(self) -> int:
         """Delete files without a row, such as after a snapshot restore; return their number."""
-        # The files first: an upload begins with its row.
+        # The files are listed before the rows, because an upload stores its row first.
         paths = await _run(_file_paths, self._root)
         strays = paths - await self._store.read_long(self._known) if paths else set()
         deleted = 0
@@ -337,7 +338,8 @@ def attach_files(
     for name, digest in files.items():
         payload_files.attach(tx, namespace, job_id, name, digest)
         known = payload_files.find(tx, namespace, digest)
-        # An hour is enough: this only protects a file from collection after the job.
+        # A precision of one hour is enough: the time only protects the file from collection after
+        # its job was deleted.
         if known is not None and now > known.modify_time + HOUR:
             payload_files.touch(tx, namespace, digest, now)
 

@@ -4,8 +4,8 @@ One write decides a slot: the overlap check, the launch, the record, and the nex
 launches twice, and a crash loses none, because due slots are in the store and the loop has no
 state.
 
-A job may name a calendar. Its closed slots launch nothing, or are one launch at the next opening
-(`daemon/jobs/calendar_slots.py`).
+A job may name a calendar. Slots at which it is closed launch nothing, or are replaced by one launch
+at the next opening (`daemon/jobs/calendar_slots.py`).
 
 Slots may be missed while the daemon is down or the host is suspended. One launch catches them up,
 as in Nomad (recorded from Nomad: periodic, periodic-tick). The job's meta can select no launch, or one
@@ -61,7 +61,7 @@ _LATE = MINUTE  # an older slot counts as missed
 _MOST_COUNTED = 1000  # slots counted in one record
 # Evaluations of cron expressions (40 µs each) per decision; a job that needs more is skipped.
 _MOST_LOOKS = 4000
-_LOOKS_AT_EACH = 4  # expressions, if a setting allows more of them
+_LOOKS_AT_EACH = 4  # evaluations per expression, if many expressions are allowed
 
 _CLOSED_LINES = 30  # records about slots that were missed while a calendar was closed
 _SHOWN = 10  # upcoming launches shown to users
@@ -411,7 +411,10 @@ def _freeze(tx: Transaction, job: Job, time: int) -> Freeze | None:
 
 
 def _wait_for_thaw(tx: Transaction, job: Job, slots: Slots) -> None:
-    """Leave due slots undecided until a freeze ends. Its end computes the next slot again."""
+    """Leave due slots undecided until a freeze ends.
+
+    At the end of the freeze, the next slot is computed again.
+    """
     never = periodic.NEVER
     periodic.advance(
         tx,
@@ -525,7 +528,7 @@ def _skip(tx: Transaction, job: Job, slot: int, now: int, reason: str, slots: in
 def _write_down(tx: Transaction, job: Job, done: Slot) -> None:
     """Store the outcome of a slot, and notify about a missed or late one."""
     if done.outcome == SlotOutcome.SKIPPED and done.reason.startswith(CLOSED_REASON):
-        periodic.extend(tx, job.namespace, job.id, done)  # no line for each minute of a weekend
+        periodic.extend(tx, job.namespace, job.id, done)  # a weekend gets no record for each minute
         return
     periodic.add_slot(tx, job.namespace, job.id, done)
     settings = notify_settings(job.meta)
@@ -648,7 +651,7 @@ async def force(
         child_id = child_id_of(job, now)
         child = jobs.current(tx, namespace, child_id)
         if child is None:
-            from daemon.jobs.dispatch import check_child  # imported late: only a launch by hand
+            from daemon.jobs.dispatch import check_child  # only a forced launch needs it
 
             check_child(derive_periodic_child(job, child_id, now), budgets)
             _launch(tx, job, child_id, now, eval_id)

@@ -163,7 +163,7 @@ def _elements_that_fit(db: ReadSnapshot, step: StepSlots) -> int:
     """Return how many elements of a step that waits get slots of all its queues now.
 
     The number is 0 if another step is ahead in one of the queues. An element that needs more slots
-    than a queue has takes all.
+    than a queue has takes all of them.
     """
     number = step.wanted - step.held
     for name in step.names:
@@ -180,7 +180,7 @@ def _cancel(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
     """Apply the policies of the waiting runs, because the first of them gets no slot."""
     for entry in concurrency.not_patient(tx, key, _AT_ONCE):
         for run, reason, has_begun in _to_cancel(tx, entry):
-            # Steps for every end still run, as after a cancellation by a person.
+            # Clean-up steps still run, as after a cancellation by a person.
             stopping = run.stopping(reason, cleans_up=has_begun)
             runs.put(tx, stopping, run)
             _evaluate(tx, run.namespace, run.job_id, now, next(ids))

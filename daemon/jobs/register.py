@@ -42,12 +42,12 @@ MAY_OPEN = "exec-unfiltered"  # capability in a namespace
 _LARGE = 1024  # bytes of a request: a larger one can take more than 3 ms to complete
 _MOST_VALUES = 100  # texts in the sensitive variables of a job
 _MOST_OF_VALUES = 64 * 1024  # bytes of these texts
-SENSITIVE = "sensitive"  # in each source with such a variable
+SENSITIVE = "sensitive"  # word in each source that has a sensitive variable
 MAX_SOURCE = 1_000_000  # bytes; a longer source is not stored (recorded from Nomad: submissions)
 
 
 class JobRegisterRequest(Record, frozen=True, kw_only=True):
-    """The body of a registration (spec: Create Job, Update Existing Job)."""
+    """The body of a registration (Nomad's API: Create Job, Update Existing Job)."""
 
     job: JobDocument | None = None
     namespace: str = ""

@@ -32,7 +32,7 @@ MAX_META = 64 * 1024  # bytes of JSON
 
 
 class ScalingRequest(Record, frozen=True, kw_only=True):
-    """The body of a scaling request (spec: Scale Task Group)."""
+    """The body of a scaling request (Nomad's API: Scale Task Group)."""
 
     target: dict[str, str] | None = None
     count: Int64 | None = None
@@ -100,8 +100,8 @@ async def scale_job(
 ) -> ScaleResult:
     """Set the count of a group, or record an event.
 
-    Raises `Malformed` and others, and `Denied` if `policies` forbid it, or a freeze of changes that
-    the caller does not override.
+    Raises `Malformed`, the errors of a registration, and `Denied` if `policies` forbid it, or a
+    freeze of changes that the caller does not override.
     """
     check(request, namespace, job_id)
 

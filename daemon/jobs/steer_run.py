@@ -47,10 +47,10 @@ _SHOWN = 100  # characters of an unknown name
 class RunActRequest(Record, frozen=True, kw_only=True):
     """The body of an operation.
 
-    `number` names the run, 0 the newest. `steps` are the chosen steps. `failed` and `every` choose
-    steps for a re-run, and `version` is that of the job, or of the parent of a child, with which
-    they run. `now` cancels without clean-up steps. `preview` changes nothing. A repeated request
-    with the same `idempotency_token` changes nothing and gets the same response.
+    `number` names the run; 0 means the newest. `steps` are the chosen steps. `failed` and `every`
+    choose steps for a re-run, and they run with this `version` of the job, or of the parent of a
+    child. `now` cancels without clean-up steps. `preview` changes nothing. A repeated request with
+    the same `idempotency_token` changes nothing and gets the same response.
     """
 
     number: Uint64 = 0

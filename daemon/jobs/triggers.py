@@ -1,8 +1,8 @@
 """Turn ended runs into dispatches of the jobs that follow them.
 
-The write that ends a run has added a row for each follower (`storage/queries/triggers.py`). This loop
-decides about each row in the write that dispatches the child. So each end starts a follower once, also
-when the daemon is killed in between.
+The write that ends a run has added a row for each follower (`storage/queries/triggers.py`). This
+loop decides about each row in the write that dispatches the child. So each end starts a follower
+exactly once, even if the daemon is killed in between.
 """
 
 import re
@@ -253,7 +253,7 @@ def _others(tx: Transaction, follower: Job, trigger: JobTrigger, now: int) -> di
 def _dispatch_follower(tx: Transaction, follower: Job, chosen: list[_Ready], means: Means) -> None:
     """Dispatch the follower for ended runs, in the order of its sources."""
     meta: dict[str, str] = {}
-    for _, texts in chosen:  # of several texts, the first one that is not empty
+    for _, texts in chosen:  # if several runs pass a value, the first one that is not empty counts
         meta |= {name: text for name, text in texts.items() if not meta.get(name)}
     state, reason, child_id = TriggerState.FIRED, "", ""
     try:

@@ -22,7 +22,7 @@ from storage.writer import Transaction
 
 
 class JobRevertRequest(Record, frozen=True, kw_only=True):
-    """The body of a revert (spec: Revert to Older Job Version). Its tokens are never stored."""
+    """The body of a revert (Nomad's API: Revert to Older Job Version). Its tokens are never stored."""
 
     job_id: str = ""
     job_version: Uint64 = 0
@@ -32,7 +32,7 @@ class JobRevertRequest(Record, frozen=True, kw_only=True):
 
 
 class JobStabilityRequest(Record, frozen=True, kw_only=True):
-    """The body that sets a version's stability (spec: Set Job Stability)."""
+    """The body that sets a version's stability (Nomad's API: Set Job Stability)."""
 
     job_id: str = ""
     job_version: Uint64 = 0
@@ -40,7 +40,7 @@ class JobStabilityRequest(Record, frozen=True, kw_only=True):
 
 
 class TagVersionRequest(Record, frozen=True, kw_only=True):
-    """The body that tags a version; the newest one without a version or with `latest`."""
+    """The body that tags a version: the newest one without a version, or with `latest`."""
 
     version: Uint64 = 0
     latest: bool = False

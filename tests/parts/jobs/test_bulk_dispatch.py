@@ -114,7 +114,7 @@ def test_maximum_number_of_lines_is_accepted() -> None:
         (b'{"Priority": "1"}', "Priority", "cannot unmarshal string"),
         (b'{"Payload": "%"}', "Payload", "illegal base64 data at input byte 0"),
         (b'{"JobID": "other"}', "JobID", "Job ID does not match"),
-        (b'{"Payload": "%s"}' % (b"A" * MAX_LINE), "", f"at most {MAX_LINE}"),
+        (b'{"Payload": "%s"}' % (b"A" * MAX_LINE), "", f"the maximum is {MAX_LINE}"),
     ],
 )
 def test_unreadable_line_has_a_reason(line: bytes, field: str, error: str) -> None:

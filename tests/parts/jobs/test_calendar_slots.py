@@ -301,7 +301,7 @@ async def test_a_calendar_has_versions_and_their_authors(store: Store) -> None:
 
 
 async def test_a_concurrent_change_is_refused(store: Store) -> None:
-    with pytest.raises(Conflict, match="does not exist; cas = 7 expects it"):
+    with pytest.raises(Conflict, match="does not exist; cas = 7 requires it"):
         await define(store, enforced=7)
     await define(store, enforced=0)
     with pytest.raises(Conflict, match="read the calendar again"):
