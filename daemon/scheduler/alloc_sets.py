@@ -167,7 +167,7 @@ def stop_surplus(sets: AllocSets, count: int, *, apart: set[str], promoted: set[
     """Stop allocations beyond the count.
 
     First stop those that promoted canaries replace, then those not running, then the highest
-    indexes. Allocations `apart` (IDs) do not count and stay.
+    indexes. Allocations whose IDs are in `apart` do not count, and stay.
     """
     kept_allocs, failed = without_ids(sets.keep, apart), without_ids(sets.failed, apart)
     surplus = len(kept_allocs) + len(failed) + len(sets.migrate) - count

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     """A node and the resources of its non-terminal allocations, including those of this job.
 
-    CPU in MHz, memory and disk in MB; `allocations` is their number. `listening` are ports on which
-    processes listen now; dynamic ports avoid them if possible. Cores and devices of this job's
-    allocations may be omitted, because the scheduler sees those allocations.
+    CPU is in MHz, memory and disk in MB; `allocations` is the number of these allocations.
+    `listening` are ports on which processes listen now; dynamic ports avoid them if possible. Cores
+    and devices of this job's allocations may be omitted, because the scheduler sees those
+    allocations.
     """
 
     node: Node
@@ -83,13 +84,13 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     run: FlowRun | None = None
     steps: tuple[RunStep, ...] = ()
     exit_codes: Mapping[str, int] = {}
-    approvals: Mapping[str, int] = {}  # of the gates of steps, for their attempts
-    outputs: Mapping[str, Mapping[str, str]] = {}  # of steps, as far as a step may begin by them
+    approvals: Mapping[str, int] = {}  # of gates, for the current attempts of their steps
+    outputs: Mapping[str, Mapping[str, str]] = {}  # those that waiting steps may use
     max_count: int = 0  # elements of a workflow, 0 for no limit
     slot: str = ""  # why no step may begin: its run waits for slots of a queue
     openings: "Mapping[str, Openings]" = {}  # of the calendars of steps that have not begun, by name
     grants: Mapping[str, StepGrant] = {}  # of steps that hold slots of their queues, or wait
-    freeze: FreezeHold | None = None  # of the runs of the job
+    freeze: FreezeHold | None = None  # the freeze that holds the runs of the job
     holders: tuple[ResourceHolder, ...] | None = None
 
 

@@ -365,8 +365,8 @@ class _Planning:
     def _counts(self) -> Mapping[str, DesiredUpdates]:
         counts = {
             name: DesiredUpdates(
-                # Nomad counts all feasible nodes of a system job, but the empty ones of a sysbatch
-                # job (recorded from Nomad: plan-batch-system).
+                # Nomad counts all feasible nodes of a system job, but for a sysbatch job only the
+                # nodes without an allocation (recorded from Nomad: plan-batch-system).
                 place=self._number_of_nodes(placing, self._filled[name])
                 if self._job.type == JobType.SYSTEM
                 else len(placing.place),

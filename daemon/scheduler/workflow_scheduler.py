@@ -436,8 +436,9 @@ def _elements(
 ) -> Elements:
     """Count the elements of a step by the outcome of their newest allocations.
 
-    Stopped elements still count as unfinished until their tasks have ended. The indexes are needed
-    if the step `is_paired`: others need its elements one by one.
+    Stopped elements still count as unfinished until their tasks have ended. With `is_paired`, the
+    result also contains the indexes of the good and failed elements, because other steps need the
+    elements one by one.
     """
     sets = alloc_sets.sort(situation, name, allocations)
     ended = [alloc for alloc in sets.keep if alloc.client_terminal]

@@ -126,7 +126,7 @@ class PlacementFailure:
         self.count = 0
 
     def add(self, count: int = 1) -> None:
-        """Count other unplaced allocations, which are not searched for."""
+        """Count other unplaced allocations, for which no search is made."""
         self.count += count
 
     def metric(self) -> PlacementMetric:

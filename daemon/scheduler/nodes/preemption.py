@@ -110,7 +110,7 @@ class PreemptionCandidates:
         return holders
 
     def _remaining_shortage(self, need: ResourceAsk, holder: ResourceHolder) -> tuple[float, float]:
-        """Return the remaining shortage without a candidate, and its size; lower is better."""
+        """Return the shortage without a candidate, and the candidate's size; lower is better."""
         node_capacity = self._room
         size = holder.cpu / (node_capacity.capacity_cpu or 1) + holder.memory / (
             node_capacity.capacity_memory or 1

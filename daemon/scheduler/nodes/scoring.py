@@ -69,9 +69,10 @@ def scores(
     *,
     failed_here: bool,
 ) -> NodeScores:
-    """Return all scores of a node; `failed_here` if an earlier allocation failed there.
+    """Return all scores of a node.
 
-    Spread and devices are included only if they apply.
+    `failed_here` is true if an earlier allocation failed there. Spread and devices are included
+    only if they apply.
     """
     group, same = need.group, node_capacity.groups[need.group.name]
     # name, score, whether it is part of the mean
