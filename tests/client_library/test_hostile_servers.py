@@ -89,7 +89,7 @@ async def test_page_that_names_itself_as_the_next_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("body", "words"),
-    [(b'{"Data": "' + b"A" * 4000, "more than 1000"), (b"[" * 900 * 100, "nested too deep")],
+    [(b'{"Data": "' + b"A" * 4000, "more than 1000"), (b"[" * 900 * 100, "nested too deeply")],
 )
 async def test_frame_of_a_log_without_an_end_is_refused(
     body: bytes, words: str, monkeypatch: pytest.MonkeyPatch

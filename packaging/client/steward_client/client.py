@@ -1,8 +1,8 @@
 """The client: all operations of the library, for Trio and asyncio.
 
 Use it in an `async with` block. Its methods may run in many tasks at the same time. Reads, and
-writes without a second effect, are repeated while the server is away, so that a restart of the
-server goes unnoticed.
+writes whose repetition has no second effect, are repeated while the server is away, so that a
+restart of the server goes unnoticed.
 """
 
 import os
@@ -49,7 +49,7 @@ from steward_client.wire import UNREADABLE, Definition
 
 T = TypeVar("T")
 
-OUTPUT = 64 * 1024  # bytes of each stream that a result has
+OUTPUT = 64 * 1024  # bytes of each stream in a result
 _ALL = {"Job": "*", "Evaluation": "*", "Allocation": "*", "Deployment": "*"}
 
 
@@ -245,7 +245,7 @@ class Client:
         return await self._get(path, dict[str, object], {"namespace": namespace})
 
     async def stop(self, job_id: str, *, purge: bool = False, namespace: str = "") -> str:
-        """Stop a job; return the identifier of the evaluation. `purge` also removes it."""
+        """Stop a job; return the identifier of the evaluation. `purge` also deletes the job."""
         answer = await self.request(
             "DELETE",
             f"/v1/job/{segment(job_id)}",
@@ -411,7 +411,7 @@ class Client:
     ) -> None:
         """Write a kept file to `target`, which appears only with the complete, verified content.
 
-        Raises `NotFound`, `InvalidResponse` for another content, and `OSError`.
+        Raises `NotFound`, `InvalidResponse` if the content does not have its digest, and `OSError`.
         """
         await downloads.save_kept(self._connection, alloc_id, file, target)
 

@@ -8,7 +8,7 @@ ClientError
 │ ├ Denied           401, 403: the token lacks a permission, or is not valid
 │ ├ NotFound         404
 │ └ Conflict         409: the object changed since it was read, or its lock is held
-├ DispatchesFailed   the server refused some dispatches of many
+├ DispatchesFailed   the server refused some of many dispatches
 ├ EventsLost         the server no longer has some of the requested events
 ├ LockLost           the lock of a variable expired, or was released by another client
 ├ ExecFailed         the server ended an exec session with an error
@@ -72,9 +72,9 @@ class Conflict(ApiError):
 
 
 class DispatchesFailed(ClientError):
-    """The server refused some dispatches of many.
+    """The server refused some of many dispatches.
 
-    `failures` has the reason by the number of the dispatch, counted from 0; `children` has the
+    `failures` maps the number of a dispatch, counted from 0, to the reason; `children` has the
     children of the others.
     """
 

@@ -145,7 +145,7 @@ class RemoteFunction(Generic[P, R]):
     def job(self) -> Job:
         """Return the parameterized job whose children are the calls.
 
-        Its identifier depends on the options, so that other options are another job.
+        Its identifier depends on the options, so a function with other options has another job.
         """
         options = self.options
         path = [*options.path] or default_path(self.function)
@@ -210,7 +210,9 @@ class RemoteCall(Generic[R]):
         try:
             result: R = msgspec.json.decode(value, type=kind)
         except msgspec.MsgspecError as error:
-            raise InvalidResponse(f"the result of {self._function.name}: {error}") from error
+            raise InvalidResponse(
+                f"the result of {self._function.name} is invalid: {error}"
+            ) from error
         return result
 
 

@@ -117,7 +117,7 @@ class _Lock:
             path=variable_path(self._path),
             query={f"lock-{operation}": True},
             body={"Path": self._path, "Lock": lock},
-            repeatable=True,  # a second acquisition conflicts until the lock of the first expires
+            repeatable=True,  # a repeated acquisition conflicts until the first one expires
         )
         return (await self._connection.send(call)).decode(Variable)
 

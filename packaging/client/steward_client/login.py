@@ -126,7 +126,7 @@ class LoginTokens:
     async def _renew(self) -> None:
         async with self._busy:
             if self._auth is None or anyio.current_time() < self._due:
-                return  # another caller logged in since
+                return  # another caller has already logged in
             try:
                 self._keep(await self._renewed(self._auth))
             except ClientError:
@@ -150,7 +150,9 @@ class LoginTokens:
         try:
             return await self._send(path, await self._request(), "")
         except ApiError as error:
-            raise LoginFailed(f"no login with role {self._login.role!r}: {error}") from error
+            raise LoginFailed(
+                f"the login with role {self._login.role!r} failed: {error}"
+            ) from error
 
     async def _send(self, path: str, body: object, token: str) -> _Auth:
         call = Call(method="POST", path=path, body=body, token=token, repeatable=True)
@@ -206,7 +208,7 @@ class LoginTokens:
     async def _metadata(self, path: str, query: dict[str, str], kind: type[T]) -> T:
         url = self._login.metadata_url.rstrip("/")
         try:
-            # A proxy must not see the token, and the service is on the link of this host.
+            # The service is on the local link of this host, and a proxy must not see the token.
             async with httpx.AsyncClient(trust_env=False, timeout=_METADATA_WITHIN) as http:
                 response = await http.get(url + path, params=query, headers={"Metadata": "true"})
         except httpx.TransportError as error:
@@ -215,5 +217,7 @@ class LoginTokens:
                 "outside of a cloud machine, pass a token with `jwt`"
             ) from error
         if response.is_error:
-            raise LoginFailed(f"the metadata service at {url} refuses: {response.text[:500]}")
+            raise LoginFailed(
+                f"the metadata service at {url} refused the request: {response.text[:500]}"
+            )
         return decode(response.content, kind)

@@ -100,7 +100,7 @@ class _Frames:
             try:
                 _, end = _objects.raw_decode(self._rest)
             except RecursionError as error:
-                raise InvalidResponse("a frame of the stream is nested too deep") from error
+                raise InvalidResponse("a frame of the stream is nested too deeply") from error
             except ValueError:  # the object is not complete
                 if len(self._rest) > LONGEST_PIECE:
                     raise InvalidResponse(

@@ -7,7 +7,7 @@ import msgspec
 from steward_client.wire import Record
 
 _ENDED = frozenset({"complete", "failed", "lost"})
-_OVERTIME = "allocation exceeded max_run_duration"  # its status is complete, as Nomad's
+_OVERTIME = "allocation exceeded max_run_duration"  # the status of such an allocation is complete
 _EXITED = "Terminated"  # the type of the task event with the exit code
 
 

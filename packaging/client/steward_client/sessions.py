@@ -266,14 +266,18 @@ class _Socket:
         try:
             self._protocol.receive_data(await self._stream.receive(_READ))
         except (anyio.EndOfStream, anyio.BrokenResourceError, OSError) as error:
-            raise Unreachable(f"{self._address}: the exec session broke") from error
+            raise Unreachable(
+                f"{self._address}: the connection of the exec session broke"
+            ) from error
 
     async def _write(self, data: bytes) -> None:
         async with self._sending:
             try:
                 await self._stream.send(data)
             except (anyio.BrokenResourceError, OSError) as error:
-                raise Unreachable(f"{self._address}: the exec session broke") from error
+                raise Unreachable(
+                    f"{self._address}: the connection of the exec session broke"
+                ) from error
 
 
 def _is_last(event: RejectData | RejectConnection) -> bool:

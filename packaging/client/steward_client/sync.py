@@ -1,6 +1,7 @@
-"""The client for programs without an event loop. Each method is that of `steward_client.Client`.
+"""The client for programs without an event loop.
 
-A thread runs the event loop. The client may be used from several threads.
+Its methods are those of `steward_client.Client`. A thread runs the event loop. The client may be
+used from several threads.
 """
 
 import os
@@ -192,7 +193,7 @@ class Client:
         return self._call(self._client.job_document, job_id, namespace=namespace)
 
     def stop(self, job_id: str, *, purge: bool = False, namespace: str = "") -> str:
-        """Stop a job; return the identifier of the evaluation. `purge` also removes it."""
+        """Stop a job; return the identifier of the evaluation. `purge` also deletes the job."""
         return self._call(self._client.stop, job_id, purge=purge, namespace=namespace)
 
     def deployment(self, job_id: str, *, namespace: str = "") -> Deployment | None:

@@ -27,7 +27,7 @@ Query = Mapping[str, QueryValue | list[str] | None]
 
 _CONNECT_WITHIN = 10.0  # seconds
 _ANSWER_WITHIN = 60.0
-_SILENT_WITHIN = 45.0  # of a stream; the server sends a sign of life every ten seconds
+_SILENT_WITHIN = 45.0  # of a stream; the server sends a keep-alive every ten seconds
 LONGEST_PIECE = 64 * 1024 * 1024  # bytes of one object in a stream
 _RETRIED = frozenset({429, 502, 503, 504})
 _REFUSED = frozenset({429})

@@ -11,7 +11,7 @@ from steward_client.transport import Call, Connection
 from steward_client.wire import Record
 
 _PIECE = 1024 * 1024  # bytes
-_CONFLICT = 409  # another offset is expected, as after a lost answer
+_CONFLICT = 409  # another offset is expected, as after a lost response
 
 
 class _State(Record, frozen=True, kw_only=True):

@@ -36,7 +36,7 @@ class Watch(Generic[T]):
             before = self._index
             answer = await self._connection.send(self._call())
             self._index = max(answer.index, 1)
-            # At the end of its time, a blocking query answers without a change.
+            # When its wait is over, a blocking query returns without a change.
             if answer.index != before:
                 return answer.decode(self._kind)
 

@@ -12,7 +12,7 @@ from steward_client.errors import InvalidResponse
 
 T = TypeVar("T")
 
-# The errors of a decoder for bytes that are no JSON of the expected type, or nested too deep.
+# The errors of a decoder for bytes that are not JSON of the expected type, or are nested too deeply.
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 SECOND = 1_000_000_000  # nanoseconds: the unit of durations and times on the wire
@@ -63,7 +63,7 @@ def decode(body: bytes, kind: type[T]) -> T:
     except UNREADABLE as error:
         beginning = body[:200].decode(errors="replace")
         raise InvalidResponse(
-            f"the response is not of this API: {error}; it starts {beginning!r}"
+            f"the response does not have the form of this API: {error}; it starts with {beginning!r}"
         ) from (error)
 
 
@@ -72,7 +72,9 @@ def convert(value: object, kind: type[T]) -> T:
     try:
         return msgspec.convert(value, kind)
     except UNREADABLE as error:
-        raise InvalidResponse(f"the response is not of this API: {error}") from error
+        raise InvalidResponse(
+            f"the response does not have the form of this API: {error}"
+        ) from error
 
 
 def _without_nulls(value: object) -> object:
