@@ -86,7 +86,7 @@ def _blocks_no_signal() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def new_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the file of a new store. To create it takes longer than most tests with a store."""
+    """Return the file of a new store. Creating it takes longer than most tests with a store."""
     path = tmp_path_factory.mktemp("new") / FILE_NAME
     schema.prepare(path, cluster_id="cluster", now=NOW)
     return path

@@ -126,7 +126,7 @@ class ForkServer:
         module: str = PROGRAM,
         own_session: bool = False,
     ) -> Child:
-        """Fork a process that does as `python -m MODULE WORDS`, and return it.
+        """Fork a process that runs like `python -m MODULE WORDS`, and return it.
 
         Raises `ExecutableNeeded`.
         """
@@ -350,7 +350,7 @@ def main() -> None:
 def import_program() -> None:
     """Import all modules of Steward but its entry point, which each process executes.
 
-    Some modules of others are only imported when they are needed.
+    Some modules of other packages are only imported when they are needed.
     """
     for name in _IMPORTED_LATE:
         importlib.import_module(name)
@@ -382,7 +382,11 @@ def prepare_types() -> None:
 
 
 def serve(descriptor: int) -> None:
-    """Fork a process for each order on the socket; return in the server at its end."""
+    """Fork a process for each order on the socket.
+
+    Return, in the server only, when the other side closes the socket; a forked process never
+    returns.
+    """
     gc.collect()
     gc.freeze()  # the children copy fewer pages
     with socket.socket(fileno=descriptor) as orders:
@@ -394,7 +398,10 @@ def serve(descriptor: int) -> None:
 
 
 def _fork_for_orders(orders: socket.socket) -> socket.socket | None:
-    """Execute orders until the other side disconnects; return the connection of a child in it."""
+    """Execute orders until the other side disconnects.
+
+    In a forked child, return its connection.
+    """
     waiting = select.poll()
     waiting.register(orders, select.POLLIN)
     children: dict[int, tuple[int, socket.socket]] = {}
@@ -425,7 +432,7 @@ def _fork_for_orders(orders: socket.socket) -> socket.socket | None:
 
 
 def _report(descriptor: int, pid: int, connection: socket.socket) -> None:
-    """Reap a child, and tell its exit status to the test."""
+    """Reap a child, and report its exit status to the test."""
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     os.close(descriptor)
     with connection, suppress(OSError):  # the test has ended
@@ -486,7 +493,7 @@ def _execute(module: str) -> int:
 
 
 def _end(status: int) -> None:
-    """End like the interpreter, which then frees the modules: that would take as long as a start."""
+    """End like the interpreter, but without freeing the modules, which would take long."""
     threading._shutdown()
     atexit._run_exitfuncs()
     gc.collect()  # objects that were neither closed nor awaited report themselves

@@ -1,7 +1,7 @@
 """A separate host for a test: a network namespace with an address, and an external network.
 
-The main thread enters the namespace, so what the test connects to and starts is in it. Neither the
-bridge of a test nor its rules and settings reach the network of the machine.
+The main thread enters the namespace, so everything that the test connects to or starts is in the
+namespace. Neither the bridge of a test nor its rules and settings reach the network of the machine.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ def why_no_namespace() -> str:
 
 
 class World:
-    """The two namespaces, each kept by a sleeping process: of the host, and outside of it."""
+    """The namespaces of the host and of the external network, each kept by a sleeping process."""
 
     def __init__(self, host: int, outside: int, original: int) -> None:
         self.host, self.outside, self._original = host, outside, original
@@ -47,7 +47,7 @@ class World:
 
     @contextmanager
     def left(self) -> Iterator[None]:
-        """Leave the host for the block: threads that begin in it outlive the test."""
+        """Leave the host during the block: threads that begin in the host outlive the test."""
         _call("setns", self._original, _NEW_NETWORK)
         try:
             yield

@@ -1,7 +1,7 @@
 """A time limit for each test, after which it fails.
 
-The limit raises an exception. To end the process instead would also end the tests that wait in the
-same worker, and pytest-xdist can wait for ever for a worker that has ended.
+The limit raises an exception. Ending the process instead would also end the tests that wait in the
+same worker, and pytest-xdist can wait forever for a worker that has ended.
 """
 
 import faulthandler

@@ -1,10 +1,10 @@
-"""A daemon that is compromised right after it has confined itself: it reads lines of Python, and runs them.
+"""A daemon that is compromised after it has confined itself: it runs lines of Python.
 
-    python -m tests.attacks.confined DIRECTORY UID SANDBOX
+python -m tests.attacks.confined DIRECTORY UID SANDBOX
 
-Git is installed, and a command of notifications is set. `SANDBOX` is `yes` if the launcher tries whether this
-host has sandboxes, and `no` for a host without them. Each line is an expression, and its answer a line: `done`,
-or the name of the error.
+Git is installed, and a command of notifications is set. `SANDBOX` is `yes` if the launcher checks
+whether this host supports sandboxes, and `no` for a host without them. Each line is an expression.
+The response is one line: `done`, or the name of the error.
 """
 
 import ctypes

@@ -20,7 +20,7 @@ CONTENT = "nobody but root writes here\n"
 
 
 def is_untouched(victim: Path) -> bool:
-    """Return whether a victim's file holds what root has written."""
+    """Return whether a victim's file still has the content that root wrote."""
     return victim.read_text() == CONTENT
 
 

@@ -75,7 +75,7 @@ def outside() -> Iterator[World]:
 
 @pytest.fixture
 def launcher(outside: World, tmp_path: Path) -> Iterator[Talk]:
-    """A launcher in the network of this test; a policy with the bridge."""
+    """A launcher in the network of this test, whose policy permits the bridge."""
     server, process = start_server()
     with server:
         talk = Talk(server)

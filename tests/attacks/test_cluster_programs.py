@@ -48,7 +48,7 @@ ENDLESS = "#!/bin/sh\nwhile :; do echo x; done\n"
 
 
 def policy_for(directory: Path, **texts: str) -> LauncherPolicy:
-    """Return a policy with programs of these texts, for the user `nobody`; the daemon is `bin`."""
+    """Return a policy with programs of these texts, which run as `nobody`; the daemon is `bin`."""
     directory.chmod(0o755)
     places = {}
     for name, text in texts.items():
@@ -70,7 +70,7 @@ def policy_for(directory: Path, **texts: str) -> LauncherPolicy:
 
 @pytest.fixture
 def cluster(talk: Talk, tmp_path: Path) -> Talk:
-    """A launcher with the six programs of a cluster, for which others can reach the directory."""
+    """A launcher with the six programs of a cluster, in a directory that other users can reach."""
     for parent in (tmp_path, *tmp_path.parents):
         if parent.is_relative_to(Path(gettempdir())) and parent != Path(gettempdir()):
             parent.chmod(parent.stat().st_mode | 0o011)

@@ -52,7 +52,7 @@ def has_sandboxes(request: pytest.FixtureRequest) -> str:
 
 @cache
 def why_no_sandbox() -> str:
-    """Return why this host has no sandboxes; empty if it has."""
+    """Return why this host supports no sandboxes; empty if it supports them."""
     with TemporaryDirectory() as directory, launchers.begin() as channel:
         send_hello(channel, Path(directory), launchers.grouped(Path(directory)))
         return probe_sandbox(channel).walls

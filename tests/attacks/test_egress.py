@@ -30,7 +30,7 @@ done
 
 @pytest.fixture
 def guarded_group(tmp_path: Path) -> Path:
-    """Skip where the kernel does not permit BPF programs at a group."""
+    """Skip where the kernel permits no BPF programs for control groups."""
     if (groups := cgroup_v2.find(tmp_path)) is None:
         pytest.skip("no control groups of version 2 for the daemon")
     (place,) = cgroup_v2.mount_points(groups.parent)

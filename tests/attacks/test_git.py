@@ -263,7 +263,7 @@ async def test_source_cannot_inject_an_option(
 async def test_hostile_repository_cannot_execute_code(
     fetching: Fetching, site: Site, root: Path, repository: Repository
 ) -> None:
-    """Hooks, filters, submodules and settings in a repository are files like others, or nothing."""
+    """Git treats hooks, filters, submodules and settings like other files, or ignores them."""
     repository.commit("* filter=evil diff=evil merge=evil\n", ".gitattributes")
     repository.commit('[submodule "s"]\n\tpath = s\n\turl = --upload-pack=id\n', ".gitmodules")
     head = repository.commit("text")
@@ -281,7 +281,7 @@ async def test_hostile_repository_cannot_execute_code(
 async def test_ssh_runs_in_the_sandbox(
     fetching: Fetching, root: Path, nursery: trio.Nursery
 ) -> None:
-    """The server here learns the name of the client, and closes."""
+    """The server of this test reads the name of the client, and closes the connection."""
     if shutil.which("ssh") is None:
         pytest.skip("ssh is not installed")
     banners: list[bytes] = []
@@ -333,7 +333,7 @@ async def test_cancelled_fetch_leaves_neither_processes_nor_files(
 async def test_sandbox_ends_with_its_daemon(
     opener: Sandboxes, workshop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel closes the descriptors of a dead daemon; so does this test with the leash."""
+    """The kernel closes the descriptors of a dead daemon, so this test closes the leash."""
     leashes: list[Any] = []
     before = Sandboxes._open_leash
 

@@ -1,4 +1,4 @@
-"""Requests that make root act where it must not, or that end or hold up the launcher."""
+"""Requests that make root act where it must not, or that stop or block the launcher."""
 
 import os
 import signal
@@ -67,7 +67,7 @@ def test_stopped_child_of_the_launcher_is_killed(greeted: Talk, tmp_path: Path) 
 
 
 def _of_nobody() -> list[int]:
-    """Return the children of launchers that have become nobody."""
+    """Return the child processes of launchers that run as the user `nobody`."""
     found = []
     for path in Path("/proc").glob("[0-9]*/status"):
         try:

@@ -1,6 +1,6 @@
 """The author of a job puts hostile values into each field that ends in a path, a name or a user.
 
-The daemon is root and asks for tokens. The author may submit jobs and read their output, and
+The daemon runs as root and requires tokens. The author may submit jobs and read their output, and
 nothing else.
 """
 
@@ -123,7 +123,7 @@ def job(number: int, driver: str, victim: Path) -> dict[str, Any]:
 
 
 def put(tree: Any, path: str, value: str) -> None:
-    """Set a field; a `*` is a name that the author chooses."""
+    """Set the field at a path, in which `*` is a name that the author chooses."""
     *above, last = (int(word) if word.isdecimal() else word for word in path.split("."))
     for word in above:
         tree = tree[word]
@@ -149,7 +149,7 @@ def hostile(scope: str, part: str, victim: Path) -> Iterator[dict[str, Any]]:
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    """Return a file that only root can read, in such a directory."""
+    """Return a file that only root can read, in a directory that only root can read."""
     tmp_path.chmod(0o755)
     folder = tmp_path / "victim"
     folder.mkdir(mode=0o700)
@@ -160,7 +160,7 @@ def victim(tmp_path: Path) -> Path:
 
 
 def is_secret(victim: Path) -> bool:
-    """Return whether a victim's file is as root has made it."""
+    """Return whether a victim's file is unchanged."""
     return (victim.read_text(), victim.stat().st_mode & 0o777) == (SECRET, 0o600)
 
 

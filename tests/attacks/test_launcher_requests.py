@@ -46,14 +46,14 @@ CLOSED = msgspec.structs.replace(
 
 
 def family(pid: int) -> list[int]:
-    """Return a process and all below it, those below first."""
+    """Return a process and all its descendants, descendants first."""
     below = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
     return [*(number for child in below for number in family(child)), pid]
 
 
 @pytest.fixture
 def closed(talk: Talk, tmp_path: Path, place: Place) -> Iterator[Talk]:
-    """A launcher with closed settings, which an allocation's user can reach."""
+    """A launcher with restrictive settings, in a directory that an allocation's user can reach."""
     for item in (tmp_path, place.root):
         item.chmod(0o711)
     for item in (place.root / "main", place.root / "main/local"):
@@ -77,7 +77,7 @@ def ended(talk: Talk, place: Place, **order: Any) -> str:
 
 @pytest.fixture(params=[START, SESSION], ids=["start", "session"])
 def asking(request: pytest.FixtureRequest, place: Place) -> Iterator[StartTask | StartSession]:
-    """Return a request that starts a command; for a session, the attempt has a claim that is held."""
+    """Return a request that starts a command; for a session, the attempt has a claim in use."""
     if request.param is START:
         yield request.param
         return
@@ -89,7 +89,7 @@ def asking(request: pytest.FixtureRequest, place: Place) -> Iterator[StartTask |
 
 
 def refusal(talk: Talk, place: Place, asking: Any, **order: Any) -> str:
-    """Return why a command is refused; nothing was started, and a claim is unchanged."""
+    """Return why a command is refused; check that nothing was started or changed."""
     before = sorted(place.root.iterdir())
     answer = talk.ask(asking, passed(ordered("/bin/echo", "ran", **order))).body
     assert isinstance(answer, RefusedReply), answer
@@ -224,7 +224,7 @@ def held(talk: Talk, tmp_path: Path, place: Place) -> Held:
 
 @pytest.fixture
 def begun(held: Held) -> Iterator[Held]:
-    """Return the fixture above, with a running attempt."""
+    """Return the fixture `held` with a running attempt."""
     started = held.start(*held.lists, group=held.own)
     assert isinstance(started, ProcessStarted), started
     while not held.lists[1].read_text():

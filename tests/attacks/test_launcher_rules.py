@@ -1,4 +1,7 @@
-"""Ways past the judgement of the launcher: a variable that a tool reads, a directory or a number that changes hands."""
+"""Ways around the checks of the launcher.
+
+Examples are a variable that a tool reads, and a directory or process number that changes its owner.
+"""
 
 import ctypes
 import os
@@ -193,7 +196,7 @@ def key(talk: Talk, tmp_path: Path) -> Path:
 
 
 def own_of(talk: Talk, path: Path) -> str | None:
-    """Return the launcher's reading of a settings file; None if the launcher refuses it."""
+    """Return a settings file as the launcher reads it; None if the launcher refuses the file."""
     talk.send(1, 0, ReadOwn(path=str(path)))
     _, received = receive(talk.channel)
     try:

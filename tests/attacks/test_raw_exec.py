@@ -1,6 +1,6 @@
-"""A job's author tries to become root, or another user of the machine, outside of development.
+"""A job's author tries to become root, or another user of the host, outside of development mode.
 
-The daemon is the executable, because what it leaves in `/proc` is attacked as well.
+The daemon is executed instead of forked, because the tests also attack its data in `/proc`.
 """
 
 import gzip

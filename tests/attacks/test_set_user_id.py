@@ -1,6 +1,6 @@
 """A task leaves a set-user-ID program of its user, and another user opens the path to it.
 
-The daemon is the executable.
+The daemon is executed instead of forked.
 """
 
 import subprocess

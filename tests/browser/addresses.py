@@ -1,4 +1,4 @@
-"""An address for every page of the web interface, in groups that one test can walk."""
+"""An address for every page of the web interface, in groups, each for one test."""
 
 from tests.browser.sample_jobs import fill_access, fill_plans
 from tests.service.daemon import Steward

@@ -190,7 +190,7 @@ class Tab:
         )
 
     async def type(self, line: str) -> None:
-        """Type a line where the keys go now, and press Enter."""
+        """Type a line into the focused element, and press Enter."""
         await self.tell("Input.insertText", text=line)
         await self.key("Enter")
 

@@ -53,7 +53,7 @@ async def filled(tmp_path: Path) -> AsyncIterator[Steward]:
 
 
 async def sign_in(browser: Tab, steward: Steward) -> None:
-    """Come in by the link that the command line prints."""
+    """Sign in with the link that the command line prints."""
     done = await steward.cli("ui", STEWARD_TOKEN=SECRET)
     await browser.open(done.stdout.decode().strip())
     await browser.press("#sign-in button")

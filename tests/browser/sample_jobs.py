@@ -142,7 +142,7 @@ async def submit(steward: Steward, source: str) -> None:
 
 
 async def fill(steward: Steward) -> None:
-    """Give the daemon some jobs of each kind."""
+    """Create some jobs of each kind in the daemon."""
     for source in (SERVICE, SERVICE.replace("blue", "green").replace("= 32", "= 48")):
         await submit(steward, source)
         await steward.until(
@@ -171,7 +171,7 @@ async def fill(steward: Steward) -> None:
 
 
 async def fill_plans(steward: Steward) -> None:
-    """Make a calendar, a queue with a waiting run, a freeze and a variable."""
+    """Create a calendar, a queue with a waiting run, a freeze and a variable."""
     calendar = {
         "Weekdays": ["mon", "tue", "wed", "thu", "fri"],
         "Hours": ["08:00-18:00"],
@@ -190,7 +190,7 @@ async def fill_plans(steward: Steward) -> None:
 
 
 async def fill_access(steward: Steward) -> tuple[str, str]:
-    """Make a policy, a role, a login method and an auth method.
+    """Create a policy, a role, a login method and an auth method.
 
     Return the IDs of the role and of the binding rule.
     """

@@ -46,7 +46,7 @@ CLIPPED = """
 
 @asynccontextmanager
 async def opened(directory: Path, browser: Tab, group: str) -> AsyncIterator[list[str]]:
-    """Run a daemon with something on each page of a group; yield the addresses of the pages."""
+    """Run a daemon with data for each page of a group; yield the addresses of the pages."""
     flags = ("--dev", "--acl") if group in WITH_TOKENS else ("--dev",)
     async with open_steward(directory, *flags) as steward:
         if group in WITH_TOKENS:

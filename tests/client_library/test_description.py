@@ -106,7 +106,7 @@ def unknown(schema: Mapping[str, Any], value: Any, path: str = "") -> Iterator[s
 
 
 class DescribedServer:
-    """It answers as described. `answers` replaces fields of the answers, by their path."""
+    """A server that responds as described; `answers` replaces fields of responses, by path."""
 
     def __init__(self) -> None:
         self.asked: set[str] = set()

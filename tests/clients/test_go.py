@@ -16,7 +16,7 @@ BUILD_WITHIN, RUN_WITHIN = 600, 100  # seconds; a first build compiles the whole
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the program, unless there is no Go, or no way to the library."""
+    """Build the program; skip if Go is missing or the library cannot be fetched."""
     if GO is None:
         pytest.skip("needs Go")
     made = tmp_path_factory.mktemp("go") / "client"

@@ -71,7 +71,7 @@ class DaemonRun:
 
 
 class Bare(DaemonRun):
-    """The same run on a host without control groups and without holes in files."""
+    """The same run on a host without control groups and without support for sparse files."""
 
     name = "bare"
     played = (job_scenes.versions, job_scenes.files, job_scenes.logs, job_scenes.isolated)

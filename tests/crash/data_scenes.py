@@ -66,7 +66,7 @@ async def _put_wrong(world: World, piece: bytes, *, offset: int) -> httpx.Respon
 
 
 async def kept(world: World) -> None:
-    """Keep a file of a step, and give it to the next one, which compares the content."""
+    """Keep a file of a step, and give it to the next step, which compares the content."""
     make, use = step(world, "make"), step(world, "use", "make")
     maker, user = make["Tasks"][0], use["Tasks"][0]
     maker["Meta"] = {"steward_keep": "out/*"}
@@ -123,7 +123,7 @@ async def steered(world: World) -> None:
 
 
 async def dates(world: World) -> None:
-    """Create a calendar, import holidays, and delete it; also a limit of a queue."""
+    """Create a calendar, import holidays, and delete it; also change the limit of a queue."""
     at = "/v1/calendar/work"
     await world.change(
         "POST", at, {"TimeZone": "Europe/Paris"}, at=at, shows={"TimeZone": "Europe/Paris"}

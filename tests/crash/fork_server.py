@@ -1,8 +1,9 @@
 """Fork server for daemons whose persistent effects are wrapped (`wrappers.py`).
 
-    python -m tests.crash.fork_server COUNTERS SOCKET
+python -m tests.crash.fork_server COUNTERS SOCKET
 
-It is like that of all tests (`tests/forks.py`), but wraps the functions before it imports the daemon.
+It is like the fork server of all tests (`tests/forks.py`), but wraps the functions before it
+imports the daemon.
 """
 
 import errno
@@ -20,7 +21,7 @@ BARE = "CRASH_ON_A_BARE_MACHINE"  # environment variable: no control groups and 
 
 
 def without_means() -> None:
-    """Simulate a host without control groups and without holes in files."""
+    """Simulate a host without control groups and without support for sparse files."""
     from daemon.launcher import claims_and_logs
     from daemon.runner.drivers import cgroup_v2
 

@@ -80,7 +80,7 @@ async def versions(world: World) -> None:
 
 
 async def children(world: World) -> None:
-    """Dispatch, force, pause and resume."""
+    """Dispatch children, force launches, and pause and resume a schedule."""
     await world.register(
         short(world, "parent", ParameterizedJob={}, Meta={"steward_children_at_once": "1"})
     )
@@ -444,7 +444,7 @@ async def in_queues(world: World, *names: str) -> list[tuple[str, int, int]]:
 
 
 async def frozen(world: World) -> None:
-    """Hold runs by two freezes: one that a person ends, and one that ends in time."""
+    """Hold runs by two freezes: one that a person ends, and one that expires."""
     held = await freeze(world, Strength="steps", Jobs="held-*")
     await freeze(world, Jobs="later", Until="+2s")
     await world.register(short(world, "held-plain"))
@@ -461,7 +461,7 @@ async def frozen(world: World) -> None:
 
 
 async def freeze(world: World, **fields: str) -> str:
-    """Make a freeze, and return its ID."""
+    """Create a freeze, and return its ID."""
     answer = await world.change("POST", "/v1/freeze", {"Reason": "release", **fields})
     return str(answer["ID"])
 

@@ -82,7 +82,7 @@ class KillableDaemon(Steward):
         return self._process is not None
 
     async def bury(self) -> None:
-        """Reap it, and check that it died by the kill."""
+        """Reap it, and check that it was killed."""
         assert self._process is not None
         with trio.fail_after(HAPPENS_WITHIN):
             status = await self._process.wait()

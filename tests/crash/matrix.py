@@ -109,7 +109,7 @@ class Matrix:
         return msgspec.structs.replace(row, number=number, seconds=seconds)
 
     def choose(self, rng: random.Random, point: str, side: int) -> list[Kill]:
-        """Return a kill at a side of a point, with alternatives if its scene ends before."""
+        """Return a kill at a side of a point, with alternatives in case its scene ends earlier."""
         ways, kills = [*self._ways[point, side]], []
         while ways and len(kills) < _MOST_TRIES:
             # Prefer other scenes to slow ones if both reach the point.

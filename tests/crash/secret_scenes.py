@@ -167,7 +167,7 @@ async def groups(world: World) -> None:
 
 
 async def _put(world: World, kind: str, **fields: object) -> str:
-    """Create an object of an identity, promise it, and return its ID."""
+    """Create an entity, a group or an alias; record it as a promise, and return its ID."""
     made = await world.change("POST", f"/v1/identity/{kind}", fields)
     found: str = made["data"]["id"]
     world.promise(f"/v1/identity/{kind}/id/{found}", {"data": {"id": found}})
@@ -175,7 +175,7 @@ async def _put(world: World, kind: str, **fields: object) -> str:
 
 
 async def _remove(world: World, path: str) -> None:
-    """Delete an object of an identity; it must stay deleted."""
+    """Delete an entity, a group or an alias; it must stay deleted."""
     kind = path.split("/")[0]
     world.forget(f"/v1/identity/{kind}/")
     await world.change("DELETE", f"/v1/identity/{path}", at=f"/v1/identity/{path}", shows=None)

@@ -90,7 +90,7 @@ class World:
         headers: Any = None,
         **query: object,
     ) -> Any:
-        """Send a change. From the response on, `at` must show this."""
+        """Send a change. After the response, the path `at` must show the values in `shows`."""
         if at:
             self._facts.pop(at, None)  # before the response, both states are valid
         if raw is None and body is not None:
@@ -173,7 +173,7 @@ class World:
         return str(answer.json()["access_token"])
 
     async def spoil(self, service: str, path: str) -> None:
-        """Make the cloud fail requests whose path ends like this; without names, none."""
+        """Make a service fail requests whose path ends like this; without arguments, undo this."""
         at = f"{self.cloud_url}/_control/faults"
         async with httpx.AsyncClient(verify=trusted(), timeout=HAPPENS_WITHIN) as client:
             if not service:
@@ -195,7 +195,7 @@ class World:
         os.mkfifo(log)
 
     async def pause_evaluations(self, *, is_paused: bool) -> None:
-        """Pause or continue the evaluation of jobs, unless it is in this state."""
+        """Pause or continue the evaluation of jobs, unless that is already the state."""
         path = "/v1/operator/scheduler/configuration"
         config = (await self.steward.get(path))["SchedulerConfig"]
         if config["PauseEvalBroker"] != is_paused:

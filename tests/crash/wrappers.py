@@ -36,8 +36,8 @@ class Wrappers:
     def come_to(self, name: str, side: int) -> None:
         """Count a visit, and kill the process if scheduled.
 
-        A launcher operation that became another user cannot kill its launcher, so that its visits
-        do not count.
+        A launcher operation that runs as another user cannot kill its launcher, so its visits do
+        not count.
         """
         if os.getuid() == self._user and self._counters.note(name, side):
             self._kill()
@@ -81,7 +81,7 @@ class Wrappers:
         setattr(owner, name, wrapper)
 
     def talk(self, owner: object, name: str, effect: str) -> None:
-        """Wrap an exchange: before the request, and at the start of the response."""
+        """Wrap an exchange; its points are before the request and at the start of the response."""
         inner = getattr(owner, name)
 
         @asynccontextmanager

@@ -1,7 +1,7 @@
 """Send a session to two servers, and compare their responses.
 
-A server chooses the time of its work after a write. So a read that differs is repeated, until
-the responses are equal or the patience ends.
+A server chooses the time of its work after a write. So a read that differs is repeated, until the
+responses are equal or `PATIENCE` seconds have passed.
 """
 
 import time

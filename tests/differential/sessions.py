@@ -1,6 +1,6 @@
 """Random sessions: the requests of one client over some jobs, drawn from a seed.
 
-A session never depends on which server answers: it refers to nothing that a server names.
+A session never depends on which server answers: it never refers to a name that a server has chosen.
 """
 
 import random
@@ -108,7 +108,7 @@ def _tag(chance: random.Random, job_id: str) -> Request:
 
 
 def _mostly(chance: random.Random, name: str, job_id: str) -> str:
-    """Return the job that an operation is for in two of three cases."""
+    """Return the job with this name in two of three cases, otherwise the given job."""
     return chance.choice([job_id, *[f"{job_id.rpartition('-')[0]}-{name}"] * 2])
 
 

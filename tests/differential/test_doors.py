@@ -1,4 +1,4 @@
-"""The two ways of a request through the daemon give the same responses in random sessions."""
+"""The fast path and the HTTP server give the same responses in random sessions."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,9 +1,9 @@
 """A fake podman on a Unix socket, with exactly the REST calls of podman's documentation.
 
 The fake is strict: an unknown path, query, field or type gets status 400 and an entry in `faults`.
-Containers are processes of the host without a sandbox; mounts are visible at environment variables.
-Their output goes line by line to the file in `log_configuration`, in the format of podman's
-monitor.
+Containers are processes of the host without a sandbox; environment variables name the directories
+of mounts. Their output goes line by line to the file in `log_configuration`, in the format of
+podman's monitor.
 """
 
 import os

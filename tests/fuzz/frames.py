@@ -183,7 +183,7 @@ _QUERIES = (
 
 
 def conversations(seed: int, count: int) -> Iterator[Sent]:
-    """Yield conversations."""
+    """Yield the messages of random clients."""
     chance = random.Random(seed)
     for _ in range(count):
         sent = b"".join(chance.choice(_KINDS)(chance) for _ in range(chance.randint(1, 6)))

@@ -159,7 +159,7 @@ _CALLS += [
 
 @st.composite
 def requests(draw: st.DrawFn) -> Asked:
-    """Draw a request to any call that neither streams nor talks."""
+    """Draw a request to any call without a stream or a WebSocket."""
     route = draw(st.sampled_from(_CALLS))
     method = draw(st.sampled_from(sorted(route.methods)))
     if draw(one_in(20)):

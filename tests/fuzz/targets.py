@@ -52,8 +52,7 @@ class Target(NamedTuple):
 
 
 def sent(given: Iterator[str]) -> Iterator[str]:
-    """Yield texts as they arrive by JSON or in a query, where half a character is a question
-    mark."""
+    """Yield texts as they arrive in JSON or in a query, where half a surrogate pair becomes `?`."""
     return (text.encode(errors="replace").decode() for text in given)
 
 

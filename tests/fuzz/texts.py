@@ -26,9 +26,10 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 def texts(
     seed: int, count: int, corpus: Sequence[str], signs: Sequence[str] = HCL
 ) -> Iterator[str]:
-    """Yield texts: tokens of a language in any order, and changed texts of the corpus. Some are
-    changed anywhere, and few parsers accept these. In others, a word or two is changed, mostly to a
-    word from elsewhere. Parsers read more of these.
+    """Yield texts: tokens of a language in any order, and changed texts of the corpus.
+
+    Some are changed anywhere, and few parsers accept these. In others, a word or two is changed,
+    mostly to a word from elsewhere. Parsers read more of these.
     """
     chance, signs = random.Random(seed), (*signs, *ODD)
     words = sorted({word for text in corpus for word in _WORD.findall(text)})

@@ -213,7 +213,7 @@ class ApiMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.has_crashed)
     @rule(dice=st.integers(0, 9))
     def crash(self, dice: int) -> None:
-        """Kill the daemon, once in some of the examples: all earlier answers were durable."""
+        """Kill the daemon, once in some of the examples: all earlier responses must be durable."""
         if dice == CRASHES:
             self.has_crashed = True
             self.daemon.kill_and_restart()
@@ -297,7 +297,10 @@ class ApiMachine(RuleBasedStateMachine):
 
 
 def path_may_fail(answer: httpx.Response) -> bool:
-    """Return whether a 5xx has a reason in plain words, as the jobs API answers many mistakes."""
+    """Return whether a 5xx has a reason in plain words.
+
+    The jobs API reports many invalid requests with such a status.
+    """
     return answer.status_code == 500 and bool(answer.text) and "Internal" not in answer.text
 
 

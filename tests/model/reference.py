@@ -23,7 +23,7 @@ class Version:
 
 @dataclass
 class Job:
-    """A job with all its versions; its children by idempotency token."""
+    """A job with all its versions, and its children by idempotency token."""
 
     is_parameterized: bool
     versions: list[Version] = field(default_factory=list)

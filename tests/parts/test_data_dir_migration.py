@@ -83,7 +83,7 @@ def killed(place: Path, last: int, *, can_exchange: bool = True) -> None:
 
 
 def effects(monkeypatch: pytest.MonkeyPatch, last: int) -> Callable[[], int]:
-    """Let only so many effects happen, and then the end; return what tells how many there were."""
+    """Let this many effects happen, then end the process; return a function that counts them."""
     count = 0
 
     def counted(real: Callable[..., object]) -> Callable[..., object]:

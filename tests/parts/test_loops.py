@@ -130,7 +130,7 @@ def test_every_loop_of_a_part_is_fenced() -> None:
 
 
 def test_every_part_of_the_daemon_is_covered() -> None:
-    """A part that an opener enters is an asynccontextmanager named `open_…`, as is looked for above."""
+    """Each part is an asynccontextmanager named `open_…`, which the test above searches for."""
     tree = ast.parse((ROOT / "daemon/process/parts.py").read_text())
     entered = {
         ast.unparse(call.args[0]).partition("(")[0]

@@ -42,7 +42,7 @@ async def nobody_reads(path: str) -> int:
 
 
 class Daemon:
-    """The parts that are concerned, and the file that is read."""
+    """The parts that a reload concerns, and the file that it reads."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -134,7 +134,7 @@ async def test_certificate_readable_only_by_root_is_read_by_the_launcher(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The file at the key's path holds nonsense, as seen by a daemon that cannot read it."""
+    """The daemon cannot read the key, so its own read of the file would give nonsense."""
     certificate, key = Authority(tmp_path).certify("daemon")
     config = Settings(
         wrapper_bind="127.0.0.1", wrapper_port=0, wrapper_tls_cert=certificate, wrapper_tls_key=key

@@ -105,7 +105,7 @@ async def test_without_a_watchdog_no_check_runs(tmp_path: Path) -> None:
 
 
 async def answering(tmp_path: Path, nursery: trio.Nursery) -> Path:
-    """Open a socket that answers anything, as the daemon's does."""
+    """Open a socket that answers any request, like that of the daemon."""
     path = tmp_path / "tasks.sock"
     listener = trio.socket.socket(trio.socket.AF_UNIX)
     await listener.bind(str(path))
@@ -131,7 +131,7 @@ async def test_watchdog_check_of_a_closed_port_does_not_hang(store: Store, tmp_p
 
 
 async def hangs(store: Store, listening: Path) -> bool:
-    """Tell whether an examination waits for ever."""
+    """Return whether a health check waits forever."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(check_health, store, listening)
         await trio.testing.wait_all_tasks_blocked(0.2)
@@ -161,7 +161,7 @@ async def test_unresponsive_writer_is_detected(
 
 
 def given(held: socket.socket, **more: str) -> list[socket.socket]:
-    """Return the inherited sockets when this socket has the first place."""
+    """Return the inherited sockets if this socket is the first of them."""
     environment = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", **more}
     return inherited_sockets(environment, first=os.dup(held.fileno()))
 

@@ -33,7 +33,8 @@ Condition = Callable[[Any], object]
 class Steward:
     """A daemon that can be stopped, killed and started again on the same data and port.
 
-    With `executed` or with words before its own, the daemon and its commands are the executable.
+    With `executed` or with words before its own, the daemon and its commands are executed instead
+    of forked.
     """
 
     def __init__(
@@ -260,7 +261,7 @@ class Steward:
 
 
 def as_development(directory: Path) -> tuple[str, ...]:
-    """Return the flags with which a daemon outside of development runs the tasks of one in it."""
+    """Return flags with which a daemon runs tasks as in development mode, but outside of it."""
     file = directory / "tasks.toml"
     file.write_text('raw_exec = true\nraw_exec_root = true\ntask_users = ["*"]\n')
     return "--config", str(file)

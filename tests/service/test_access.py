@@ -37,7 +37,7 @@ async def test_socket_is_recreated_after_a_crash(tmp_path: Path) -> None:
 
 
 async def test_task_of_another_user_cannot_access_the_daemon(open_path: Path) -> None:
-    """The daemon is the executable, whose variables and memory the task looks for in `/proc`."""
+    """The daemon is executed instead of forked, because the task reads its memory in `/proc`."""
     script = """
     for file in steward.sock store store/steward.db store/root.key store/bootstrap-token tasks/uids; do
         cat "$DIR/$file" >/dev/null 2>&1 && echo "read $file"

@@ -25,7 +25,7 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Steward]:
 
 
 async def driven(steward: Steward, work: Callable[[str], Any]) -> Any:
-    """Run what blocks in a thread."""
+    """Run blocking work in a thread."""
     return await trio.to_thread.run_sync(work, steward.address)
 
 

@@ -43,7 +43,7 @@ async def new_token(steward: Steward, rules: str, name: str = "p") -> str:
 async def as_(
     steward: Steward, token: str, method: str, path: str, body: Any = None
 ) -> httpx.Response:
-    """Ask with another token."""
+    """Send a request with another token."""
     before, steward.token = steward.token, token
     try:
         return await steward.request(method, path, body)
@@ -59,7 +59,7 @@ async def make_namespace(steward: Steward, name: str) -> None:
 
 
 async def test_first_start_writes_a_secret_readable_only_by_the_daemon_user(tmp_path: Path) -> None:
-    """The daemon is the executable, as at a real first start."""
+    """The daemon is executed instead of forked, as at a real first start."""
     async with open_steward(tmp_path, executed=True) as steward:
         path = store_dir(steward.data_dir) / "bootstrap-token"
         status = os.stat(path)

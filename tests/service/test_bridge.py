@@ -1,4 +1,4 @@
-"""Groups with network mode `bridge`, on a separate host with an outside behind it."""
+"""Groups with network mode `bridge`, on a separate host with an external network behind it."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Calendars of a real daemon: closed slots stay closed over a kill, and a change opens them."""
+"""Calendars of a real daemon: closed slots stay closed across a kill, and a change opens them."""
 
 from pathlib import Path
 from typing import Any

@@ -52,7 +52,7 @@ def settings(steward: Steward) -> dict[str, str]:
 
 
 def kept_token(variables: dict[str, str]) -> str:
-    """Return the token that a login has kept, for its user alone."""
+    """Return the token that a login has stored; only its user can read the file."""
     kept = Path(variables["STEWARD_TOKEN_FILE"])
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     return kept.read_text().strip()

@@ -1,6 +1,6 @@
 """`operator confinement` tells the truth about the daemon, its launcher and its tasks.
 
-The daemon is the executable: it imports modules after it has confined itself.
+The daemon is executed instead of forked, because it imports modules after it has confined itself.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A history that is made of copies is one that the daemon could have made."""
+"""A history of copied rows is one that the daemon could have written."""
 
 import sqlite3
 from contextlib import closing

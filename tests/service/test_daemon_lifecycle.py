@@ -1,4 +1,7 @@
-"""How a daemon starts, ends, and refuses to start. Each is the executable, with its imports."""
+"""How a daemon starts, ends, and refuses to start.
+
+Each daemon is executed instead of forked, so that it imports its modules.
+"""
 
 import os
 import shutil

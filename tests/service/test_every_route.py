@@ -36,7 +36,7 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Steward]:
 
 
 async def stranger(steward: Steward) -> str:
-    """Return the secret of a token that may do everything, but elsewhere."""
+    """Return the secret of a token with all permissions, but in another namespace."""
     rules = 'namespace "elsewhere" { policy = "write" variables { path "*" { capabilities = ["write", "read", "destroy", "list"] } } }'
     await steward.request("POST", "/v1/acl/policy/p", {"Name": "p", "Rules": rules})
     token = await steward.post("/v1/acl/token", {"Type": "client", "Policies": ["p"]})
@@ -161,7 +161,7 @@ async def test_no_path_of_the_vault_api_is_open_without_a_token(guarded: Steward
 
 
 class Anything(dict[str, Any]):
-    """Something for every brace."""
+    """Values for all placeholders."""
 
     def __missing__(self, key: str) -> str:
         return "x"

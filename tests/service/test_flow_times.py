@@ -1,4 +1,4 @@
-"""Times of steps and runs in a real daemon, over kills."""
+"""Times of steps and runs in a real daemon, across kills."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Freezes in a real daemon, also over a kill."""
+"""Freezes in a real daemon, also across a kill."""
 
 from tests.service.daemon import Steward
 from tests.service.test_workflows import shell, workflow

@@ -1,4 +1,4 @@
-"""The client library that people use for such a login method, as its users drive it."""
+"""The client library hvac with such a login method, as its users call it."""
 
 from collections.abc import Iterator
 from typing import Any

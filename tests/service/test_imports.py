@@ -1,5 +1,8 @@
-"""Modules for rare requests are imported at their first use, so the daemon starts fast and stays
-small. The daemon is the executable, which alone imports anything."""
+"""Modules for rare requests are imported at their first use.
+
+So the daemon starts fast and stays small. It is executed instead of forked, because a forked daemon
+has imported all modules before.
+"""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Secrets in the output of tasks: masked for readers, on every route, unless they may see it raw."""
+"""Secrets in the output of tasks: masked on every route, except for readers of raw output."""
 
 import base64
 from collections.abc import AsyncIterator

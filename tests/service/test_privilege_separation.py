@@ -416,7 +416,7 @@ async def open_site(nursery: trio.Nursery) -> Site:
 
 
 def git_processes() -> dict[int, int]:
-    """Return the user of each process of git on this host that has no account."""
+    """Return the user of each git process on this host, if the user has no account."""
     found = {}
     for one in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError):  # it has ended

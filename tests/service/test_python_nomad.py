@@ -76,7 +76,7 @@ class World:
         return line
 
     def deploy(self) -> str:
-        """Begin a deployment with a canary; return its id when that is there."""
+        """Begin a deployment with a canary; return its ID once it exists."""
         version = self.n.job.get_job("web")["Version"]
         canary = {"Canary": 1, "MaxParallel": 1, "MinHealthyTime": 0}
         self.n.jobs.register_job(job("web", 1, Update=canary, Meta={"v": str(version + 1)}))

@@ -1,4 +1,4 @@
-"""Queues of runs and of steps in a real daemon, also over a kill."""
+"""Queues of runs and of steps in a real daemon, also across a kill."""
 
 from typing import Any
 

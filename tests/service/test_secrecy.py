@@ -1,6 +1,6 @@
 """Secrets stay where they belong: not in logs, files, arguments, errors, or a task's environment.
 
-The daemon is the executable, whose arguments and variables `/proc` shows.
+The daemon is executed instead of forked, because `/proc` shows its arguments and variables.
 """
 
 import os
@@ -39,7 +39,7 @@ def everything_written(steward: Steward) -> bytes:
 
 
 async def used_in_all_ways(steward: Steward) -> list[str]:
-    """Use secrets, rightly and wrongly; return what was used."""
+    """Use valid and invalid secrets; return all of them."""
     root = (steward.directory / "root.key").read_text().strip()
     made = await steward.post("/v1/acl/token", {"Type": "management", "Name": "other"})
     await steward.post("/v1/var/app", {"Items": {"k": VALUE}})

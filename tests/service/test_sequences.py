@@ -1,4 +1,4 @@
-"""Call sequences of Nomad's and Vault's tools in their order (facts: users, part 2)."""
+"""Call sequences of Nomad's and Vault's tools in their order."""
 
 import base64
 from typing import Any

@@ -1,4 +1,4 @@
-"""The executable under a service manager: readiness, signs of life, a reload, the end."""
+"""The executable under a service manager: readiness, watchdog messages, a reload, and the end."""
 
 import math
 import os

@@ -68,7 +68,7 @@ async def upgrade(steward: Steward, path: str, *headers: str) -> trio.SocketStre
 
 
 async def status_of(steward: Steward, path: str, *headers: str) -> int:
-    """Return the status with which a wish for a WebSocket is answered."""
+    """Return the status of the response to a request for a WebSocket."""
     async with await upgrade(steward, path, *headers) as stream:
         answer = b""
         while b"\r\n" not in answer:

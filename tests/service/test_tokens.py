@@ -27,7 +27,7 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Steward]:
 async def ask(
     steward: Steward, token: str, method: str, path: str, body: Any = None, **headers: str
 ) -> httpx.Response:
-    """Ask with a token of choice."""
+    """Send a request with this token."""
     return await steward._http.request(
         method,
         f"{steward.address}/v1/{path}",
@@ -216,7 +216,7 @@ async def test_unknown_token_cannot_be_revoked_as_an_orphan(guarded: Steward) ->
 
 
 async def wrap(steward: Steward) -> httpx.Response:
-    """Have something wrapped for a minute."""
+    """Request a response that is wrapped for a minute."""
     says, ttl = {"password": "swordfish"}, {"X-Service-Wrap-TTL": "60"}
     return await ask(steward, SECRET, "POST", "sys/wrapping/wrap", says, **ttl)
 

@@ -1,4 +1,4 @@
-"""Jobs that start after others in a real daemon, also over a kill."""
+"""Jobs that start after others in a real daemon, also across a kill."""
 
 from typing import Any
 

@@ -118,7 +118,7 @@ def workflow(*groups: dict[str, Any], job_id: str = "etl") -> dict[str, Any]:
 
 
 async def begin(steward: Steward, job: dict[str, Any]) -> None:
-    """Register a workflow; its run is there with its first evaluation."""
+    """Register a workflow, and wait until its first evaluation has created the run."""
     done = await steward.register(job)
     await steward.until(
         f"/v1/evaluation/{done['EvalID']}", lambda shown: shown["Status"] == "complete"

@@ -79,7 +79,7 @@ def _modules() -> list[Path]:
 
 
 def _direct_comparisons(path: Path) -> list[str]:
-    """Return where a module compares a driver's name, or knows another name, on its own."""
+    """Return where a module itself compares a driver's name, or knows another name of it."""
     others = {name for names in SPELLINGS for name in names[1:]}
     found = []
     for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""Fields as clients write them, and the texts when they cannot be read."""
+"""Fields as clients write them, and the errors if they cannot be read."""
 
 import pytest
 

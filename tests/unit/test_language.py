@@ -279,7 +279,7 @@ def plain(text: str) -> str:
 
 
 def sentences(text: str) -> list[str]:
-    """Split at the ends of sentences; an abbreviation such as `e.g.` is none."""
+    """Split at the ends of sentences; an abbreviation such as `e.g.` does not end one."""
     return re.split(r"(?<=[.!?])[\")]*\s+(?=[A-Z\"(])", plain(text).strip())
 
 

@@ -48,13 +48,13 @@ def world(needs: list[str], door: str) -> Iterator[tuple[str, str, str]]:
 
 
 def bootstrap(url: str) -> str:
-    """Return the secret of a token that may do everything."""
+    """Return the secret of a token with all permissions."""
     answer = httpx.post(f"{url}/v1/acl/bootstrap", verify=trusted())
     return answer.json()["SecretID"] if answer.is_success else "none"
 
 
 class Target(replay.Target):
-    """The replayer's, but a body is JSON and no header gets a second name."""
+    """The target of the replayer, except that a body is JSON and no header gets a second name."""
 
     def encode(self, request: dict[str, Any]) -> tuple[str, dict[str, str], bytes | None]:
         path, headers, body = super().encode(request)

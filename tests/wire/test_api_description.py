@@ -25,7 +25,7 @@ OTHERWISE = names_in("decided.txt") | names_in("pending.txt")
 
 
 def steps() -> Iterator[dict[str, Any]]:
-    """Yield the steps with a successful answer, with later answers."""
+    """Yield the steps with a successful response; a later response has its original request."""
     for scenario in scenarios().values():
         known = {step["id"]: step for step in scenario["steps"]}
         for step in scenario["steps"]:

@@ -88,7 +88,7 @@ def answers(call: Call) -> Iterator[set[str]]:
 
 
 def facts(part: str) -> list[tuple[str, str]]:
-    """Return each fact of a part of the implemented calls: name of the call, name of the fact."""
+    """Return the facts of one part of all implemented calls: name of the call, name of the fact."""
     return [(name, fact) for name in CALLS for fact in getattr(CALLS[name], part)]
 
 

@@ -82,7 +82,7 @@ KNOWN: Mapping[str, Mapping[str, str]] = {
 
 
 class Refused(Exception):
-    """The error output of a program and its exit status; `aloud`: on standard output."""
+    """The error output of a program and its exit status; `aloud` means standard output."""
 
     def __init__(self, text: str, status: int = 1, *, aloud: bool = False) -> None:
         super().__init__(text)

@@ -16,7 +16,7 @@ FEATURES = ("all,node1", "all,node2")
 
 
 class FakeSlurm:
-    """Two nodes with 16 CPUs and 8000 MB each, in partition `main`; `short` has the second."""
+    """Two nodes with 16 CPUs and 8000 MB each, in partition `main`; `short` has the second node."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

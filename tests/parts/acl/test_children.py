@@ -1,4 +1,4 @@
-"""Tokens made by tokens: they never exceed their maker, unless that has sudo."""
+"""Tokens created with tokens: they never exceed their creator, unless it has `sudo`."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""The encryption: a value decrypts only with its own key at its own path; and new keys."""
+"""The encryption: a value decrypts only with its own key at its own path; also new keys."""
 
 import os
 from collections.abc import Callable

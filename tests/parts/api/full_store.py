@@ -34,7 +34,8 @@ _MIXED = "n * 2654435761 % 4294967296"  # as ids are, they lie anywhere among wh
 def copy_filled(base: Path, to: Path, number: int) -> None:
     """Copy a store with these numbers of all objects to a directory that exists.
 
-    The first process that needs it fills it below `base`; all workers of a test run share it.
+    The first process that needs the store fills it below `base`; all workers of a test run share
+    it.
     """
     filled = base / f"filled-{number}"
     with (base / f"{filled.name}.lock").open("w") as lock:

@@ -1,4 +1,4 @@
-"""The API of freezes: rights, scopes and lists."""
+"""The API of freezes: capabilities, scopes and lists."""
 
 from typing import Any
 from urllib.parse import urlencode

@@ -249,7 +249,7 @@ async def test_many_streams_share_the_byte_limit_of_a_page(logs: JobLogs) -> Non
 
 
 class Collecting(Direct):
-    """A launcher during whose first answer about a directory garbage is collected."""
+    """A launcher; during its first response about a directory, allocations are deleted."""
 
     def __init__(self, directory: Path, collect: Callable[[], Awaitable[None]]) -> None:
         super().__init__(directory)

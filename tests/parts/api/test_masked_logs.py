@@ -1,4 +1,4 @@
-"""Output of tasks for callers without `read-raw-logs`: no secret at any border, every offset right."""
+"""Output of tasks for callers without `read-raw-logs`: no visible secret, and correct offsets."""
 
 import base64
 import random
@@ -50,7 +50,7 @@ def masked(log: TaskLog, masks: Known | OutputMatchers) -> MaskedLog:
 
 
 async def everything(log: MaskedLog, rng: random.Random, most: int) -> bytes:
-    """Return the whole log, read in pieces of odd sizes, each twice in both ways."""
+    """Return the whole log, read in pieces of random sizes, each in both ways."""
     stream, found = await log.current(), b""
     position, end = stream.span()
     while position < end:

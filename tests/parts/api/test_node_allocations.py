@@ -1,4 +1,4 @@
-"""The allocations of a node, in pages: the same as all at once."""
+"""The allocations of a node: all pages together have the same content as one list."""
 
 from typing import Any
 

@@ -94,7 +94,7 @@ def said(handler_reply: HandlerReply) -> list[dict[str, object]]:
 def expected(
     store: Store, query: dict[str, object], visible: Sequence[str]
 ) -> tuple[list[str], str]:
-    """Return the ids and the token that a listing shows which reads everything first."""
+    """Return the IDs and the token of a listing that reads everything first."""
 
     def key(evaluation: evaluations.EvaluationLine) -> Key:
         return evaluation.create_index, evaluation.id

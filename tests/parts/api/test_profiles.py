@@ -1,4 +1,4 @@
-"""Profiles whose request ends early: their thread ends too, and the next one can be made."""
+"""Profiles whose request ends early: their thread also ends, and the next profile can begin."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Endless answers: they end when their reader loses its token or its permissions."""
+"""Endless responses: they end when their reader loses its token or its permissions."""
 
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -81,7 +81,7 @@ MAY_NOT = 'namespace "default" { capabilities = ["list-jobs"] }'
 
 
 async def seen(asked: Request, between: Callable[[], Awaitable[object]]) -> list[bytes]:
-    """Return the pieces of a stream in which something happens after the first."""
+    """Return the pieces of a stream; `between` runs after the first one."""
 
     async def pieces() -> AsyncGenerator[bytes, None]:
         yield b"first"

@@ -1,4 +1,4 @@
-"""Acts on runs by the API: the capabilities of the person."""
+"""Operations on runs by the API: the capabilities that a person needs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Kept status lines of jobs: equal to new ones after each kind of change."""
+"""Cached status lines of jobs: equal to new ones after each kind of change."""
 
 from functools import partial
 from unittest.mock import Mock
@@ -42,7 +42,7 @@ async def cluster(store: Store) -> Cluster:
 
 
 class Page:
-    """The list of jobs with its kept lines."""
+    """The list of jobs with its cached lines."""
 
     def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         self.cluster, self.lines = cluster, StatusLines()
@@ -58,13 +58,13 @@ class Page:
         return reply.body
 
     def text(self) -> str:
-        """Return the list; it must be the same as without kept lines."""
+        """Return the list; it must be the same as without cached lines."""
         found = self.read(self.lines)
         assert found == self.read(StatusLines())
         return found.decode()
 
     def number_made(self) -> int:
-        """Return the number of lines that a read makes."""
+        """Return the number of lines that a read computes."""
         self.made.reset_mock()
         self.read(self.lines)
         return int(self.made.call_count)
@@ -81,7 +81,7 @@ async def run(cluster: Cluster, one: Job) -> None:
 
 
 async def tell(cluster: Cluster, status: ClientStatus, state: TaskState, *said: TaskEvent) -> None:
-    """Report of the newest allocation of `web`."""
+    """Report a state of the newest allocation of `web`."""
 
     def write(tx: Transaction) -> None:
         alloc = allocations.of_job(tx, "default", "web")[0]

@@ -1,4 +1,4 @@
-"""The usage history by the API: parameters, limits of answers, and capabilities."""
+"""The usage history in the API: parameters, limits of responses, and capabilities."""
 
 from collections import deque
 from collections.abc import AsyncIterator
@@ -229,7 +229,7 @@ class Recording(Tasks):
         return [SeriesKey("alloc", self.alloc_id, "default", f"task{n}") for n in range(TASKS)]
 
     async def fill(self, store: Store) -> None:
-        """Add a stored block, an open block, and ten minutes of seconds."""
+        """Add a stored block, an open block, and ten minutes of samples, one for each second."""
         begin = TIME // LENGTH[FINE] * LENGTH[FINE]
         block: UsageBlock = {UsageMetric.CPU: [500] * 30, UsageMetric.MEMORY: [1024] * 30}
         blocks = dict.fromkeys(self._keys(), block)

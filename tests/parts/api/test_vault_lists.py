@@ -1,4 +1,4 @@
-"""A long list of the Vault API: a part of it is in memory, and the answer is the same."""
+"""A long list of the Vault API: only a part of it is in memory, and the response is the same."""
 
 from collections.abc import Callable
 from itertools import count

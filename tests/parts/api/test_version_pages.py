@@ -1,4 +1,4 @@
-"""The versions of a job with a long history: parts of them are in memory, and the answer is the same."""
+"""The versions of a job with a long history: only some are in memory; the response is the same."""
 
 from typing import Any
 

@@ -28,7 +28,7 @@ class Seen(NamedTuple):
 class Told(NamedTuple):
     """An answer; `pieces` are sent one after the other, and then the connection is closed.
 
-    With `hang_up` that is before their end, or before any answer.
+    With `hang_up`, the connection is closed before the last piece, or before any answer.
     """
 
     body: bytes = b""

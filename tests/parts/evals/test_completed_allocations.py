@@ -1,4 +1,4 @@
-"""Completed allocations of a large batch job: counted, not read, and decided about as if read."""
+"""Completed allocations of a large batch job: counted instead of read, with the same decisions."""
 
 import random
 from typing import Any

@@ -1,4 +1,4 @@
-"""A plan is what happens afterwards, and changes nothing itself."""
+"""A plan predicts the changes of a registration, and changes nothing itself."""
 
 import hashlib
 from typing import Any

@@ -55,7 +55,7 @@ async def run(cluster: Cluster, job: Job) -> None:
 async def tell(
     cluster: Cluster, status: ClientStatus, task_state: TaskState, *happened: TaskEvent
 ) -> None:
-    """Report of the newest allocation of `web`."""
+    """Report a state of the newest allocation of `web`."""
 
     def write(tx: Transaction) -> None:
         alloc = allocations.of_job(tx, "default", "web")[0]

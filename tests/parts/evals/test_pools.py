@@ -1,5 +1,7 @@
-"""Allocations in a cluster pool: waiting ones start when the pool is back, and lost nodes lose
-theirs."""
+"""Allocations in a cluster pool: waiting ones start when the pool is back.
+
+Allocations on lost nodes are lost.
+"""
 
 import msgspec
 

@@ -36,7 +36,7 @@ async def allow(cluster: Cluster, **kinds: bool) -> None:
 
 @pytest.fixture
 async def narrow(store: Store) -> Cluster:
-    """Return a cluster whose node has 100 MB, where services may displace others."""
+    """Return a cluster whose node has 100 MB, where services may preempt others."""
     cluster = Cluster(store)
     await cluster.join(node(node_resources=resources(memory=NodeMemory(memory_mb=100))))
     await allow(cluster, service_scheduler_enabled=True)

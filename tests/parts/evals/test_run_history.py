@@ -28,7 +28,7 @@ async def cluster(store: Store) -> Cluster:
 
 
 async def run(cluster: Cluster, name: str, at: int, status: ClientStatus) -> None:
-    """Run a child to its end; it began at a time."""
+    """Run a child that began at a time to its end."""
     child = job(
         f"web/{name}",
         group(),

@@ -78,7 +78,7 @@ async def succeed(cluster: Cluster, wanted: Job) -> None:
 
 @pytest.fixture
 async def canary(cluster: Cluster) -> AsyncIterator[Cluster]:
-    """Return a cluster with a job of which a canary of version 1 is placed."""
+    """Return a cluster with a job that has a placed canary of version 1."""
     async with watched(cluster):
         await succeed(cluster, web("/bin/one"))
         await cluster.register(web("/bin/two", with_(canary=1)))

@@ -1,4 +1,4 @@
-"""Keys of a directory: fetched as rarely as possible, and believed no longer than right."""
+"""Keys of a directory: fetched as rarely as possible, and trusted no longer than permitted."""
 
 import pytest
 import trio

@@ -1,4 +1,4 @@
-"""The federation credential: warm without logins, and kept for a start without the directory."""
+"""The federation credential: refreshed without logins, and stored for the next start."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,7 +35,7 @@ def kept(login: Login) -> bytes | None:
 
 @pytest.fixture
 async def federated(login: Login, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Login:
-    """Return login methods whose mount has no secret; the directory believes the daemon."""
+    """Return login methods whose mount has no secret; the directory trusts the daemon."""
 
     async def vouch(vouching: object, client: CloudClient) -> str:
         return f"a.{client.mount.accessor}.c"

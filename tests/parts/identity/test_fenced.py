@@ -46,7 +46,7 @@ class Two:
 
 
 def at(bad: Login, argument: Callable[[tuple[Any, ...], dict[str, Any]], str], real: Any) -> Any:
-    """Return a function that raises where its call is of the broken mount."""
+    """Return a function that raises if its call is for the broken mount."""
 
     def called(*args: Any, **named: Any) -> Any:
         if argument(args, named) == bad.mount.accessor:

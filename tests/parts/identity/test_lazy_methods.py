@@ -112,7 +112,7 @@ async def broken() -> AsyncIterator[LoginMethods]:
 
 @asynccontextmanager
 async def stuck() -> AsyncIterator[LoginMethods]:
-    """Never open them."""
+    """Never finish opening the login methods."""
     await trio.sleep_forever()
     yield
 

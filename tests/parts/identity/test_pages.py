@@ -19,7 +19,7 @@ from tests.parts.ui.conftest import Browser, Site, opened
 
 @pytest.fixture
 async def site(store: Store, tmp_path: Path, login: Login) -> AsyncIterator[Site]:
-    """Run one with a login method, whose directory knows what tests mint."""
+    """Run a site with a login method, whose directory accepts the tokens that tests mint."""
     door = LazyMethods(Fences(SystemClock()))
     with door.open(login.methods):
         async for item in opened(store, tmp_path, asks=True, door=door):
@@ -32,7 +32,7 @@ async def log_in(browser: Browser, jwt: str, **fields: str) -> httpx.Response:
 
 
 def of_logins(site: Site) -> list[str]:
-    """Return a caller with a token from a login."""
+    """Return the names of the tokens from logins."""
     found = site.cluster.store.read(tokens.list_all)
     return [token.name for token in found if token.path == "auth/cloudid/login"]
 

@@ -1,4 +1,4 @@
-"""iCalendar files: whole-day events become holidays, and the rest is named."""
+"""iCalendar files: whole-day events become holidays, and the other events are listed."""
 
 import time
 
@@ -190,7 +190,7 @@ _MANY_TIMES = "RRULE:FREQ=DAILY;BYHOUR={};BYMINUTE={};BYSECOND={}".format(
     ],
 )
 def test_custom_time_zones_of_a_file_are_not_evaluated(begin: str) -> None:
-    """The library would list 86,400 times for this rule, and keep them."""
+    """For this rule, the library would compute and keep 86,400 transitions."""
     rule = f"BEGIN:STANDARD\r\nDTSTART:19700101T000000\r\n{_MANY_TIMES}\r\nEND:STANDARD\r\n"
     zone = f"{begin}\r\nTZID:{begin[-4:]}\r\n{rule * 20}END:VTIMEZONE\r\n"
     before = time.thread_time()

@@ -562,7 +562,7 @@ async def test_many_due_jobs_are_all_launched(store: Store) -> None:
 async def test_slots_are_computed_only_in_threads(
     store: Store, monkeypatch: pytest.MonkeyPatch, catch_up: str
 ) -> None:
-    """Not even 1,500 slots that 60 expressions have missed are worked out on the event loop."""
+    """Even 1,500 missed slots of 60 expressions are not computed on the event loop."""
     here, seen = threading.current_thread(), list[bool]()
 
     def next_after(spec: str, after: int, zone: tzinfo) -> int | None:

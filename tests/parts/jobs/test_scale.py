@@ -1,4 +1,4 @@
-"""Scaling: a count is a new version, a note is not; both are remembered."""
+"""Scaling: a count creates a version, a note does not; both are recorded."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Jobs that start after others: starting ends, joins of several ends, and refusals."""
+"""Jobs that start after others: ends that start a job, joins of several ends, and refusals."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -54,9 +54,9 @@ def until_readable(descriptor: int) -> None:
 
 
 def fuzz(rng: random.Random, directory: Path, number: int) -> int:
-    """Send that many messages to launchers; return how many ended one.
+    """Send that many messages to launchers; return how many of them ended a launcher.
 
-    They create nothing in the directory, except for the files of a launcher's start.
+    The messages create nothing in the directory, except for the files of a launcher's start.
     """
     ended, talk = 0, None
     before = made(directory)

@@ -44,7 +44,7 @@ def tasks(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def root(talk: Talk, tasks: Path) -> Path:
-    """The directory of an allocation with a task, of a launcher that serves it."""
+    """The directory of an allocation with a task, below the directory that a launcher serves."""
     (tasks / "alloc").mkdir(parents=True)
     talk.greet(tasks / "alloc")
     laid_out(talk, room())
@@ -60,7 +60,7 @@ def at_work(root: Path) -> Iterator[None]:
 
 
 def deep(folder: Path, depth: int) -> None:
-    """Make folders in each other, deeper than a path can be."""
+    """Create nested folders, deeper than a path can be."""
     above = os.open(folder, os.O_PATH)
     for _ in range(depth):
         os.mkdir("d", dir_fd=above)
@@ -182,7 +182,7 @@ def test_size_of_a_directory_is_reported(talk: Talk, root: Path) -> None:
 
 
 def fill(folder: Path, files: int) -> None:
-    """Make empty files, a thousand in each folder."""
+    """Create empty files, a thousand in each folder."""
     for number in range(0, files, 1000):
         (folder / str(number)).mkdir()
         above = os.open(folder / str(number), os.O_PATH)
@@ -253,7 +253,10 @@ def children(pid: int) -> list[int]:
 
 
 def measuring_child(talk: Talk, launcher: int) -> int:
-    """Return a child that has begun to measure; one that was not seen in time is followed by another."""
+    """Return a child that has begun to measure.
+
+    If one ends before the test sees it, another one is started.
+    """
     while True:
         talk.send(1, 0, MeasureDirectory(allocation=ALLOCATION, is_kept=False))
         while not has_reply(talk):
@@ -322,7 +325,7 @@ def test_link_swapped_in_during_a_removal_is_not_followed(
 def test_removal_extended_by_a_task_is_aborted_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each file that goes is followed by another one."""
+    """For each removed file, the task creates another one."""
     folder = tmp_path / ALLOCATION / "main"
     folder.mkdir(parents=True)
     (folder / "0").touch()

@@ -1,5 +1,4 @@
-"""Programs of the bridge that do not end: they delay other requests of the launcher only
-shortly."""
+"""Programs of the bridge that do not end delay other requests of the launcher only briefly."""
 
 import os
 import signal

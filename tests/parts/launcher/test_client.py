@@ -58,7 +58,7 @@ async def begun(launcher: Launcher, order: TaskCommand = TRUE) -> tuple[int, int
 
 
 class Fake:
-    """The other end of a channel, in the hand of the test."""
+    """The other end of a channel, controlled by the test."""
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel

@@ -82,7 +82,7 @@ def swapping(path: Path, target: Path) -> Iterator[None]:
 
 
 def facts(directory: Path) -> list[tuple[str, int, int, int, int]]:
-    """Return all that could be changed of a tree."""
+    """Return all changeable properties of a tree."""
     every = [directory, *sorted(directory.rglob("*"))]
     found = [(str(path), path.lstat()) for path in every]
     return [(name, one.st_ino, one.st_mode, one.st_uid, one.st_mtime_ns) for name, one in found]

@@ -26,7 +26,7 @@ def parts(data: bytes) -> list[FilePart]:
 def collected(
     talk: Talk, tmp_path: Path, *patterns: str, **most: int
 ) -> tuple[dict[str, bytes], list[str]]:
-    """Return the content of the files by path, and the reasons against others."""
+    """Return the content of the files by path, and the reasons why others were not collected."""
     bounds = {"most_bytes": 1000, "most_total": 10**9, "most_files": 10, **most}
     request = CollectFiles(allocation=ALLOCATION, task="main", patterns=[*patterns], **bounds)
     stream = tmp_path.parent / f"{tmp_path.name}-stream"

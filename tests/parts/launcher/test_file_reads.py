@@ -1,4 +1,4 @@
-"""Files that the launcher opens and lists for the daemon: no secrets, and only the allocation's."""
+"""Files that the launcher opens and lists for the daemon: only the allocation's, no secrets."""
 
 import errno
 import os
@@ -50,7 +50,7 @@ class Looker:
         return msgspec.msgpack.decode(data, type=NumberedReply).body, received
 
     def open(self, path: str, *, sees_secrets: bool = False) -> Any:
-        """Return the content of a file, else its facts, or the number of the error."""
+        """Return the content of a file, the status of a directory, or the number of the error."""
         body, received = self._ask(
             OpenFile(allocation=ALLOCATION, path=path, sees_secrets=sees_secrets)
         )
@@ -116,7 +116,7 @@ def looker(greeted: Talk, tmp_path: Path) -> Looker:
 def here(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, looker: Looker
 ) -> Iterator[Looker]:
-    """The same, in this process: in each of the two ways to resolve paths."""
+    """The same client without a launcher process, for each of the two ways to resolve paths."""
     if request.param == "no links":
         monkeypatch.setattr(safe_open, "resolver", lambda **_: without_links)
     server = Server(None)  # no test sends to it

@@ -1,4 +1,7 @@
-"""Logs while no daemon runs: the launcher limits them, and ends with the next one or the last task."""
+"""Logs while no daemon runs: the launcher limits them.
+
+Such a launcher ends with the next daemon or with the last task.
+"""
 
 import fcntl
 import os
@@ -31,7 +34,7 @@ read x <$PIPE.0; fill; read x <$PIPE.1; read x <$PIPE.2; fill; read x <$PIPE.3
 
 
 class Task:
-    """A task that writes in steps. A step waits until the task has written before."""
+    """A task that writes in steps. A step waits until the previous one is written."""
 
     def __init__(self, talk: Talk, directory: Path, keeps: int = MEGABYTE) -> None:
         self.pipe = directory / "pipe"

@@ -312,7 +312,7 @@ def test_processes_of_an_attempt_are_reported_for_usage(
 
 @pytest.fixture
 def groups(tmp_path: Path) -> Iterator[cgroup_v2.CgroupV2Groups]:
-    """Return groups below one of the test's own."""
+    """Return groups below a group that belongs to the test."""
     found = cgroup_v2.find(tmp_path)
     if found is None:
         pytest.skip("this machine lets us make no control groups")

@@ -49,7 +49,7 @@ class Silent:
         self._decode = msgspec.msgpack.Decoder(NumberedRequest).decode
 
     def answer(self) -> None:
-        """Answer the next request: there are no claims."""
+        """Answer the next request with an empty list of claims."""
         question = self._decode(receive(self._theirs)[0])
         reply = NumberedReply(number=question.number, descriptors=0, body=ClaimList(found=[]))
         send(self._theirs, msgspec.msgpack.encode(reply))

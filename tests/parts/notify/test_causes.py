@@ -43,7 +43,7 @@ def said(store: Store, job_id: str = "web") -> list[str]:
 
 
 async def end(cluster: Cluster, status: ClientStatus, job_id: str = "web") -> Allocation:
-    """End the one active allocation of a job like this, and evaluate the job."""
+    """End the only active allocation of a job with this status, and evaluate the job."""
     (one,) = [alloc for alloc in cluster.allocations(job_id) if not alloc.client_terminal]
     looked = evaluation(cluster.job(job_id), next(cluster.ids))
     await cluster.store.write(partial(evaluations.put, evaluation=looked, now=cluster.clock.now()))

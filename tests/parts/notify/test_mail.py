@@ -1,4 +1,4 @@
-"""E-mail: encrypted, with a login, and nothing in a header that a job or a receiver could add."""
+"""E-mail: encrypted, with a login, and without headers from jobs or receivers."""
 
 from collections.abc import AsyncIterator
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Receivers of the configuration: grouped, bounded, tested, and none of them holds up another."""
+"""Receivers of the configuration: grouped, bounded, tested, and none of them delays another."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -49,7 +49,7 @@ def dropped() -> Callable[[], float]:
 
 
 class Answers:
-    """A receiver with prepared answers: a pause or None for a failure, else bytes."""
+    """A receiver with prepared answers: bytes, or a failure with a pause or None."""
 
     def __init__(self, *answers: float | bytes | None) -> None:
         self.answers, self.sent = [*answers], list[tuple[float, list[str]]]()

@@ -1,4 +1,4 @@
-"""The shell that the two commands of the README share."""
+"""The shell code that the two commands of the README share."""
 
 import os
 import signal

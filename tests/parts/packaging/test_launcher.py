@@ -1,4 +1,7 @@
-"""The front of the one file: unpacks once, becomes the program, and trusts nobody else's directory."""
+"""The start of the single executable.
+
+It unpacks once, becomes the program, and trusts no directory of other users.
+"""
 
 import os
 import shutil

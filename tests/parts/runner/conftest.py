@@ -59,7 +59,7 @@ def discard(owner: Path) -> None:
 
 @pytest.fixture
 async def launcher(data_dir: Path) -> AsyncIterator[Launcher]:
-    """The drivers."""
+    """A launcher for the data directory."""
     async with launchers.open_launcher(alloc_dir(data_dir)) as opened:
         yield opened
 

@@ -61,7 +61,7 @@ class PoolWorld(World):
 
 
 def settings(directory: Path, **pool: Any) -> Settings:
-    """Return the settings of a daemon with one pool, whose hosts have a directory below another."""
+    """Return the settings of a daemon with one pool, whose hosts use a subdirectory."""
     hosts = directory / "hosts"
     hosts.mkdir(exist_ok=True)
     given = Pool(engine=SLURM, partition="main", directory=str(hosts), **pool)
@@ -83,7 +83,10 @@ def listening(config: Settings) -> Iterator[tuple[Settings, ConnectionListeners]
 
 @asynccontextmanager
 async def open_pool(store: Store, slurm: FakeSlurm, config: Settings) -> AsyncIterator[PoolWorld]:
-    """Open a runner with a pool on a store; another on the same follows a daemon that was killed."""
+    """Open a runner with a pool on a store.
+
+    A second one on the same store continues after a killed daemon.
+    """
     clock = SystemClock()
     with listening(config) as (config, listeners):  # with the port
         async with (

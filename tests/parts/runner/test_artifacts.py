@@ -141,7 +141,7 @@ def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> byt
 
 
 def table(names: list[str], said: int) -> bytes:
-    """Return a zip archive in its form for large ones: only the table, which has `said` entries."""
+    """Return a large zip archive of only its table, which claims to have `said` entries."""
     head = struct.pack("<4s6H3L5H2L", b"PK\1\2", *[0] * 9, len(names[0]), *[0] * 6)
     entries = b"".join(head + name.encode() for name in names)
     size = len(entries)
@@ -163,7 +163,7 @@ def commented(text: str) -> tarfile.TarInfo:
 
 
 def sparse(blocks: int) -> bytes:
-    """Return an archive with a file of holes, the table of which has so many blocks."""
+    """Return an archive with a file of holes, whose table has this many blocks."""
     head = bytearray(tarfile.TarInfo("x").tobuf(tarfile.GNU_FORMAT))
     head[156:157], head[482] = b"S", 1
     head[148:156] = b" " * 8
@@ -394,7 +394,7 @@ async def test_unpacking_has_a_memory_limit(
 async def test_a_zip_archive_is_only_stored_or_deflated(
     site: Site, root: Path, method: int
 ) -> None:
-    """Of another method the library would unpack a member in memory, however large."""
+    """With another method, the library would unpack a member of any size in memory."""
     url = site.put("/a.zip", zipped({"f": b"x"}, method))
     with pytest.raises(FetchFailed, match=f"'f' is compressed by method {method}") as told:
         await fetcher().fetch(order(root, url))

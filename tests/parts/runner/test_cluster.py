@@ -326,7 +326,10 @@ async def test_job_that_the_cluster_launches_twice_runs_once(
 async def test_response_older_than_the_claim_changes_nothing(
     world: PoolWorld, tmp_path: Path
 ) -> None:
-    """The writes of submission and claim may share a commit, and resume in any order."""
+    """The writes of submission and claim may share a commit.
+
+    Their callers resume in any order.
+    """
     pipe = Pipe(tmp_path / "pipe")
     one = await world.place(batch(script(f"echo begun; read -r line <{pipe.path}")))
     await world.until_printed(one, "begun")

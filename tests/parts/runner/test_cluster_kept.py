@@ -265,7 +265,7 @@ async def test_daemon_killed_during_an_upload_gets_the_files_again(
 
 
 class Sender(Claimant):
-    """A wrapper that has claimed an attempt, and sends what it likes."""
+    """A wrapper that has claimed an attempt, and sends anything."""
 
     async def list(self, listing: bytes, query: str = "root=0&whole=1") -> tuple[int, str]:
         answer = await self.world.ask(

@@ -26,7 +26,7 @@ found.of("alloc", "task").prepare()
 
 @pytest.fixture
 def unit() -> Iterator[Path]:
-    """Give a group of version 2 for ourselves."""
+    """Yield a group of version 2 that belongs to the test."""
     mount = cgroup_v2.mount_point(Path("/proc/self/mountinfo").read_text())
     if mount is None:
         pytest.skip("needs control groups of version 2")
@@ -41,7 +41,7 @@ def unit() -> Iterator[Path]:
 
 
 def looks_from(unit: Path) -> list[str]:
-    """Return in which group a daemon of this unit is, and in which its tasks are to be."""
+    """Return the group of a daemon of this unit, and the group for its tasks."""
     enter = f'echo 0 >"{unit}/cgroup.procs" && exec "$@"'
     words = ["sh", "-c", enter, "sh", sys.executable, "-c", LOOKS]
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()

@@ -1,4 +1,4 @@
-"""The surroundings of a task: directories, environment, user (golden: task-environment)."""
+"""The environment of a task: directories, variables, user (golden: task-environment)."""
 
 import base64
 import os

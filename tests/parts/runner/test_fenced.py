@@ -1,5 +1,4 @@
-"""An allocation that fails by an error of the daemon affects no other, and the fault is
-reported."""
+"""An allocation that fails because of an error of the daemon affects no other; it is reported."""
 
 from collections.abc import Callable
 from typing import Any

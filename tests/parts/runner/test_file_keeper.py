@@ -202,7 +202,7 @@ async def test_files_that_were_stored_before_a_crash_count_once(
 
 
 class _Waiting(Stream):
-    """Files that come only when they may."""
+    """Files that arrive only when the test allows it."""
 
     def __init__(self) -> None:
         super().__init__(part(b"main/a", b"x"), END)

@@ -42,7 +42,7 @@ def root(tmp_path: Path) -> Path:
 
 
 class Shown:
-    """The files of an allocation, asked in the process of the test."""
+    """The files of an allocation, read in the process of the test."""
 
     def __init__(self, files: AllocFiles) -> None:
         self._files = files

@@ -38,7 +38,7 @@ async def until_tags(world: World, alloc_id: str, tags: list[str]) -> None:
 
 
 def offering(*services: Service, max_parallel: int = 1) -> Job:
-    """Return a service whose health is decided after hours."""
+    """Return a service whose health is decided only after hours."""
     slow = Update(max_parallel=max_parallel, health_check="task_states", min_healthy_time=LONG * 9)
     return service(script("exec sleep 600"), services=list(services), update=slow)
 

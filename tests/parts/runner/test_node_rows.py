@@ -29,7 +29,7 @@ def damage(store: Store, node_id: str, left: bytes) -> None:
 
 
 async def forget_events(store: Store) -> None:
-    """Delete all events, as their retention does in time."""
+    """Delete all events, as their retention does at some time."""
     last = store.read(events.newest)
     await store.write(lambda tx: events.trim(tx, 0, last))
 

@@ -80,7 +80,7 @@ Fetching = Callable[..., ArtifactFetcher]
 
 @pytest.fixture(params=["sandbox", "child"])
 async def fetcher(request: pytest.FixtureRequest, data_dir: Path) -> AsyncIterator[Fetching]:
-    """Fetchers whose git runs in a sandbox, and such as a child of the daemon."""
+    """Fetchers whose git runs in a sandbox, and fetchers whose git is a child of the daemon."""
     if request.param == "child":
         yield partial(plain, seconds=HAPPENS_WITHIN)
         return
@@ -274,7 +274,7 @@ async def test_tree_is_written_without_conversions(
 
 
 class Elsewhere(trio.abc.HostnameResolver):
-    """Names that only we know, all of this machine."""
+    """Names that only the test resolves, all to this host."""
 
     async def getaddrinfo(self, host: Any, port: Any, *rest: Any) -> Any:
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", int(port)))]
@@ -357,7 +357,7 @@ async def test_ssh_key_is_readable_only_by_the_daemon(tmp_path: Path) -> None:
 async def test_collection_of_unknown_allocations_leaves_open_sandboxes(
     store: Store, data_dir: Path
 ) -> None:
-    """A sandbox is an allocation that no store knows, as the directory that is collected here."""
+    """A sandbox is an allocation that no store knows, like the directory that is collected here."""
     async with open_world(store, data_dir, user="root") as world:
         isolated, reason = world.runner.git_isolation()
         if not isolated:

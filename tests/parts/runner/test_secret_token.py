@@ -130,7 +130,7 @@ async def test_revoked_token_is_replaced_and_the_task_notified(world: World, pip
 
 
 class Lender:
-    """Gives tokens with numbers for names; each lives for an hour, prolonged `prolongs` times."""
+    """Issues numbered tokens; each is valid for an hour, and renewable `prolongs` times."""
 
     def __init__(self, prolongs: int) -> None:
         self.made: list[str] = []

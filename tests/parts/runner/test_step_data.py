@@ -1,4 +1,4 @@
-"""Outputs of tasks that end: when all of a step have ended, and how many bytes count."""
+"""Outputs of ended tasks: when all elements of a step have ended, and how many bytes count."""
 
 from typing import Any
 

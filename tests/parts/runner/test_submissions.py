@@ -1,7 +1,7 @@
 """Calls of the programs of a cluster, and the conclusions from their output.
 
-The programs are a function here, so nothing is left to chance: tests/parts/runner/test_cluster.py
-has them as processes.
+Here, a function plays the programs, so the results are deterministic.
+tests/parts/runner/test_cluster.py runs them as processes.
 """
 
 import math

@@ -85,7 +85,7 @@ async def test_task_cannot_create_a_set_uid_file(world: World, make: str) -> Non
 @needs_python
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are those of x86_64")
 async def test_kernel_enforces_the_filter(world: World) -> None:
-    """bpf, io_uring, keyctl, userfaultfd, perf events, ptrace; newer than the table; x32."""
+    """Calls that the filter lists, a call newer than its table, and a call of the x32 ABI."""
     numbers = [321, 425, 250, 323, 298, 101, NEWEST + 1, 0x40000000 + 39]
     text = ASKING.format(numbers=numbers)
     lines = await outcome(world, inside(f"{PYTHON} - <<'END'\n{text}END\n"))

@@ -55,7 +55,7 @@ def rebooted(text: str) -> str:
 
 
 def confined(text: str) -> str:
-    """Return a dead process of a name space that cannot be seen from here."""
+    """Return a dead process of a PID namespace that is not visible from here."""
     host, boot, _, *rest = dead(text).split()
     return " ".join([host, boot, "pid:[1]", *rest])
 

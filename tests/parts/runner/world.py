@@ -78,7 +78,7 @@ def unique_ids() -> Iterator[str]:
 
 
 async def purge_job(store: Store, job: Job) -> None:
-    """Let the store forget a job."""
+    """Delete a job from the store."""
 
     def write(tx: Any) -> None:
         stored = jobs.current(tx, job.namespace, job.id)
@@ -260,7 +260,8 @@ async def open_world(
 def launcher_of(drivers: Mapping[str, Any], config: Settings) -> Launcher:
     """Return the launcher that these drivers use: the one of a directory, else one in this process.
 
-    That one cannot write for tasks of other users: the rights of all threads would change.
+    A launcher in this process cannot write for tasks of other users, because the user of all
+    threads would change.
     """
     asked = [driver._launcher for driver in drivers.values() if isinstance(driver, ProcessDriver)]
     return asked[0] if asked else launchers.Direct(config.alloc_dir)

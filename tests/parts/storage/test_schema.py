@@ -88,7 +88,7 @@ def test_file_that_is_no_database_is_refused_and_preserved(tmp_path: Path) -> No
 
 @pytest.fixture
 def older(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A file of the present version, and a program that knows one more step."""
+    """A file of the present version, and a program that knows one more migration."""
     path = tmp_path / FILE_NAME
     make(path)
     step = {schema.VERSION + 1: "ALTER TABLE namespaces ADD COLUMN color TEXT"}
@@ -164,7 +164,10 @@ def test_unfinished_allocations_have_the_last_statuses_of_the_alphabet() -> None
     ],
 )
 def test_conditions_of_indexes_and_triggers_build_no_tables(statement: str, checks: int) -> None:
-    """A list of three values in a condition builds one. Constraints of a table may have such lists."""
+    """For a list of three values in a condition, SQLite builds a table.
+
+    Constraints of a table may have such lists.
+    """
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(schema.schema_text())
         if not statement.startswith("DELETE"):

@@ -86,7 +86,7 @@ async def test_unwatched_topics_use_no_memory() -> None:
 async def test_topics_with_a_common_prefix_wake_their_watchers_once(
     monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    """A plan with thousands of allocations, and thousands who wait for any of them."""
+    """The plan has thousands of allocations, and thousands of watchers wait for any of them."""
     monkeypatch.setattr(module, "_FEW", few)
     topics, woken = TopicSet(), []
     wake = module._wake

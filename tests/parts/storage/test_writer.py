@@ -1,4 +1,4 @@
-"""Writes: grouped, in order, each for itself, and acknowledged only when they are on disk."""
+"""Writes: grouped, in order, independent, and acknowledged only when they are on disk."""
 
 import sqlite3
 import threading

@@ -183,7 +183,7 @@ class Site:
         return self.browsers[-1]
 
     async def token(self, rules: str = "", **fields: object) -> str:
-        """Return the secret of a new token: of one that may do everything, without rules."""
+        """Return the secret of a new token; without rules, the token has all permissions."""
         names: tuple[str, ...] = ("root",)
         if rules:
             names = ("theirs",)
@@ -223,7 +223,7 @@ async def opened(
     door: LazyMethods | None = None,
     context: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Site]:
-    """Run the web interface; `door`: to login methods; `context`: over TLS."""
+    """Run the web interface, with the login methods of `door`, and over TLS with a `context`."""
     cluster = Cluster(store)
     attributes = node().attributes | {"driver.raw_exec.unenforced.isolation": "none here"}
     await cluster.join(msgspec.structs.replace(node(), id=NODE, attributes=attributes))

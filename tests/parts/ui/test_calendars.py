@@ -1,4 +1,4 @@
-"""The pages of calendars: a year with its closed days, and forms without overwriting."""
+"""The pages of calendars: a year with its closed days, and forms that overwrite no other change."""
 
 import re
 from typing import Any

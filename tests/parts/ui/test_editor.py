@@ -1,4 +1,4 @@
-"""The check of a job file: problems with their lines, bounded, within the rights of the user."""
+"""The check of a job file: problems with their lines, limited, with the permissions of the user."""
 
 import threading
 from typing import Any

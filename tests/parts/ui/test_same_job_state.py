@@ -43,7 +43,7 @@ WHY = re.compile(r'<(?:p|span) class="why">(.*?)</(?:p|span)>', re.DOTALL)
 
 
 def only(site: Site) -> Browser:
-    """Return the only browser of a life."""
+    """Return the only browser of a simulated run."""
     return site.browsers[0] if site.browsers else site.browser()
 
 
@@ -225,7 +225,7 @@ async def in_terminal(site: Site, job_id: str) -> Said:
 
 
 async def in_table(site: Site) -> dict[str, str]:
-    """Return the words of `job status`."""
+    """Return the state words in the table of `job status`, by job."""
     shown = await trio.to_thread.run_sync(typed, site, "job", "status", "--children")
     rows = [line.split() for line in shown.splitlines()[1:]]
     return {row[0]: row[2] for row in rows if len(row) > 2}

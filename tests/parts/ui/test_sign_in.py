@@ -85,7 +85,7 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 async def secure_site(store: Store, tmp_path: Path, authority: Authority) -> AsyncIterator[Site]:
-    """Run one over TLS."""
+    """Run a site over TLS."""
     certificate, key = authority.certify("daemon")
     context = tls_context(Settings(tls_cert=certificate, tls_key=key))
     async for item in opened(store, tmp_path, asks=True, context=context):

@@ -331,7 +331,7 @@ async def test_each_response_restarts_the_idle_timeout(
 async def test_idle_connections_end_at_shutdown(
     store: Store, tmp_path: Path, mock_clock: trio.testing.MockClock, has_asked: bool
 ) -> None:
-    """The shutdown does not wait for clients without a request within the response limit."""
+    """At shutdown, the daemon does not wait for clients that have sent no request."""
     async with serving(store, tmp_path) as port:
         stream = await trio.open_tcp_stream("127.0.0.1", port)
         if has_asked:
@@ -349,7 +349,7 @@ async def test_idle_connections_end_at_shutdown(
 async def test_requests_that_arrive_during_shutdown_are_answered(
     store: Store, tmp_path: Path, *, lean: bool
 ) -> None:
-    """A wait for a request that ends with the daemon closes no connection with a request."""
+    """When the wait for requests ends with the daemon, no connection with a request is closed."""
     each, steps = 5, 20
     async with trio.open_nursery() as nursery:
         async with serving(store, tmp_path, lean=lean) as port:

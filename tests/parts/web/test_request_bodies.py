@@ -1,4 +1,4 @@
-"""Bodies of requests: a long one is read for callers with permission only, and memory is bounded."""
+"""Bodies of requests: a long one is read only for permitted callers, and memory is bounded."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -165,7 +165,7 @@ class Cluster:
         )
 
     def answers(self) -> bool:
-        """Tell whether the controller answers."""
+        """Return whether the controller responds."""
         return "is UP" in self.run("scontrol", "ping").stdout
 
     def nodes(self) -> dict[str, str]:

@@ -45,7 +45,7 @@ class Task:
         )
 
     def go(self) -> None:
-        """Give the sign."""
+        """Let the task continue."""
         self._sign.touch()
 
     def lines(self) -> list[str]:

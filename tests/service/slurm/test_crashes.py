@@ -97,12 +97,12 @@ async def test_controller_killed_with_a_pending_array_loses_no_element(
 
 
 def has_array(cluster: Cluster) -> bool:
-    """Tell whether the cluster has an array of Steward."""
+    """Return whether the cluster has an array of Steward."""
     return any(job[-1].startswith("array-") for job in cluster.jobs())
 
 
 async def all_ran_once(steward: Steward, job_id: str, task: Task) -> None:
-    """Assert that the elements of a job complete, each of which ran once."""
+    """Assert that all elements of a job complete, and that each ran once."""
     found = await steward.until(
         f"/v1/job/{job_id}/allocations",
         lambda shown: (

@@ -93,7 +93,7 @@ def is_sent(
 
 
 def should_be(address: IPv4Address | IPv6Address, port: int) -> bool:
-    """Return the same, from the list."""
+    """Return the expected result of `is_let`, derived from the list."""
     plain = getattr(address, "ipv4_mapped", None) or address
     if port == 53:
         return True

@@ -1,4 +1,4 @@
-"""How runs advance: against a model, and whatever the order of the ends."""
+"""How runs advance: compared with a model, for any order in which elements end."""
 
 import itertools
 import os

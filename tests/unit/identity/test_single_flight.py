@@ -1,4 +1,4 @@
-"""One fetch for all callers of a key: they share its result, its error, and not its cancellation."""
+"""One fetch for all callers of a key: they share its result or error, but no cancellation."""
 
 import pytest
 import trio

@@ -31,7 +31,7 @@ def scenario(name: str) -> list[Step]:
 
 
 def scenarios() -> Iterator[tuple[str, list[Step]]]:
-    """Yield the scenarios that do not wait for a later issue."""
+    """Yield the scenarios that `pending.txt` does not list."""
     waiting = names_in("pending.txt")
     for path in sorted((GOLDEN / "jobs").glob("*.json")):
         if path.stem not in waiting:

@@ -18,7 +18,7 @@ TOML = re.search(r"```toml\n(.*?)```", DOCS.read_text(), re.DOTALL)
 
 
 def keeps(rule: str, document: Document) -> bool:
-    """Tell whether a job keeps a rule."""
+    """Return whether a job meets a rule."""
     policies = JobPolicySet([JobPolicy(name="p", rule=rule, level=PolicyLevel.ADVISORY)])
     return not policies.check(complete(document), override=False)
 

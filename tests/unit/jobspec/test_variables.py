@@ -1,4 +1,4 @@
-"""Input variables: declarations, values from every side, and conditions."""
+"""Input variables: declarations, values from every source, and conditions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Directories of ended allocations: which go, and when."""
+"""Directories of ended allocations: which are removed, and when."""
 
 import errno
 import os

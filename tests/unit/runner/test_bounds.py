@@ -51,7 +51,7 @@ def test_task_has_its_cpu_share_and_process_limit(tmp_path: Path) -> None:
 
 
 def cpusets(root: Path, *names: str) -> CgroupV1:
-    """Return groups of cores, of which the kernel has made some, below one that has four."""
+    """Return cpuset groups with the files that the kernel creates; the root has four cores."""
     for place in (root, root / "cpuset", *(root / "cpuset" / name for name in names)):
         place.mkdir()
         for name, text in (("cpuset.cpus", "0-3\n"), ("cpuset.mems", "0\n")):

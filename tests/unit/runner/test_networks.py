@@ -1,4 +1,4 @@
-"""Which address of the machine a name of the configuration means."""
+"""The address of the host that a name in the configuration stands for."""
 
 import socket
 import struct

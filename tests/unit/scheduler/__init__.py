@@ -1,1 +1,1 @@
-"""The decision, by tables of cases and by properties that always hold."""
+"""The scheduler's decision, tested with tables of cases and with properties that always hold."""

@@ -163,7 +163,7 @@ def test_existing_network_is_feasible(network: Network, here: Node) -> None:
 
 
 def made(access: str) -> dict[str, Any]:
-    """Return the decision of a node about a volume that the API created."""
+    """Return the description of an API-created volume with this access mode on a node."""
     capability = {"AccessMode": access, "AttachmentMode": "file-system"}
     return {"Namespace": "default", "Capabilities": [capability]}
 

@@ -316,7 +316,7 @@ def _admitted(holders: list[ResourceHolder]) -> list[ResourceHolder]:
 
 
 def _with_priorities(holders: Iterable[ResourceHolder], movable: set[str]) -> list[ResourceHolder]:
-    """Return the same with only the preemptible allocations."""
+    """Return the same holders; all except `movable` have a priority that forbids preemption."""
     return [
         holder if holder.id in movable else msgspec.structs.replace(holder, priority=100)
         for holder in holders

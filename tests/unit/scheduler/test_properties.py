@@ -429,7 +429,7 @@ def test_update_preserves_the_required_number_of_healthy_allocations(
 
 
 def _there(world: World, well: set[str]) -> int:
-    """Return the numbers of desired, running and healthy allocations."""
+    """Return the number of desired allocations that run and are healthy."""
     return sum(
         alloc.client_status == ClientStatus.RUNNING and alloc.id in well
         for alloc in world.running()
@@ -493,7 +493,7 @@ def _calm_down(world: World) -> None:
 
 
 def _done(world: World, group: TaskGroup) -> int:
-    """Return how many of a group run in the current version, or have completed in it."""
+    """Return how many allocations of a group run or have completed in the current version."""
     assert world.job is not None
     return sum(
         alloc.desired_status == "run"

@@ -84,7 +84,7 @@ def host(name: str, cores: int, memory: int, state: str = "up") -> EngineHost:
 
 
 def cluster(*hosts: EngineHost, **fields: Any) -> Node:
-    """Return a pool of hosts whose cores count for 1000 MHz; at most these are up."""
+    """Return a cluster pool with these hosts, whose cores have 1000 MHz each."""
     known = hosts or (host("a", 8, 1000), host("b", 2, 4000, "down"))
     return node(
         "hpc",

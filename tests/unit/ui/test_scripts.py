@@ -136,7 +136,7 @@ def test_a_draft_is_stored_for_its_user() -> None:
 
 @pytest.mark.parametrize("word", ["a", "a-", " ", "a ", "\\n a", '"'])
 def test_line_with_a_million_characters_is_split(word: str) -> None:
-    """An expression that scans a word again from within would need hours."""
+    """An expression that scans a word again from each character would need hours."""
     code = f"const text = '{word}'.repeat(1000000 / '{word}'.length); pieces(text).every((one) => one.text)"
     assert run(code, scripts=EDITOR) is True
 

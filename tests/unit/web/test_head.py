@@ -1,4 +1,4 @@
-"""Headers of a request: which of those that are repeated count."""
+"""Headers of a request: which value of a repeated header counts."""
 
 import pytest
 

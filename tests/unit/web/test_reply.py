@@ -1,4 +1,4 @@
-"""Answers in the form that a door sends."""
+"""Responses in the form that the HTTP server or the fast path sends."""
 
 import msgspec
 
