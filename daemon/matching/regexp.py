@@ -1,8 +1,8 @@
 r"""Regular expressions in Go syntax, matched in linear time.
 
 Constraints and filters contain user patterns, and no pattern may block the daemon. RE2 guarantees
-linear time, and Go uses RE2's syntax. Errors have Go's texts. Only `\B` differs: RE2 looks between
-bytes, so `\B` also matches inside a non-ASCII character.
+linear time, and Go uses RE2's syntax. Errors have Go's texts. Only `\B` differs: RE2 tests each
+position between two bytes, so `\B` also matches inside a non-ASCII character.
 
 Each search has a time limit, and `limited` limits all work in a block. Times are upper estimates in
 microseconds of CPU time, so equal work gives equal results on any host.
@@ -31,11 +31,11 @@ _COMPILE_CHARACTER = 60  # a class of Unicode characters takes the most time
 _COMPILE_REPETITION = 15_000  # short patterns with repetitions may reach the memory limit
 MAX_SEARCH = 60_000  # limit of one search
 MAX_BLOCK = 20_000_000  # limit for all patterns of a job or of a decision
-_LEAST_SEARCH = 1  # limit of one search within the work of a block
+_LEAST_SEARCH = 1  # minimum cost of a search in a block
 
 _SHOWN = 40  # characters of a pattern in an error
 
-# RE2's texts and Go's. Texts that are not listed are equal in both.
+# RE2's error texts, with Go's. Texts that are not listed are the same in both.
 _IN_GO = {
     "bad repetition operator": "invalid nested repetition operator",
     "invalid named capture group": "invalid named capture",
@@ -103,7 +103,7 @@ class _Match(Protocol):
         """Return the start and the end of the match."""
 
     def group(self, key: int) -> bytes | None:
-        """Return the text of a group."""
+        """Return the text that a group matched."""
 
 
 class _Pattern(Protocol):
@@ -210,7 +210,7 @@ def replace(
 
 
 def _is_inside(text: bytes, at: int) -> bool:
-    """Return whether an offset is inside a character, because RE2 looks between bytes."""
+    """Return whether an offset is inside a character; RE2 also matches at such offsets."""
     return at < len(text) and text[at] & 0xC0 == 0x80
 
 

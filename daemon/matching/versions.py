@@ -1,10 +1,10 @@
 """Version constraints such as `>= 1.2, < 2.0` or `~> 1.2.3`.
 
-Two dialects share the order of versions, which ignores build metadata. The dialect `version` has
-three additional rules. A pre-release part can follow without a dash. A pre-release only satisfies
-constraints that name a pre-release with the same numbers. The operator `~>` exists. The dialect
-`semver` has none of these rules. The vectors in tests/wire/golden/hcl/version-constraints.json
-define the behavior, and the errors are Nomad's.
+Two dialects order versions in the same way and ignore build metadata. The dialect `version` has
+three additional rules. The dash before a pre-release part is optional. A pre-release only satisfies
+constraints that name a pre-release with the same numbers. The dialect has the operator `~>`. The
+dialect `semver` has none of these rules. The vectors in
+tests/wire/golden/hcl/version-constraints.json define the behavior, and the errors are Nomad's.
 """
 
 import re

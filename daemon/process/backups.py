@@ -25,7 +25,7 @@ log = logging.getLogger("steward.backups")
 
 _NAME = re.compile(r"steward-(\d{8}T\d{6})Z\.snap")
 _FORM = "%Y%m%dT%H%M%S"
-_LOOK_AGAIN = HOUR  # upper limit of a wait, because the system clock can be set
+_LOOK_AGAIN = HOUR  # longest wait, because the system clock may be changed during a wait
 _AFTER_A_FAILURE = 600.0  # seconds
 
 
@@ -35,7 +35,7 @@ def snapshot_name(now: int) -> str:
 
 
 def snapshot_time(name: str) -> int | None:
-    """Return the time of the snapshot with this name; None if it is not one of the daemon's."""
+    """Return the time in the name of a snapshot; None if the daemon did not give this name."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -87,7 +87,7 @@ def _names(directory: Path) -> list[str]:
 async def open_backups(
     config: Settings, clock: Clock, fences: Fences | None = None
 ) -> AsyncIterator[None]:
-    """Save snapshots at the configured interval while the block runs, or never if it is not set.
+    """Save snapshots at the configured interval while the block runs; none if no interval is set.
 
     A failed snapshot is logged and retried later. The failure affects no other part.
     """

@@ -205,7 +205,7 @@ def check_program_owner(path: Path, owner: int = 0) -> None:
 
 
 def _way_to(path: Path) -> Iterator[Path]:
-    """Yield every path that decides what a path resolves to: itself, its parents, and link targets."""
+    """Yield every path on which a path's resolution depends: itself, its parents, link targets."""
     for component in (path, *path.parents):
         yield component
         if component.is_symlink():

@@ -1,9 +1,9 @@
 """The parts of the running daemon: a table in the order in which they open.
 
 Each part has one opener, a small function that enters the part and stores it in `DaemonParts`. For
-each part, `PARTS` names the earlier parts that its opener reads. Parts close in reverse order. An
-opener imports its part itself, because a thread creates a new store's signing key during the
-imports.
+each part, `PARTS` names the earlier parts that its opener reads. Parts close in reverse order. Each
+opener imports its part itself: during these imports, a thread creates the signing key of a new
+store.
 """
 
 import logging
@@ -206,7 +206,7 @@ async def _listeners(parts: DaemonParts) -> None:
 
 
 async def _engine(parts: DaemonParts) -> None:
-    """Open the cluster pools, if cluster hosts can connect. The settings get the hosts' URL."""
+    """Open the cluster pools, if cluster hosts can connect. The settings get the URL for hosts."""
     parts.engine = None
     if parts.wrapper_listeners is None:
         return
@@ -544,7 +544,7 @@ async def _context(parts: DaemonParts) -> None:
 
 
 def _rights() -> "RouteRights":
-    # Imported late: few requests ask for the permission that another request needs.
+    # Imported late: few requests ask which permission another request needs.
     from daemon.api.routes import ROUTES
     from daemon.api.vault_routes import ENDPOINTS
     from daemon.web.rights import RouteRights
@@ -553,7 +553,7 @@ def _rights() -> "RouteRights":
 
 
 async def _wrapper_server(parts: DaemonParts) -> None:
-    """Answer the wrappers of cluster hosts, if these can connect."""
+    """Answer the wrappers on cluster hosts, if cluster hosts can connect."""
     if parts.engine is None or parts.wrapper_listeners is None:
         return
     from daemon.api import wrapper

@@ -1,7 +1,8 @@
 """Reload of the settings of a running daemon: SIGHUP, `systemctl reload steward`.
 
-A reload applies the certificate and the settings in `LIVE`, which no other part has copied. It
-reads and checks all of them before it changes the first, so an error changes nothing.
+A reload applies the certificate and the settings in `LIVE`. No other part keeps a copy of these
+settings. The reload reads and checks all of them before it changes the first. So after an error,
+nothing has changed.
 """
 
 import logging

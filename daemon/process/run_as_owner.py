@@ -27,7 +27,7 @@ from storage.errors import (
 )
 
 T = TypeVar("T")
-_MOST = 16 * 1024 * 1024  # bytes of a result
+_MOST = 16 * 1024 * 1024  # maximum bytes of a result
 _KINDS = {
     item.__name__: item
     for item in (
@@ -55,7 +55,7 @@ def owner_of(directory: Path) -> ServiceAccount | None:
 
 
 def as_user(account: ServiceAccount | None, work: Callable[[], T], kind: type[T]) -> T:
-    """Run `work` in a child process as a user and return its result; with None, run it here.
+    """Run `work` in a child process as a user; with None, in this process. Return its result.
 
     Raises `StewardError`.
     """

@@ -1,7 +1,8 @@
 """Confinement of the daemon before it opens its store: rights, system calls and files.
 
-It happens once, before the first thread, and after everything that needs root's rights was opened.
-A daemon that stays root keeps its capabilities, because the features that need root need them.
+The confinement happens once: before the first thread starts, and after everything that needs root's
+rights was opened. A daemon that stays root keeps its capabilities, because the features that need
+root need them.
 """
 
 import logging

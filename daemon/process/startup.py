@@ -145,7 +145,7 @@ def _data_directory(config: Settings) -> Iterator[Path]:
 
 @contextmanager
 def _covered(data_dir: Path, config: Settings) -> Iterator[None]:
-    """Mount the task directories without set-user-ID and devices.
+    """Mount the task directories with `nosuid` and `nodev`.
 
     A development daemon unmounts them at the end of the block.
     """
@@ -224,7 +224,7 @@ def _settle(config: Settings, account: ServiceAccount | None) -> None:
 
 
 def _source(config: Settings, account: ServiceAccount | None) -> KeySource:
-    """Return the source of the root key, already read if it is out of reach later.
+    """Return the source of the root key; read the key now if the daemon cannot read it later.
 
     Raises `StewardError`.
     """

@@ -1,9 +1,9 @@
 """Client of the service manager's protocol sd_notify(3): readiness, status and watchdog.
 
-The protocol is text lines, sent to a socket that an environment variable names. Without the socket
-nothing is sent. With `WatchdogSec=`, the manager gets a message whenever the health check succeeds.
-If a part hangs, the messages stop, and the manager restarts the daemon. The manager may also hold
-the listening socket.
+The protocol is text lines, sent to a socket that an environment variable names. Without this
+variable, nothing is sent. With `WatchdogSec=`, the manager gets a message whenever the health check
+succeeds. If a part hangs, the messages stop, and the manager restarts the daemon. The manager may
+also hold the listening socket.
 """
 
 import os
@@ -55,7 +55,7 @@ class ServiceManager:
 def inherited_sockets(environment: Mapping[str, str], *, first: int = 3) -> list[socket.socket]:
     """Return the sockets passed by the manager (sd_listen_fds(3)), from descriptor `first` on.
 
-    While the daemon restarts, connecting clients wait there for the next one.
+    While the daemon restarts, new connections wait at these sockets for the new process.
     """
     if environment.get("LISTEN_PID") != str(os.getpid()):
         return []

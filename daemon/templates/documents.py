@@ -10,7 +10,7 @@ from daemon.templates.values import MissingValue, bounded, text_of
 from storage.errors import Malformed
 from storage.records import json_steps
 
-_READ = 4  # characters per step: a short text can hold many values
+_READ = 4  # characters per step; a short text can hold many values
 _WRITTEN_YAML = 20  # steps per value
 _HTML = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
@@ -86,7 +86,7 @@ def to_yaml(budget: StepBudget, value: object) -> str:
 
 
 def _plain(budget: StepBudget, value: object, steps: int) -> object:
-    """Return a value as plain dictionaries and lists; each value counts as steps."""
+    """Return a value as plain dictionaries and lists; each value in it costs `steps` steps."""
     budget.spend(steps)
     match value:
         case str():

@@ -6,7 +6,7 @@ and each nesting level. A template that exceeds a limit fails with an error.
 
 LONGEST = 1024 * 1024  # characters of one value, and of the whole result
 DEEPEST = 80  # nesting of blocks, calls and brackets
-_MADE_FOR_A_STEP = 32  # characters per step
+_MADE_FOR_A_STEP = 32  # created characters or items per step
 
 
 class TemplateError(ValueError):

@@ -135,7 +135,7 @@ class LookupResults:
         return text
 
     def _service(self, budget: StepBudget, *arguments: object) -> list[ServiceInstance]:
-        """Return the instances of a service: all of them, or a number of them selected by a key."""
+        """Return all instances of a service, or the requested number of them, selected by a key."""
         found = self._result(LookupType.SERVICE, arguments[-1])
         instances = found if isinstance(found, list) else []
         budget.spend(len(instances))
@@ -185,11 +185,11 @@ class LookupResults:
 
 
 def _weight(key: str, instance: str) -> str:
-    """Return the selection weight of an instance for a key, stable when instances change."""
+    """Return the selection weight of an instance for a key, independent of other instances."""
     return hashlib.md5(f"{key}\0{instance}".encode(), usedforsecurity=False).hexdigest()
 
 
-# Go's layout of a time: the parts of a fixed second in 2006.
+# Go's time layouts are written with the parts of a fixed second in 2006.
 _PARTS = {
     "2006": "%Y",
     "January": "%B",

@@ -160,7 +160,7 @@ class _Parser:
     def _else_branch(self, keyword: str) -> Body:
         if keyword != "range" and self._take(TokenType.NAME, keyword):
             self._deeper()
-            chained = self._block(keyword)  # it consumes the end of both
+            chained = self._block(keyword)  # it consumes the `end` of both blocks
             self._depth -= 1
             return (chained,)
         self._end("else")

@@ -13,7 +13,7 @@ from daemon.templates.nodes import ParsedTemplate
 from daemon.templates.parser import parse
 
 # A step takes one or two microseconds.
-FEW_STEPS = 5_000  # do not block the caller
+FEW_STEPS = 5_000  # few enough not to block the caller
 MOST_STEPS = 500_000
 
 _NAMES = frozenset({*BUILTIN, *LIBRARY, *LookupResults({}, {}, 0).functions})

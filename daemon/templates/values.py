@@ -1,7 +1,7 @@
 """Template values: emptiness, formatting, comparison and access. No I/O.
 
-Values are nil, Booleans, 64-bit integers, floats, texts, lists, maps, and records with known
-fields. Rules and error texts are Go's (pkg.go.dev/text/template).
+Values are nil, Booleans, 64-bit integers, floats, strings, lists, maps, and records with known
+fields. The rules and the error texts are Go's (pkg.go.dev/text/template).
 """
 
 from collections.abc import Mapping
@@ -136,7 +136,7 @@ def entry(value: Mapping[str, object], name: str, budget: StepBudget, *, strict:
 
 
 def _of_items(value: StringMap, name: str, budget: StepBudget) -> object:
-    """Return the keys, values or tuples of a variable; None for another name."""
+    """Return the result of `.Keys`, `.Values` or `.Tuples` of a variable; None for another name."""
     if name in ("Keys", "Values", "Tuples"):
         budget.spend(len(value))
     match name:

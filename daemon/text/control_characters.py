@@ -1,4 +1,4 @@
-"""Texts of other users for a terminal or a page, without active control characters. No I/O.
+"""Texts from other users, with symbols instead of control characters. No I/O.
 
 A job author chooses names, messages and error lines that an operator reads. A control character in
 them could move the cursor, hide lines, or write the clipboard of a terminal. Other characters
@@ -9,9 +9,9 @@ import re
 
 _DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _CONTROL = re.compile(f"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029{_DIRECTIONS}]")
-# JSON has no other control characters inside its texts.
+# Inside JSON strings, all other control characters are already escaped.
 _IN_JSON = re.compile(f"[\x7f-\x9f\u2028\u2029{_DIRECTIONS}]")
-_SIGNS = 0x2400  # Unicode's pictures of the first 32 control characters
+_SIGNS = 0x2400  # Unicode's symbols for the first 32 control characters
 _SPACE, _DELETE, _DELETE_SIGN = 0x20, "\x7f", "\u2421"
 
 
@@ -25,7 +25,7 @@ def visible(text: str) -> str:
 
 
 def visible_lines(text: str) -> str:
-    """Return a text of several lines with symbols instead of other control characters."""
+    """Return several lines of text, with symbols for control characters except tabs."""
     if text.isprintable():
         return text
     return "\n".join(map(visible, text.replace("\r\n", "\n").split("\n")))
@@ -38,7 +38,7 @@ def visible_json(document: str) -> str:
     '"\\u009b2J"'
     """
     escaped = _IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
-    return escaped.replace("\r", " ")  # only between values
+    return escaped.replace("\r", " ")  # in valid JSON, a carriage return is only between values
 
 
 def _sign(match: re.Match[str]) -> str:

@@ -1,6 +1,7 @@
 """Values in Go's format, because clients and scripts match texts that contain such values.
 
-Durations, quoted text, lists, numbers that cannot be read, and several errors in one text.
+The module formats durations, quoted text, lists, errors about numbers, and several errors in one
+text.
 """
 
 import re
@@ -120,7 +121,7 @@ def uint_error(text: str, base: int, bits: int) -> str | None:
 
 
 def multi_error(errors: Sequence[str]) -> str:
-    r"""Return several errors as the one text that clients know.
+    r"""Return several errors as one text, in the format that clients know.
 
     >>> multi_error(["a", "b"])
     '2 errors occurred:\n\t* a\n\t* b\n\n'
@@ -133,12 +134,12 @@ def multi_error(errors: Sequence[str]) -> str:
 
 
 def wrap_error(subject: str, errors: Iterable[str]) -> Iterator[str]:
-    """Yield the errors of an object as one error with its name; nothing without errors."""
+    """Yield the errors of an object as one error with the object's name, if there are errors."""
     if found := list(errors):
         yield f"{subject}: {multi_error(found)}"
 
 
 def join_errors(errors: Iterable[str]) -> Iterator[str]:
-    """Yield several errors as one; nothing when there are none."""
+    """Yield several errors as one error, or nothing if there are none."""
     if found := list(errors):
         yield multi_error(found)

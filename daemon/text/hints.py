@@ -1,7 +1,8 @@
 """Suggestions for unknown names: "did you mean", at a limited cost.
 
-The comparison of two names takes time in proportion to the product of their lengths. Names come from
-clients, so each search compares a limited number of characters, and a request has few searches.
+The comparison of two names takes time in proportion to the product of their lengths. Names come
+from clients. So each search compares a limited number of characters, and each request gets a
+limited number of searches.
 """
 
 import difflib
@@ -9,8 +10,8 @@ from collections.abc import Iterable
 
 from daemon.text.go_format import quote
 
-_SEARCHES = 3  # searches of one request
-_LONGEST = 64  # characters of a name with a suggestion
+_SEARCHES = 3  # searches that one request may make
+_LONGEST = 64  # characters of a name; a longer name gets no suggestion
 _MOST_PAIRS = 60_000  # product of lengths over all comparisons of one search: at most about 8 ms
 
 

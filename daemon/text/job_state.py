@@ -1,4 +1,4 @@
-"""The state of a job in one word, with the reason, the same on every surface. No I/O.
+"""The state of a job in one word, with the reason. All interfaces show the same. No I/O.
 
 `docs/states.md` has the table. The rules below have the order of that table: the first rule that
 matches decides.
@@ -100,9 +100,10 @@ class Runs(msgspec.Struct, frozen=True, kw_only=True):
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The input from which the state of a job is derived.
 
-    `wanted` is the sum of its group counts, None for a job that runs on every node. `error` is the
-    latest error of an allocation, and `blocked` the reason for a placement failure. `ending` counts
-    undesired allocations that are not terminal yet; it is set only for a stopped job.
+    `wanted` is the sum of the counts of the job's groups, or None if the job runs on every node.
+    `error` is the latest error of an allocation, and `blocked` the reason for a placement failure.
+    `ending` counts the allocations that must stop but are not terminal yet. It is set only for a
+    stopped job.
     """
 
     type: str
@@ -121,7 +122,8 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     unhealthy: str = ""  # why an allocation of the deployment is unhealthy
     blocked: str = ""
     error: str = ""
-    run: FlowRun | None = None  # the run of a workflow's version, or an older one that still ends
+    # The run of the workflow's current version, or an older run that has not ended.
+    run: FlowRun | None = None
     held: str = ""  # why no step of the run is active
     freeze: str = ""  # the active freeze that holds the job
 
@@ -134,7 +136,7 @@ class JobState(msgspec.Struct, frozen=True):
 
 
 def held_by(freeze: Freeze) -> str:
-    """Return the text about a job that a freeze holds, or whose freeze has just ended."""
+    """Return why a job waits: a freeze holds it, or its freeze has just ended."""
     if freeze.ended:
         return f"its freeze {freeze.id} has ended, and it is about to begin"
     by = f" of {freeze.person}" if freeze.person else ""
@@ -213,7 +215,10 @@ def _of_failed_run(facts: JobFacts, run: FlowRun) -> str:
 
 
 def _of_run(facts: JobFacts) -> JobState:
-    """Return the state of a workflow whose run has not ended: failures may have handlers."""
+    """Return the state of a workflow whose run has not ended.
+
+    A failed task is not a failed run, because later steps may handle the failure.
+    """
     now = facts.current
     if now.failing or now.retried:
         return JobState(State.FAILING, facts.error or "it failed and is retried")
@@ -228,7 +233,11 @@ def _of_run(facts: JobFacts) -> JobState:
 
 
 def _of_ended_run(facts: JobFacts, run: FlowRun) -> JobState:
-    """Return the state of a workflow whose run has ended: failed tasks may be allowed, or accepted."""
+    """Return the state of a workflow whose run has ended.
+
+    The run can succeed despite failed tasks, if the job allows these failures or a user accepted
+    them.
+    """
     if run.status == FlowStatus.SUCCEEDED:
         return JobState(State.COMPLETE)
     if run.status == FlowStatus.FAILED:

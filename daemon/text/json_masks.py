@@ -1,9 +1,9 @@
-"""Masking of secrets of jobs in JSON. No I/O.
+"""Masking of the secrets of jobs in JSON. No I/O.
 
-Only values that are strings are masked, and only below an object that belongs to a job, by the
-secrets of this job. So a secret never changes the syntax, a key, a number or an object of another
-job. An object belongs to a job if it names it: by `Namespace` and `JobID`, or as a job itself. All
-that it contains belongs to the same job.
+Only values that are strings are masked, and only inside an object that belongs to a job. They are
+masked with the secrets of this job. So a secret never changes the syntax, a key, a number or an
+object of another job. An object belongs to the job that its `Namespace` and `JobID` name, or is the
+job itself. Everything inside the object belongs to the same job.
 """
 
 import re
@@ -22,8 +22,9 @@ _CHILD = re.compile(
     r"/(?:dispatch|periodic)-"
 )  # separates the parent's ID from the end of a child's ID
 _NAMING = frozenset({b"Namespace", b"JobID", b"ID"})
-_OF_JOBS = frozenset({b"TaskGroups", b"JobSummary"})  # only jobs have both these and an ID
-# Clients need these texts of a named object to find other objects.
+# Of all objects with an ID, only jobs have one of these.
+_OF_JOBS = frozenset({b"TaskGroups", b"JobSummary"})
+# Clients use these fields of an object to find other objects, so they are not masked.
 _NEEDED = frozenset(
     {
         *_NAMING,
@@ -36,7 +37,7 @@ _FREE = frozenset({b"Env", b"Meta", b"Config", b"VariableFlags", b"Attributes"})
 
 
 class _Frame:
-    """An object or a list: its position in its parent, its names, and the positions of its texts."""
+    """An object or a list: its key in its parent, its identifying fields, and its strings."""
 
     __slots__ = ("is_free", "is_job", "is_named", "job", "key", "names", "parent", "texts")
 
@@ -48,7 +49,7 @@ class _Frame:
         self.job: JobKey | None = None
 
     def resolve(self) -> None:
-        """Find the job of this frame, after that of its parent."""
+        """Find the job of this frame. The job of its parent must already be known."""
         above = self.parent
         self.is_free = self.key in _FREE or (above is not None and above.is_free)
         names = self.names
@@ -61,9 +62,9 @@ class _Frame:
 
 
 def named_jobs(data: bytes) -> set[str]:
-    """Return the IDs that JSON contains and that may be of jobs."""
+    """Return the IDs in JSON that may be IDs of jobs."""
     found: set[bytes] = set()
-    # A search for bytes is fast. One pattern for all would hold the interpreter for 15 ms per MB.
+    # A search for bytes is fast. One pattern for all IDs would hold the GIL for 15 ms per MB.
     at = data.find(_ID)
     while at >= 0:
         is_key = data.endswith((b'"', b'"Job'), max(0, at - 4), at)
@@ -74,7 +75,7 @@ def named_jobs(data: bytes) -> set[str]:
 
 
 def with_parents(job_id: str) -> Iterator[str]:
-    """Yield the ID of a job and those of its parents, whose secrets it shares.
+    """Yield the ID of a job and the IDs of its parents, because a job also uses their secrets.
 
     >>> [*with_parents("a/periodic-1/dispatch-2")]
     ['a/periodic-1/dispatch-2', 'a', 'a/periodic-1']
@@ -93,10 +94,11 @@ def matched(job: JobKey | None, matchers: Mapping[JobKey, Matcher]) -> list[Matc
 
 
 def mask_json(data: bytes, matchers: Mapping[JobKey, Matcher], job: JobKey | None = None) -> bytes:
-    """Return JSON in which the texts of each job are masked by the matcher of this job.
+    """Return JSON in which the strings of each job are masked with the matcher of this job.
 
-    `job` is the job that the whole document is about. The data may be a sequence of documents or
-    whole members of one. The length stays, unless a mask would break the escapes of a text.
+    `job` is the job that the whole document is about. The data may be a sequence of documents, or
+    some whole members of one document. The length stays the same, unless a mask would cut an escape
+    sequence.
     """
     pieces: list[bytes] = []
     at = 0
@@ -109,7 +111,7 @@ def mask_json(data: bytes, matchers: Mapping[JobKey, Matcher], job: JobKey | Non
 def _texts(
     data: bytes, matchers: Mapping[JobKey, Matcher], job: JobKey | None
 ) -> Iterator[tuple[int, int, Sequence[Matcher]]]:
-    """Yield the positions of the texts to mask, and their matchers."""
+    """Yield the positions of the strings to mask, and their matchers."""
     known: dict[JobKey | None, list[Matcher]] = {}
     for frame in _frames(data, job):
         frame.resolve()

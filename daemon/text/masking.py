@@ -1,9 +1,9 @@
-"""Masking of secrets in the output of tasks, without a change of length. No I/O.
+"""Masking of secrets in the output of tasks, which keeps the length of the output. No I/O.
 
 A secret is found as it is, percent-encoded, and in base64 at each of the three offsets at which it
-can begin. A value below 8 bytes is not masked, because it would mask ordinary words. In a value
-with several lines, each line that is long enough counts as a secret, because programs print files
-by line. A mask has as many bytes as the secret, so that log offsets stay valid.
+can begin. A value of less than 8 bytes is not masked, because ordinary words may contain it. In a
+value with several lines, each line that is long enough counts as a secret, because programs print
+files by line. A mask has as many bytes as the secret, so that log offsets stay valid.
 """
 
 import base64
@@ -24,12 +24,14 @@ _NO_FILL = re.compile(r"[^*]")
 _SEARCHED_AT_ONCE = 64 * 1024  # bytes or characters per search, during which no other thread runs
 _FEW = 400  # forms that are searched for in 16 KiB within 2 ms
 _MOST_BYTES = 1024 * 1024  # bytes of all secrets of one kind
-_KEPT = 1000  # secrets of one kind; limits a variable that changes every minute
-_MOST_FORMS = 20_000  # forms of one matcher: enough for 1000 secrets without their lines
+_KEPT = 1000  # secrets of one kind; a variable may get a new value every minute
+# Forms of one matcher: enough for 1000 secrets, not counting single lines of secrets.
+_MOST_FORMS = 20_000
 _KEY = 8  # bytes of a form that the pattern finds; the rest is compared
-_SAMPLE = 5  # minimum bytes of each form that its samples contain
+_SAMPLE = 5  # minimum bytes of a form that remain in a sample
 _SEARCHED = 32  # first bytes of a form among which its key is chosen
-_DENSITY = 16  # bytes of text per candidate; above this density, the remaining text is masked
+# Bytes of text per candidate; if there are more candidates, the rest of the text is masked.
+_DENSITY = 16
 _ALWAYS = 64  # candidates that a text of any length may have
 _PIECE = 2000  # keys of one pattern; compiling it blocks other threads for less than 5 ms
 _MEMORY = 12 * 1024 * 1024  # bytes for the states of one pattern; with more, compiling is slower
@@ -38,7 +40,10 @@ Span = tuple[int, int]
 
 
 class TaskSecrets:
-    """The secrets that a task received, oldest first; `drop_oldest` keeps 1000, of 1 MiB at most."""
+    """The secrets that a task received, oldest first.
+
+    `drop_oldest` keeps at most 1000 secrets with at most 1 MiB in total.
+    """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._known: dict[str, None] = {}
@@ -63,8 +68,8 @@ class TaskSecrets:
     def drop_oldest(self, in_use: Iterable[str] = ()) -> None:
         """Drop the oldest secrets beyond the limits.
 
-        Those `in_use` become the newest ones: they are dropped only if they exceed the limits
-        themselves.
+        Secrets that are `in_use` become the newest ones. They are dropped only if they alone exceed
+        the limits.
         """
         for secret in in_use:
             if secret in self._known:
@@ -99,11 +104,11 @@ class _Found(Protocol):
 class Matcher:
     """A search for secrets in bytes, with masking.
 
-    A pattern finds eight bytes of each form of up to 2000 forms. The other bytes of the form are
-    compared at the position of these eight.
+    The secrets have at most 20,000 forms. Each compiled pattern covers up to 2000 forms and finds a
+    key of eight bytes of each. Where a key is found, the whole form is compared.
 
-    The secrets are ordered from the oldest to the newest. There are 20,000 forms at most. Whole
-    secrets come before the lines of secrets, and newer ones before older ones.
+    The constructor takes the secrets from the oldest to the newest. If there are too many forms,
+    whole secrets have priority over single lines of secrets, and newer secrets over older ones.
     """
 
     def __init__(self, secrets: Iterable[bytes]) -> None:
@@ -116,13 +121,13 @@ class Matcher:
             key = form[offset : offset + _KEY]
             self._by_key.setdefault(key, []).append((form, offset))
         self._patterns = _compile(self._by_key)
-        # Every second or fourth byte of a text decides fast that there is no secret in it.
+        # A search in only every second or fourth byte shows quickly that a text has no secret.
         self._step = _step(self._forms) if self._forms else 1
         self._sampled = _compile(_samples(self._forms, self._step)) if self._step > 1 else ()
 
     @property
     def weight(self) -> int:
-        """Return the number of forms that it searches for, of which each costs memory and time."""
+        """Return the number of forms to search for; each form costs memory and time."""
         return len(self._forms)
 
     @property
@@ -131,7 +136,7 @@ class Matcher:
         return not self._forms
 
     def warm(self) -> None:
-        """Prepare the states of the patterns, which the first search would wait for."""
+        """Prepare the states of the patterns; otherwise the first search would take longer."""
         text = b"".join(self._forms)
         for pattern in self._patterns:
             pattern.search(text[1:])
@@ -146,8 +151,8 @@ class Matcher:
     def mask(self, data: bytes, *, is_cut: bool = False) -> bytes:
         """Return bytes of the same length, with every secret masked.
 
-        `is_cut` says that `data` is a piece of a longer text. Then the first and last bytes are
-        also masked if they are 8 or more bytes of a secret.
+        With `is_cut`, `data` is a piece of a longer text. Then the first and last bytes are also
+        masked if they are 8 or more bytes of a secret.
         """
         spans = self._whole(data)
         if is_cut:
@@ -176,9 +181,9 @@ class Matcher:
     def _whole(self, data: bytes) -> list[Span]:
         """Return the positions of all secrets.
 
-        Ordinary text has at most one candidate in 16 bytes. The rest of other text counts as one
-        secret, which limits the time. The rest begins at the possible first bytes of a secret
-        whose key follows.
+        Ordinary text has at most one candidate in 16 bytes. If a text has more, its rest counts as
+        one secret, which limits the time. The rest begins before the last candidate, where its
+        secret may begin.
         """
         if not self.may_match(data):
             return []
@@ -236,7 +241,7 @@ class Matcher:
 
 
 def _masked(data: bytes, spans: list[Span]) -> bytes:
-    """Return bytes with masks at some positions, which may begin before them and end after them."""
+    """Return bytes with masks at some positions, which may extend beyond both ends of the bytes."""
     if not spans:
         return data
     ordered = sorted(spans, key=lambda span: (span[0], -span[1]))
@@ -271,9 +276,9 @@ def _compile(keys: Iterable[bytes]) -> tuple[_Search, ...]:
 
 
 def _divide_keys(keys: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Yield the keys in order, divided. A pattern of similar keys is searched for faster.
+    """Yield the keys in sorted order, in lists, because a pattern of similar keys is faster.
 
-    One sort of all keys would hold the interpreter.
+    Sorting all keys in one call would hold the GIL too long.
     """
     by_first: dict[int, list[bytes]] = {}
     for key in keys:
@@ -292,14 +297,15 @@ def _divide_keys(keys: Iterable[bytes]) -> Iterator[list[bytes]]:
 def _step(forms: Sequence[bytes]) -> int:
     """Return the sampling distance that leaves at least five bytes of each form.
 
-    More than 20,000 samples would not fit into the memory of the pattern, so it would be slow.
+    More than 20,000 samples would not fit into the memory of the pattern, so the search would be
+    slow.
     """
     shortest, most = len(forms[-1]), _MOST_FORMS // len(forms)
     return next((step for step in (4, 2) if step <= most and shortest >= step * _SAMPLE), 1)
 
 
 def _samples(forms: Iterable[bytes], step: int) -> set[bytes]:
-    """Return the bytes of a form that remain if every `step`-th byte of a text is sampled."""
+    """Return the bytes of each form that remain if only every `step`-th byte is searched."""
     return {form[first::step][:_KEY] for form in forms for first in range(step)}
 
 
@@ -307,7 +313,7 @@ def _best_key(form: bytes) -> int:
     """Return the position of the key: the eight bytes with the most different values.
 
     Only the first bytes of a form are candidates. Many secrets begin alike, such as addresses and
-    signed tokens. Their first bytes would be found in texts without secrets.
+    signed tokens. Texts without secrets also contain such first bytes.
     """
     last = min(len(form) - _KEY, _SEARCHED)
     return max(range(0, last + 1, 4), key=lambda at: (len({*form[at : at + _KEY]}), at))
@@ -351,7 +357,7 @@ def _has_mask(text: str) -> bool:
         if _MASK.search(text, at, end):
             return True
         last = text.rfind(_MASK_BEGIN, at + 1, end)
-        if last < 0:  # a mask that is longer than a piece
+        if last < 0:  # the mask is longer than the searched piece
             if _is_long_mask(text, at):
                 return True
             last = text.find(_MASK_BEGIN, end)
@@ -362,7 +368,7 @@ def _has_mask(text: str) -> bool:
 def _is_long_mask(text: str, at: int) -> bool:
     """Return whether a mask of at most 1 MiB begins in a text at a position.
 
-    One match of a pattern would hold the interpreter for 12 ms.
+    One match of a pattern would hold the GIL for 12 ms.
     """
     if not text.startswith(_MASK_WORD, at):
         return False
@@ -392,7 +398,7 @@ def _positions(data: bytes, form: bytes) -> Iterator[int]:
 
 
 def _bounded_forms(secrets: Sequence[bytes]) -> list[bytes]:
-    """Return the forms of secrets, of the most important parts if there are too many."""
+    """Return the forms of secrets; if there are too many, those of the most important parts."""
     newest = [states for secret in reversed(secrets) if len(states := secret.strip()) >= LEAST]
     parts = chain(newest, chain.from_iterable(map(_lines, newest)))
     forms = (form for part in parts for form in _forms(part) if len(form) >= LEAST)

@@ -1,4 +1,4 @@
-"""Spelling of options: long options with one dash, as Nomad and Vault have them, or with two."""
+"""Spelling of options: long options with one dash, as in Nomad and Vault, or with two dashes."""
 
 import re
 

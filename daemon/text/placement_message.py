@@ -9,7 +9,7 @@ _MISSING = {
     "missing drivers": "a driver of its tasks",
     "missing devices": "a device that its tasks need",
     "missing compatible host volumes": "a host volume that it needs",
-    "not for clusters": "the group's features beyond one task, because it is a cluster",
+    "not for clusters": "features that the group uses, because clusters do not support them",
     "missing network": "a network of the requested kind",
 }
 _OF_BRIDGE = "${attr.plugins.cni.version."  # implicit constraints of a group with mode bridge
@@ -52,9 +52,9 @@ def describe_metric(metric: PlacementMetric) -> str:
         return f'no eligible node is in pool "{metric.node_pool}" and in a datacenter of the job'
     if not metric.nodes_evaluated:
         asked = ", ".join(sorted(metric.nodes_available or {}))
-        return f"no node that is ready is in a datacenter of the job ({asked or 'none is known'})"
+        return f"no ready node is in a datacenter of the job ({asked or 'none is known'})"
     reasons = [*_filtered(metric), *_exhausted(metric)]
-    return "; ".join(reasons) or f"none of {count_noun(metric.nodes_evaluated, 'node')} suits"
+    return "; ".join(reasons) or f"none of {count_noun(metric.nodes_evaluated, 'node')} is suitable"
 
 
 def _filtered(metric: PlacementMetric) -> list[str]:
@@ -92,7 +92,7 @@ def _verb(count: int, singular: str, many: str) -> str:
 
 
 def _describe_shortage(dimension: str, metric: PlacementMetric) -> str:
-    """Return the insufficient resource, with the requested amount if the metric has it."""
+    """Describe the insufficient resource, with the requested amount if it is known."""
     asked = _requested_amounts(metric)
     if amount := asked.get(dimension):
         return f"less than {amount} of {dimension} left"

@@ -23,7 +23,7 @@ Values = Mapping[str, object]
 MAX_DEPTH = 500  # levels of nested JSON; the API needs no more than three
 MAX_FIELDS = 1000  # fields of a form
 MAX_FORM = 256 * 1024  # bytes of a form, because it is decoded on the event loop
-MAX_VALUES = 20_000  # values of a JSON body; the largest request, a lookup, has some hundred
+MAX_VALUES = 20_000  # values of a JSON body; the largest request, a lookup, has a few hundred
 _MOST_NAMED = 20  # unknown fields named in one warning
 _LONGEST_NAME = 100  # characters of one such name
 
@@ -47,7 +47,7 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def _paths(values: Values, inner: Collection[str]) -> Iterator[tuple[str, object]]:
-    """Yield the fields with their values; fields of the `inner` objects replace these objects."""
+    """Yield the fields with their values. Each object in `inner` is replaced by its own fields."""
     for name, value in values.items():
         if name in inner and isinstance(value, dict):
             yield from ((f"{name}.{key}", item) for key, item in value.items())
@@ -159,8 +159,8 @@ class RequestFields:
 
 def parse(body: bytes, content_type: str) -> Values:
     """Return the fields of a body; an empty body and null have none. Raises `Malformed`."""
-    # A thread keeps the interpreter's lock while it strips a long body.
-    is_json = body[:MAX_FORM].lstrip()[:1] in (b"{", b"[")  # curl sends every body as a form
+    # Only the start is stripped, because stripping a long body would hold the GIL.
+    is_json = body[:MAX_FORM].lstrip()[:1] in (b"{", b"[")  # curl declares every body as a form
     if content_type.partition(";")[0].strip().lower() == _FORM and not is_json:
         return _form(body)
     if len(body) <= MAX_FORM and not body.strip():
@@ -192,7 +192,7 @@ def of_query(pairs: Iterable[tuple[str, str]]) -> Values:
 
 def _form(body: bytes) -> Values:
     if len(body) > MAX_FORM:
-        raise Malformed(f"the form has {len(body)} bytes, at most {MAX_FORM}: send it as JSON")
+        raise Malformed(f"the form has {len(body)} bytes, more than {MAX_FORM}: send it as JSON")
     from daemon.text import url_forms  # imported late, because few requests are forms
 
     try:

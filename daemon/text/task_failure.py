@@ -5,7 +5,7 @@ import re
 from storage.records.allocation import TIME_LIMIT_EVENT
 from storage.records.failure import TaskError
 
-# Events that are always errors; `Terminated` is one with a nonzero exit code.
+# Events that are always errors. `Terminated` is an error only with a nonzero exit code.
 ERRORS = frozenset(
     {
         "Driver Failure",
@@ -20,12 +20,12 @@ ERRORS = frozenset(
         "Output Failure",
     }
 )
-WAITS = frozenset({"Template", "Cluster"})  # errors only of an attempt that has not started
+WAITS = frozenset({"Template", "Cluster"})  # errors only while the attempt has not started
 STARTED = "Started"
 _TERMINATED = "Terminated"
 _SHOWN = 5  # last lines of the standard error
-# The events of the API have the text of Nomad's driver plug-ins, because clients match it. These
-# parts of it are about calls between Nomad's processes, of which Steward has none.
+# The events of the API have the texts of Nomad's driver plugins, because clients match them. These
+# parts of the texts are about remote calls between Nomad's processes, which Steward does not make.
 _CALLS = re.compile(
     r"(?:failed to launch command with executor: )?rpc error: code = \w+ desc = |user: (?=unknown user )"
 )
@@ -49,7 +49,7 @@ def sentence(error: TaskError | None) -> str:
 
 
 def plain_reason(text: str) -> str:
-    """Return the text of an event for people, without the parts about remote calls.
+    """Return the text of an event for users, without the parts about remote calls.
 
     >>> plain_reason("rpc error: code = Unknown desc = binary could not be found")
     'binary could not be found'

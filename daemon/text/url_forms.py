@@ -1,7 +1,7 @@
 """Decode forms (`application/x-www-form-urlencoded`) in steps, so that other threads can run.
 
 The standard library splits a whole text at its percent signs in one call. For a form of 6 MB, that
-call keeps the interpreter's lock for 280 ms.
+call holds the GIL for 280 ms.
 """
 
 from codecs import getincrementaldecoder
@@ -42,7 +42,7 @@ def _text(part: bytes) -> str:
 
 
 def _pieces(part: bytes) -> Iterator[bytes]:
-    """Yield a text in pieces; none ends within a percent sequence."""
+    """Yield a text in pieces. No piece ends within a percent-encoded sequence."""
     at = 0
     while at < len(part):
         end = at + _PIECE

@@ -43,7 +43,7 @@ def metric(**fields: Any) -> PlacementMetric:
         ),
         (
             metric(nodes_evaluated=0, nodes_available={"dc2": 0, "dc3": 0}),
-            "no node that is ready is in a datacenter of the job (dc2, dc3)",
+            "no ready node is in a datacenter of the job (dc2, dc3)",
         ),
         (
             metric(constraint_filtered={"${meta.zone} = zz": 1}),
@@ -75,7 +75,7 @@ def metric(**fields: Any) -> PlacementMetric:
             "3 of 5 nodes do not meet ${attr.os.name} = plan9; "
             "1 of 5 nodes has too little cpu left; quota small is used up",
         ),
-        (metric(), "none of 1 node suits"),
+        (metric(), "none of 1 node is suitable"),
     ],
 )
 def test_placement_metric_is_described_in_one_sentence(found: PlacementMetric, reason: str) -> None:

@@ -133,7 +133,7 @@ def test_blocked_evaluation_is_explained_with_the_current_nodes(
     fake.tell("/v1/job/web/explain", {**told, "Reasons": [reason]})
     assert 'group "api": not placed; vm has linux' in terminal.type("eval", "status", EVAL).stdout
     fake.tell("/v1/job/web/explain", Told(b"job not found", 404))
-    assert "none of 1 node suits" in terminal.type("eval", "status", EVAL).stdout
+    assert "none of 1 node is suitable" in terminal.type("eval", "status", EVAL).stdout
 
 
 def test_an_evaluation_names_the_root_cause_of_its_failed_allocations(
