@@ -70,7 +70,8 @@ def lay_out(
         above = opened.enter_context(below(directory))
         source = None
         if previous is not None:
-            with suppress(FileNotFoundError):  # its directory was removed
+            # The directory of the previous allocation was removed.
+            with suppress(FileNotFoundError):
                 source = opened.enter_context(below(above, previous))
                 if is_at_work(source):
                     raise OSError(errno.EBUSY, f"a task of {previous} is running", previous)
@@ -112,7 +113,7 @@ def _make_task_directory(
     then replace its subdirectories, which are mounted into the sandbox.
     """
     if spec.task == SHARED:
-        raise FileExistsError(errno.EEXIST, "the tasks of an allocation share it", spec.task)
+        raise FileExistsError(errno.EEXIST, "the shared directory has this name", spec.task)
     us = own_ids()
     is_open = owner == ANYBODY
     owner_to_set = guest if is_open else owner
@@ -144,7 +145,7 @@ def made(
     try:
         descriptor = step(above, name, os.O_RDONLY | _STEP)
         is_locked = False
-    except PermissionError:  # locked by its task, whose user the launcher has
+    except PermissionError:  # a task with the launcher's user removed the permissions
         descriptor, is_locked = step(above, name, os.O_PATH | _STEP), True
     try:
         if not is_locked:
@@ -187,7 +188,8 @@ def _migrate_directory(previous: int | None, folder: str, name: str, target: int
     """Move a directory from the previous, ended allocation.
 
     Each directory is moved atomically and only if the target does not exist, so a repeated request
-    continues an interrupted one. If a task replaced such a directory with a file of another type, it stays.
+    continues an interrupted one. If a task replaced such a directory with a file of another type,
+    that file is not moved.
     """
     if previous is None:
         return

@@ -1,7 +1,7 @@
 """Remove the directory of a terminal allocation, and retain its logs.
 
 <tasks>/alloc/<allocation>            before the removal
-<tasks>/alloc/<allocation>.removed    during the removal, so that no half of it is visible
+<tasks>/alloc/<allocation>.removed    during the removal, because a part may already be deleted
 <tasks>/logs/<allocation>/            .about, .logs and alloc/logs with the same paths
 """
 
@@ -27,7 +27,7 @@ _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def present(directory: str) -> list[str]:
-    """Return the allocations with a subdirectory; with `GONE`, those being removed."""
+    """Return the subdirectories of allocations; the names of those being removed end in `GONE`."""
     try:
         with os.scandir(directory) as entries:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -39,7 +39,7 @@ def present(directory: str) -> list[str]:
 def check(directory: str, allocation: str) -> None:
     """Raise `OSError` if a task of the allocation is running."""
     for name in (allocation, f"{allocation}{GONE}"):
-        # It has one of the two names.
+        # The directory has one of these two names.
         with suppress(FileNotFoundError), below(directory, name) as home:
             if is_at_work(home):
                 raise OSError(errno.EBUSY, f"a task of {allocation} is running", allocation)
@@ -48,7 +48,7 @@ def check(directory: str, allocation: str) -> None:
 def retain_logs(directory: str, logs: str, allocation: str) -> None:
     """Retain the logs of an allocation, unless they are empty. Raises `OSError`.
 
-    After a crash, the next removal of the directory completes it.
+    If a crash interrupts this, the next removal of the directory retains the remaining logs.
     """
     with ExitStack() as opened:
         try:
@@ -70,7 +70,7 @@ def _move(name: str, source: int, target: int) -> None:
     with suppress(FileNotFoundError):  # it is not moved yet
         os.stat(name, dir_fd=target, follow_symlinks=False)
         return
-    with suppress(FileNotFoundError):  # the allocation has none
+    with suppress(FileNotFoundError):  # the allocation has no logs
         os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
 
 
@@ -98,7 +98,8 @@ def hide(directory: str, allocation: str) -> None:
 def remove(directory: str, name: str, seconds: float = MOST_SECONDS) -> None:
     """Remove a subdirectory with all its files. Raises `OSError` if files remain.
 
-    A process that still creates files could prolong this indefinitely, so it stops after `seconds`.
+    A process that still creates files could prolong this indefinitely, so the removal stops after
+    `seconds`.
     """
     with below(directory) as above, suppress(FileNotFoundError):  # it is already removed
         with below(above, name) as removed:
@@ -181,7 +182,7 @@ class _Removal:
 
 
 def _unlock(folder: int, name: str) -> None:
-    """Make a directory of the launcher's user accessible that a task has locked.
+    """Make a directory accessible again whose permissions a task of the launcher's user removed.
 
     Raises `OSError`.
     """
@@ -189,7 +190,7 @@ def _unlock(folder: int, name: str) -> None:
     try:
         facts = os.fstat(descriptor)
         if facts.st_uid == os.geteuid() and facts.st_mode & stat.S_IRWXU != stat.S_IRWXU:
-            # Opened with O_PATH, so only a path in /proc permits the change.
+            # The descriptor was opened with O_PATH, so only its path in /proc permits the change.
             os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IRWXU)
     finally:
         os.close(descriptor)

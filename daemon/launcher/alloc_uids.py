@@ -5,9 +5,9 @@
 A symbolic link stores the user ID of an allocation. It is created before the first directory of the
 allocation and removed after the last. A user ID that owns files is therefore never assigned twice,
 no matter when the launcher was killed. An allocation that inherits the data of another allocation
-inherits its ID. The old link is marked, so that the ID is not transferred twice and nothing more
-starts with it there. An allocation with a directory but without a link was started by
-a version without such IDs.
+inherits its ID. The old link is marked, so that the ID is not transferred twice, and no task of the
+old allocation starts with it. An allocation with a directory but without a link was started by a
+version without such IDs.
 """
 
 import errno
@@ -30,17 +30,18 @@ _READ = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class AllocUids:
-    """The IDs of one launcher. `directory` is that of all allocations, `span` the range."""
+    """The IDs of one launcher, from the range `span`. `directory` holds all allocations."""
 
     def __init__(self, directory: str, span: Span) -> None:
-        """Load the links, and delete those without a directory. Raises `OSError`."""
+        """Load the links, and delete those of allocations without a directory. Raises `OSError`."""
         self._directory, self._numbers = directory, range(span[0], span[1] + 1)
         self._folder = f"{os.path.dirname(directory)}/{UIDS}"
         os.makedirs(self._folder, 0o700, exist_ok=True)
         with below(self._folder) as folder:
             descriptor = os.open(".", _READ, dir_fd=folder)
             try:
-                if os.geteuid() == 0:  # an earlier version may have left it to the daemon
+                # An earlier version may have made the daemon's user its owner.
+                if os.geteuid() == 0:
                     os.fchown(descriptor, 0, 0)
                 texts = {name: os.readlink(name, dir_fd=folder) for name in os.listdir(descriptor)}
             finally:

@@ -1,13 +1,13 @@
-"""The bridge that connects the networks of allocations, made by the programs `ip` and `nft`.
+"""The bridge that connects the networks of allocations, set up with the programs `ip` and `nft`.
 
-Both programs get text of a fixed form, which contains only numbers, addresses and names that the
-launcher has checked or made. The configuration has the rules for all allocations.
+Both programs get text in a fixed format. It contains only numbers, addresses and names that the
+launcher has checked or created. The rules for all allocations come with the `BridgePolicy`.
 
-The kernel alone has the state. The name of an interface on the host has the first digits of its
+Only the kernel holds the state. The name of an interface on the host has the first digits of its
 allocation and the number of its address. The interface exists as long as the network namespace of
-the allocation, so it disappears with the last process. A map of the rules has the ports: address,
-protocol and port on the host -> address and port inside. Elements without an interface are left over
-from a killed launcher, and deleted when a launcher starts and with every change.
+the allocation, so it disappears with the last process. A map in the rules has the ports: address,
+protocol and port on the host -> address and port inside. Map elements without an interface are left
+over from a killed launcher. They are deleted when a launcher starts, and with every change.
 """
 
 import errno
@@ -28,11 +28,12 @@ from daemon.launcher.shim_script import Tools
 INSIDE = "eth0"  # the interface in the namespace of an allocation
 _NAMESPACE = 5  # descriptor of the namespace in `ip`
 _SECONDS = 2  # time limit of a program
-_PAUSE = 20  # seconds without programs after one that hung, so that it delays other requests little
+# Seconds after a hang in which no program runs, because each hang delays other requests.
+_PAUSE = 20
 _PREFIX, _DIGITS = "sw", 9  # prefix of interface names; digits of the allocation ID in them
 _OURS = re.compile(rf"{_PREFIX}([0-9a-f]{{{_DIGITS}}})([0-9a-f]{{4}})")
 _LOOPBACK = "127.0.0.1"
-# The alias of the bridge on a host that forwarded nothing before. It survives a reload of the rules.
+# The alias of the bridge if the host forwarded no packets before. An alias outlives the rules.
 _ALONE = "steward-forwards-alone"
 _FORWARD, _NO_IPV6 = "ipv4/ip_forward", "ipv6/conf/default/disable_ipv6"
 _FIRST_PORT = "ipv4/ip_unprivileged_port_start"
@@ -49,11 +50,11 @@ class Bridge:
         self._base = int.from_bytes(socket.inet_aton(policy.subnet), "big")
         self._last = 1  # number of the last assigned address; 1 is the bridge
         self.is_ready = False
-        self._resumes = 0.0  # time from which programs are run
+        self._resumes = 0.0  # time from which programs may run again
 
     @property
     def missing(self) -> str:
-        """Return why this launcher can make no bridge; empty if it can try."""
+        """Return why this launcher cannot set up a bridge; empty if it can try."""
         if os.geteuid() != 0:
             return "the daemon was not started by root"
         for name, package in (("ip", "iproute2"), ("nft", "nftables")):
@@ -131,11 +132,11 @@ class Bridge:
         *,
         is_new: bool,
     ) -> str:
-        """Connect the namespace of an allocation unless it is, and forward its ports.
+        """Connect the namespace of an allocation if needed, forward its ports; return its address.
 
-        `inside` enters the namespace, and `is_new` if no task is in it. Returns the address. Raises
-        `Refusal` for a port that must not be forwarded, and `OSError`, with EADDRINUSE for a port in
-        use.
+        `inside` enters the namespace. `is_new` means that no task is in the namespace yet. Raises
+        `Refusal` for a port that must not be forwarded, and `OSError`, with EADDRINUSE for a port
+        in use.
         """
         try:
             known = self._forwarded()
@@ -158,7 +159,7 @@ class Bridge:
         if not is_connected:
             try:
                 self._attach(allocation, number, namespace, inside)
-            except OSError:  # an interface without its address would pass for a connected one
+            except OSError:  # an interface without an address would count as connected
                 self._disconnect(allocation, number)
                 raise
         old = [key for key in known if key not in taken and known[key] != desired.get(key)]
@@ -175,7 +176,7 @@ class Bridge:
     ) -> None:
         """Create the interfaces of an allocation. Raises `OSError`."""
         with inside():
-            # Every user may listen on every port of its separate network.
+            # Every user may listen on every port of this separate network.
             _set(_FIRST_PORT, "0")
             with suppress(FileNotFoundError):  # the kernel has no IPv6
                 _set(_NO_IPV6)
@@ -228,7 +229,7 @@ class Bridge:
             raise OSError(errno.EADDRINUSE, text)
         for kind in _PROTOCOLS.values():
             with socket.socket(socket.AF_INET, kind) as probe:
-                # Connections that wait for their end do not count, only listeners do.
+                # Only listeners count, not connections that are being closed.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, kind == socket.SOCK_STREAM)
                 try:
                     probe.bind(("", number))
@@ -241,7 +242,8 @@ class Bridge:
 
     def _free(self, used: Set[int]) -> int:
         """Return the number of a free address, the next after the last assigned one. Raises `OSError`."""
-        numbers = range(2, (1 << 32 - self._policy.bits) - 1)  # 1 is the bridge, the last all
+        # 1 is the bridge, the last is the broadcast.
+        numbers = range(2, (1 << 32 - self._policy.bits) - 1)
         turn = chain(numbers[self._last - 1 :], numbers)
         if not (address := next((candidate for candidate in turn if candidate not in used), 0)):
             raise OSError(errno.EADDRNOTAVAIL, "all addresses of bridge_network_subnet are in use")
@@ -265,7 +267,10 @@ class Bridge:
         text: str = "",
         descriptors: Sequence[tuple[int, int]] = (),
     ) -> str:
-        """Run a program and return its output. Raises `OSError`, immediately after a hang."""
+        """Run a program and return its output.
+
+        Raises `OSError`. After a program hung, it raises immediately for some time.
+        """
         if time.monotonic() < self._resumes:
             raise TimeoutError(errno.ETIMEDOUT, f"{name} was not run: a program of the bridge hung")
         words = [getattr(self._tools, name), *words]
@@ -302,7 +307,7 @@ def _keys(port: ForwardedPort) -> Iterator[str]:
 
 
 def _number(text: str) -> int:
-    """Parse an address in the form of `/proc/net/route`."""
+    """Parse an address in the format of `/proc/net/route`."""
     return int.from_bytes(int(text, 16).to_bytes(4, sys.byteorder), "big")
 
 
@@ -312,7 +317,7 @@ def _value(setting: str) -> str:
 
 
 def _set(setting: str, value: str = "1") -> None:
-    """Change a setting of the network, unless it has the value. Raises `OSError`."""
+    """Change a network setting, unless it already has this value. Raises `OSError`."""
     if _value(setting) != value:
         with open(f"/proc/sys/net/{setting}", "w") as file:
             file.write(value)

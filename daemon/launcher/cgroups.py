@@ -11,7 +11,7 @@ from contextlib import suppress
 
 _LISTS = ("cgroup.procs", "cgroup.threads", "tasks")
 SHARED = "/shared"  # below a parent: the cgroups of tasks without reserved cores
-_TOGETHER = f"{SHARED}/tasks"  # in version 1 they share one cgroup
+_TOGETHER = f"{SHARED}/tasks"  # in version 1, these tasks share one cgroup
 
 
 def belongs(group: str, above: Collection[str], allocation: str, task: str) -> bool:
@@ -25,8 +25,8 @@ def is_list(
 ) -> bool:
     """Return whether a file is a process list that a task may enter.
 
-    A task may enter its own cgroup, a shared one, and those in `own_groups`. A newline, as the
-    name of a task may have one, would end the entry for the shell that enters it.
+    A task may enter its own cgroup, a shared one, and those in `own_groups`. The path must have no
+    newline, which the name of a task may have, because the shell reads one path per line.
     """
     group, _, name = file.rpartition("/")
     is_own = belongs(group, above, allocation, task) or group in own_groups
@@ -77,7 +77,8 @@ def _kill(thread: str, group: str) -> None:
         descriptor = os.pidfd_open(int(process))
         try:
             lines = _read(f"/proc/{process}/task/{thread}/cgroup").split("\n")
-            # Still in the cgroup after the pidfd was opened, so the process ID was not reused.
+            # The thread is still in the cgroup after the pidfd was opened, so its ID was not
+            # reused.
             if any(item.startswith("0::") and group.endswith(item[3:]) for item in lines):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         finally:

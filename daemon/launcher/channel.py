@@ -115,8 +115,11 @@ def read_sealed(descriptor: int, most: int) -> bytes:
 
 
 def read_record(descriptor: int, most: int, decoder: msgspec.msgpack.Decoder[_T]) -> _T:
-    """Decode the record in a sealed file. Raises `ProtocolViolation` as above, and for invalid content."""
+    """Decode the record in a sealed file.
+
+    Raises `ProtocolViolation` like `read_sealed`, and for an invalid record.
+    """
     try:
         return decoder.decode(read_sealed(descriptor, most))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ProtocolViolation(f"{decoder.type}: {error}") from None
+        raise ProtocolViolation(f"a record is not a {decoder.type}: {error}") from None

@@ -34,7 +34,7 @@ class ChildOperation(NamedTuple):
 
 
 class ChildOperations:
-    """The running children. `channel` is the descriptor that they must not keep open."""
+    """The running children. `channel` is a descriptor that the children must not keep open."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -81,7 +81,8 @@ class ChildOperations:
     def kill_stopped(self, pid: int) -> None:
         """Kill a stopped child.
 
-        A task of the same user could have stopped it, and an alarm does not end a stopped process.
+        A task of the same user could have stopped the child, and an alarm does not end a stopped
+        process.
         """
         if pid in self._children:
             os.kill(pid, signal.SIGKILL)  # not reaped yet, so the process ID is still its own

@@ -1,6 +1,6 @@
 """Open the claim files and logs of an allocation; reserve and free their disk space.
 
-Everything is below the directory of all allocations, and no path component follows a link. Names
+All these files are below the directory of all allocations, and no link is followed in a path. Names
 were validated with the message: they have no slash and no leading dot.
 """
 
@@ -19,7 +19,7 @@ from daemon.launcher.safe_open import step
 CLAIM = ".claim."
 SHARED = "alloc"
 LOGS = "logs"
-MOVED = ".logs"  # rotated log data, on file systems without holes
+MOVED = ".logs"  # rotated log data, on file systems without hole punching
 _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_CLOEXEC
 _CLAIM_MODE, _LOG_MODE = 0o600, 0o644
@@ -147,7 +147,7 @@ def shim_of(folder: int, task: str, attempt: int) -> int | None:
 def opened_claim(folder: int, task: str, attempt: int) -> tuple[int, int] | None:
     """Return a descriptor of a claim that a shim holds, and the bytes that each log keeps.
 
-    None if no shim holds it, or the task has no logs. Raises `OSError`.
+    Return None if no shim holds the claim, or if the task has no logs. Raises `OSError`.
     """
     with _claim(folder, task, attempt) as descriptor:
         if descriptor is None or not is_locked(descriptor):
@@ -245,11 +245,11 @@ def open_own(folder: int, name: str, flags: int) -> int:
 
 
 class HolePunchUnsupported(Exception):
-    """The file system does not support holes."""
+    """The file system does not support hole punching."""
 
 
 def _allocate(descriptor: int, size: int) -> None:
-    """Reserve the first bytes of a file, where the file system can. Raises `OSError`."""
+    """Reserve the first bytes of a file, if the file system supports it. Raises `OSError`."""
     number = _fallocate()(descriptor, _KEEP_SIZE, 0, size)
     if number and number not in _NO_HOLES:
         raise OSError(number, os.strerror(number))

@@ -122,7 +122,8 @@ class LauncherSilent(Exception):
 
 PATIENCE = 5.0  # seconds for which a client's request waits for the launcher
 _PING_EVERY, _SILENT_AFTER = 5.0, 2.0  # seconds
-_PLACES_OF_CLIENTS = 8  # of the pending requests, so that clients do not wait for a thousand starts
+# Of the pending requests, reserved so that clients do not wait for a thousand starts.
+_PLACES_OF_CLIENTS = 8
 _NO_ALLOCATION = "00000000-0000-0000-0000-000000000000"
 _SECOND = 1_000_000_000  # nanoseconds
 _patience: ContextVar[float] = ContextVar("patience", default=float("inf"))
@@ -132,7 +133,7 @@ _log = logging.getLogger("steward.launcher")
 
 @contextmanager
 def impatient() -> Iterator[None]:
-    """Limit each request of the block to `PATIENCE` seconds; then it raises `LauncherSilent`.
+    """Limit each request of the block to `PATIENCE` seconds; a longer one raises `LauncherSilent`.
 
     Requests that a child process handles may take longer, as long as the launcher itself responds.
     """
@@ -184,7 +185,7 @@ class _Waiter:
     async def open(self) -> None:
         """Acquire the request's share of the limit on pending requests.
 
-        A free place costs no step of the scheduler.
+        If the limit is not reached, this does not yield to other tasks.
         """
         acquired = 0
         try:
@@ -278,9 +279,9 @@ class Launcher:
             return ""
         seconds = max(0, now - self.silent_since) // _SECOND
         return (
-            f"the launcher (process steward-launch) has not answered for {seconds} s: starts and "
-            "stops of tasks, their files and their logs wait for it; it is stopped, or a file "
-            "system blocks it"
+            f"the launcher (process steward-launch) has not answered for {seconds} s: tasks "
+            "cannot start or stop, and their files and logs are unavailable; the launcher is "
+            "stopped, or a file system blocks it"
         )
 
     # --- requests ---
@@ -336,10 +337,10 @@ class Launcher:
         *,
         is_terminal: bool | None = None,
     ) -> tuple[int, list[int]]:
-        """Run a program of a cluster; return its number and its descriptors as `open_session`.
+        """Run a program of a cluster; return its number and its descriptors, like `open_session`.
 
-        Its input is the content, or with `is_terminal` a terminal or a pipe. Raises like
-        `open_session`.
+        If `is_terminal` is None, the input of the program is `content`. Otherwise it is a terminal
+        (true) or a pipe (false). Raises like `open_session`.
         """
         if self.silent_since is not None:
             raise OSError(errno.EAGAIN, "the launcher does not answer")
@@ -421,7 +422,10 @@ class Launcher:
         return body.troubles
 
     async def write(self, request: WriteFile, content: bytes) -> None:
-        """Write a file that a task can access. Raises `OSError`, with EXDEV for a link outside."""
+        """Write a file that a task can access.
+
+        Raises `OSError`, with EXDEV for a link that leads out of the directories of the task.
+        """
         payload = self._sealed_file(content)
         try:
             await self._request(request, [payload])
@@ -429,7 +433,7 @@ class Launcher:
             os.close(payload)
 
     async def read(self, request: ReadFile) -> tuple[FileStatus, bytes]:
-        """Return the metadata and the first bytes of a file. Raises `OSError` as above."""
+        """Return the metadata and the first bytes of a file. Raises `OSError` like `write`."""
         spare = os.memfd_create("spare") if request.most else None  # reserved as for a start
         body, received = await self._request(request, (), spare)
         assert isinstance(body, FileStatus)  # noqa: S101  # ensured by the protocol
@@ -524,7 +528,10 @@ class Launcher:
         await self._request(request, [stream])
 
     async def present(self, *, is_kept: bool = False) -> list[str]:
-        """Return the allocations that have a directory of this kind. Raises `OSError`."""
+        """Return the allocations that have a directory or, with `is_kept`, retained logs.
+
+        Raises `OSError`.
+        """
         spare = os.memfd_create("spare")
         _, received = await self._request(ListAllocations(is_kept=is_kept), (), spare)
         try:
@@ -587,7 +594,7 @@ class Launcher:
         await self._request(request)
 
     async def sweep(self, request: ScanProcesses) -> list[list[int]]:
-        """Scan for the processes of attempts and act on them; return the processes of each mark.
+        """Scan for the processes of attempts and act on them; return the processes of each target.
 
         Raises `OSError` or `ValueError`.
         """
@@ -626,7 +633,7 @@ class Launcher:
             with trio.move_on_after(longest) if longest < float("inf") else nullcontext():
                 await self._send(request, descriptors, waiter)
                 await waiter.answered.wait()
-        except BaseException:  # also when cancelled: the answer still comes
+        except BaseException:  # also when cancelled: the answer will still arrive
             waiter.abandon()
             raise
         finally:
@@ -639,9 +646,10 @@ class Launcher:
         return answer_of(waiter.body, waiter.descriptors)
 
     def _places(self, request: Request) -> list[trio.Semaphore]:
-        """Return the semaphores that limit pending requests of this kind.
+        """Return the semaphores that limit pending requests of this type.
 
-        The places of clients are for short requests. Eight slow ones would hold up the others.
+        The reserved places are only for short requests of clients, because eight slow requests
+        would block all others.
         """
         is_of_client = longest_wait() < float("inf") and not isinstance(request, _SLOW)
         free = self._for_clients if is_of_client else self._free
@@ -662,7 +670,7 @@ class Launcher:
             question = NumberedRequest(number=number, descriptors=len(descriptors), body=request)
             data = self._encoder.encode(question)
             self._check(data)  # an invalid message would stop the launcher
-            # Others that wait to send come first.
+            # Requests that already wait to be sent come first.
             if self._sending.locked() or not self._is_sent(data, descriptors):
                 async with self._sending:
                     while not self._is_sent(data, descriptors):

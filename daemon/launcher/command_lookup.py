@@ -1,4 +1,4 @@
-"""Resolve the command of a task to a file, with the view of the task's user."""
+"""Resolve the command of a task to a file, with the paths and permissions of the task."""
 
 import os
 import stat
@@ -92,7 +92,7 @@ def is_trusted(file: CommandFile, user: User | None) -> bool:
 def below(path: str, mounts: Sequence[tuple[str, int]]) -> CommandFile | None:
     """Return the location of a file that a task sees below one of `mounts`, or None.
 
-    The directories in `mounts` are open elsewhere.
+    The caller has the directories in `mounts` open.
     """
     for inside, above in mounts:
         if path.startswith(f"{inside}/"):

@@ -47,7 +47,7 @@ class ExecSessions:
             del self._statuses[next(iter(self._statuses))]
 
     def kill_late(self, now: float) -> float | None:
-        """Kill the commands whose time is over; return the seconds until the next is."""
+        """Kill the commands whose time is over; return the seconds until the next time limit."""
         for number in [number for number, at in self._deadlines.items() if at <= now]:
             del self._deadlines[number]
             self.kill(number, hang_up=False)

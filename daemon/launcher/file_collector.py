@@ -25,7 +25,7 @@ ANY_DEPTH = "**"
 _PIECE = 256 * 1024
 _MOST_ENTRIES = 100_000  # entries of all directories that one request searches
 _DEEPEST = 64  # maximum depth of directories
-_HIDDEN = "."  # patterns name these files explicitly
+_HIDDEN = "."  # only patterns that begin with it match such names
 _WILD = frozenset("*?[")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
@@ -96,7 +96,7 @@ class _Collection:
         self._stream.write(data)
 
     def take(self, descriptor: int, path: str, names: list[str], pattern: str) -> None:
-        """Send the files of a pattern, or that no file matches it. Raises `_TooMuch`."""
+        """Send the files that match a pattern, or the report that none does. Raises `_TooMuch`."""
         is_found = False
         for directory, file_path in self._matches(descriptor, path, names, depth=0):
             is_found = True

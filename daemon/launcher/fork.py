@@ -17,7 +17,7 @@ _NULL = "/dev/null"
 _FIRST = 3  # lower descriptors are the standard streams
 _PR_SET_NAME = 15  # from linux/prctl.h
 _NAME = b"steward-launch"  # shown by `ps`; at most 15 bytes
-_GUARD = b"steward-logs"  # after the end of the daemon
+_GUARD = b"steward-logs"  # the name after the end of the daemon
 
 
 def begin() -> socket.socket:
@@ -47,7 +47,8 @@ def _serve(channel: socket.socket) -> int:
     status = server.run()
     if status == 0:
         _name(_GUARD)
-        os.dup2(os.open(_NULL, os.O_RDWR), 2)  # the daemon's log may be a pipe, which must end
+        # If the daemon's log is a pipe, its reader waits until all processes have closed it.
+        os.dup2(os.open(_NULL, os.O_RDWR), 2)
         server.limit_logs()
     return status
 
@@ -63,7 +64,7 @@ def _detach(channel: socket.socket) -> socket.socket:
     os.umask(0o077)
     disable_core_dumps()
     set_priority()
-    # Woken by a message, it does not take the CPU from the daemon's loop, which has just sent it.
+    # A message that wakes the launcher must not preempt the daemon's event loop, its sender.
     with suppress(OSError):  # a container may forbid it
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     _name(_NAME)

@@ -3,8 +3,8 @@
 The daemon's memory stays private: no debugger can attach, and no core is dumped. This protects
 against other processes of the daemon's user, such as tasks. It does not protect against root.
 
-All threads share one heap. By default the C library creates up to eight heaps for each core, and
-over hours each grows to the size of its largest work. The interpreter runs one thread at a time, so
+All threads share one heap. By default, the C library creates up to eight heaps for each core. Over
+hours, each heap grows to the size of its largest operation. Python runs one thread at a time, so
 one heap is as fast.
 """
 

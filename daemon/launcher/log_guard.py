@@ -3,7 +3,7 @@
 The launcher does this after its daemon has ended. It cannot pause tasks, and a limit of the kernel
 would affect them. So it punches holes over the data that the logs do not keep, which neither blocks
 a writer nor changes an offset. It keeps the claims and the logs open, so a task cannot redirect it
-to another file. On file systems without holes, logs grow until the next daemon starts.
+to another file. On file systems without hole punching, logs grow until the next daemon starts.
 
 Each pass holds the lock of the launcher, so the next launcher waits for its end. When the lock is
 taken, the next launcher runs, and the guard ends. It also ends with the last task.
@@ -84,7 +84,7 @@ class LogGuard:
                 close([claim, *(log.descriptor for log in self._attempts.pop(claim))])
                 continue
             for log in logs:
-                # It is retried in the next pass, also on a file system without holes.
+                # The next pass tries again, even if the file system does not support hole punching.
                 with suppress(OSError, HolePunchUnsupported):
                     log.trim()
 
@@ -102,8 +102,8 @@ def _running(directory: str) -> Iterator[tuple[int, list[_GuardedLog]]]:
     for allocation in os.listdir(directory):
         if allocation.startswith("."):
             continue
-        # The allocation may be removed, or its logs replaced. Without free descriptors, the
-        # logs that are open are limited.
+        # The allocation may be removed, or its logs replaced. If no descriptor is free, only the
+        # logs that are already open are limited.
         with suppress(OSError), below(directory, allocation) as folder:
             for task, attempt in attempts(folder):
                 if (opened_log := opened_claim(folder, task, attempt)) is not None:

@@ -13,13 +13,13 @@ import msgspec
 VERSION = 1
 MOST_OPEN = 64  # pending requests
 MOST_ERRANDS = 8  # maximum number of concurrent long operations among these
-MOST_PROGRAMS = 64  # concurrent ones with a time limit
-MOST_MARKS = 128  # per scan
-MOST_PIDS = 8192  # processes in the answer to one mark
+MOST_PROGRAMS = 64  # concurrent programs that have a time limit
+MOST_MARKS = 128  # targets of one scan
+MOST_PIDS = 8192  # processes in the answer for one target
 MOST_USING = 512  # processes in one usage report
 MOST_TEXT = 4096  # characters of a name or path
 MOST_PORTS = 1024  # ports of an allocation on the bridge
-MOST_PATTERNS = 32  # patterns of the files to keep of a task
+MOST_PATTERNS = 32  # patterns of files to keep, per task
 MOST_OUTPUTS = 16 * 1024  # bytes of outputs in the answer to the end of an attempt
 MOST_PAYLOAD = 4 * 1024 * 1024  # bytes; the kernel uses half of it for arguments and environment
 SECRET = errno.ENOKEY  # error for a path that reveals secrets
@@ -40,7 +40,7 @@ Bytes = Annotated[int, msgspec.Meta(ge=0, le=MOST_PAYLOAD)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]  # bytes, or a number of files
 Rights = Annotated[int, msgspec.Meta(ge=0, le=0o777)]
 Kind = Literal["token", "fetched"]  # kind of a note
-Action = Literal["find", "hold", "let_go", "end"]  # on processes
+Action = Literal["find", "hold", "let_go", "end"]  # an action on processes
 Uid = Annotated[int, msgspec.Meta(ge=-1, lt=2**32 - 1)]
 Owner = tuple[Uid, Uid]  # user ID and group ID; -1 and -1 mean unknown users
 # The rule that determines a task's user: that of a driver, of an image, or the launcher's own.
@@ -80,8 +80,8 @@ class AllowedVolume(Message, frozen=True, kw_only=True):
 class BridgePolicy(Message, frozen=True, kw_only=True):
     """The bridge of allocations: its name, its subnet, and its rules as text for `nft`.
 
-    `table` is the name of their table, and `closing` has additional rules for a host that otherwise
-    forwards no packets. No port of the host in `kept_ports` is forwarded.
+    `table` is the name of the table of these rules. `closing` has additional rules for a host that
+    otherwise forwards no packets. No port of the host in `kept_ports` is forwarded.
     """
 
     name: Annotated[str, msgspec.Meta(pattern=r"\A[a-z][a-z0-9_-]{0,14}\Z")]
@@ -96,21 +96,21 @@ class BridgePolicy(Message, frozen=True, kw_only=True):
 class LauncherPolicy(Message, frozen=True, kw_only=True):
     """The permissions from the configuration, fixed for the lifetime of the launcher.
 
-    `owner` is the daemon's user; tasks may run as it only if the list names it. `users` are the
-    permitted users of tasks: names, IDs, groups after `@`, or `*` for all except root. `usual` is
-    the default user for raw_exec, empty for the launcher's own. `denied` applies to the drivers in
-    `checked`.
+    `owner` is the daemon's user; tasks may run as this user only if `users` names it. `users` are
+    the permitted users of tasks: names, IDs, groups after `@`, or `*` for all except root. `usual`
+    is the default user for raw_exec, empty for the launcher's own. `denied` applies to the drivers
+    in `checked`.
 
     `own_uids` are for allocations whose tasks name no user. `processes` is the limit per task, 0
     for none; `holds_raw_exec` enables limits for raw_exec. `groups` are the parent cgroups of
     tasks. `raw_exec_groups` and `exec_groups` are those that each task of the driver must enter.
 
-    `podman` is the socket of root's podman, empty if containers are the daemon's own. `filter` is
-    the system call filter for exec, `wide_filter` the one that permits namespaces, and `no_filter`
-    the reason if filters are unavailable. Volumes that are not configured are below `volume_roots`.
-    `files` are certificates and their keys. `programs` are the client programs of clusters with
-    their paths. They may use the configuration files in `cluster_configs`. `commands` are the
-    notification commands by name, each with its arguments.
+    `podman` is the socket of root's podman; empty if the podman of the daemon's user runs
+    containers. `filter` is the system call filter for exec, `wide_filter` the one that permits
+    namespaces, and `no_filter` the reason if filters are unavailable. Volumes that are not
+    configured are below `volume_roots`. `files` are certificates and their keys. `programs` are the
+    client programs of clusters with their paths. They may use the configuration files in
+    `cluster_configs`. `commands` are the notification commands by name, each with its arguments.
     """
 
     owner: Number
@@ -163,8 +163,8 @@ class SendSignal(Message, frozen=True, kw_only=True, tag=3):
     """Send a signal to the main process of an attempt or to its shim.
 
     A shim only receives SIGCONT, or SIGKILL when no process is left below it. `is_walled` means
-    that a sandbox is between shim and main process. If the attempt has ended, no process is
-    signalled. A main process that is still the shell only receives SIGKILL.
+    that the main process is in a sandbox. If the attempt has ended, no process is signalled. As
+    long as the main process is still a shell that prepares the task, it only receives SIGKILL.
     """
 
     allocation: Id
@@ -200,9 +200,10 @@ class ReadFile(Message, frozen=True, kw_only=True, tag=22):
 
 
 class FinishAttempt(Message, frozen=True, kw_only=True, tag=4):
-    """Return the claim of an attempt whose shim has ended. Its exit status is returned once.
+    """Return the claim of an attempt whose shim has ended.
 
-    `outputs` is its file of outputs, if it has one.
+    The exit status of the shim is returned only once. `outputs` names the outputs file of the task,
+    if it has one.
     """
 
     allocation: Id
@@ -235,9 +236,10 @@ class MountedVolume(Message, frozen=True, kw_only=True):
 class TaskCommand(Message, frozen=True, kw_only=True):
     """The command of a task, as its job defines it.
 
-    `personal` are variables to be replaced by the user's own. `entries` are the files through which
-    the task enters its cgroups; the first one is empty if no cgroup kills the task. `data` is
-    RLIMIT_DATA in KiB, 0 for no limit. `files` are written before the start, with their content.
+    `personal` names the variables that get the values of the task's user. `entries` are the files
+    through which the task enters its cgroups; the first one is empty if no cgroup kills the task.
+    `data` is RLIMIT_DATA in KiB, 0 for no limit. `files` are written before the start, with their
+    content.
     """
 
     driver: Literal["raw_exec", "exec"]
@@ -272,7 +274,7 @@ class ConnectNetwork(Message, frozen=True, kw_only=True, tag=12):
 
 
 class ProbeBridge(Message, frozen=True, kw_only=True, tag=14):
-    """Try whether this host can connect allocations to the bridge."""
+    """Test whether this host can connect allocations to the bridge."""
 
 
 class ReleaseNetwork(Message, frozen=True, kw_only=True, tag=13):
@@ -307,7 +309,7 @@ class GetSessionExit(Message, frozen=True, kw_only=True, tag=10):
 
 
 class ProbeSandbox(Message, frozen=True, kw_only=True, tag=11):
-    """Try which sandbox features this host supports."""
+    """Test which sandbox features this host supports."""
 
 
 class CreateAllocDir(Message, frozen=True, kw_only=True, tag=20):
@@ -378,7 +380,7 @@ class ListDirectory(Message, frozen=True, kw_only=True, tag=51):
 
 
 class OpenLog(Message, frozen=True, kw_only=True, tag=52):
-    """Open a log of a task for reading, or for rotation and then created if needed."""
+    """Open a log of a task for reading or for rotation; for rotation, create it if needed."""
 
     allocation: Id
     task: Name
@@ -434,7 +436,7 @@ class UnpackStream(Message, frozen=True, kw_only=True, tag=62):
 
 
 class ArchiveMember(Message, frozen=True, kw_only=True):
-    """An entry of such a stream: `size` is that of a file, `target` that of a link."""
+    """An entry of the stream of `UnpackStream`, with the size of a file or the target of a link."""
 
     path: bytes
     kind: Literal["folder", "file", "link"]
@@ -460,7 +462,9 @@ class CollectFiles(Message, frozen=True, kw_only=True, tag=63):
 
 
 class FilePart(Message, frozen=True, kw_only=True):
-    """A part of a file in such a stream; `path` is relative to the allocation directory.
+    """A part of a file in the stream of `CollectFiles`.
+
+    `path` is relative to the allocation directory.
 
     The last part of a file has `is_end`, and a `reason` if the file cannot be collected. A `reason`
     without a path is about a pattern, or about all files.
@@ -557,8 +561,8 @@ class ProgramCommand(Message, frozen=True, kw_only=True):
     """A program of a cluster with its arguments; `daemon/launcher/programs.py` has their forms.
 
     `notify` is a command of notifications; its only argument is the name of the command. An empty
-    `user` is the daemon's own. `config` is the cluster's configuration file, if it is not
-    the default. `env` are variables of a job. `command` runs in a job, with the TERM `terminal`.
+    `user` means the daemon's user. `config` is the cluster's configuration file, if it is not the
+    default. `env` are variables of a job. `command` runs in a job, with the TERM `terminal`.
     """
 
     program: Literal["sbatch", "squeue", "scancel", "srun", "sinfo", "scontrol", "notify"]
@@ -589,7 +593,7 @@ class HelloReply(Message, frozen=True, kw_only=True, tag=1):
 
 
 class ProcessStarted(Message, frozen=True, kw_only=True, tag=2):
-    """A process was started; its pidfd comes with the answer."""
+    """A process was started; the answer carries its pidfd."""
 
     pid: Number
 
@@ -606,8 +610,8 @@ class EndedAttempt(Message, frozen=True, kw_only=True, tag=6):
     """The claim text of an ended attempt, and its modification time in nanoseconds.
 
     `status` is the exit status of its shim, or -1 if this launcher has not seen it end. `logs` are
-    the bytes of its logs, standard output first. `outputs` are the first bytes of its file of
-    outputs. Either is None if it cannot be given so, and must be asked for.
+    the bytes of its logs, standard output first. `outputs` are the first bytes of the task's
+    outputs file. If `logs` or `outputs` is None, the daemon must send a separate request for it.
     """
 
     claim: bytes
@@ -627,7 +631,8 @@ class OperationFailed(Message, frozen=True, kw_only=True, tag=3):
 class SessionOpened(Message, frozen=True, kw_only=True, tag=8):
     """A command was started in a task.
 
-    Its pidfd comes with the answer, and the daemon's end of its terminal or of three pipes.
+    The answer carries the pidfd of the command, and the daemon's end of its terminal or of its
+    three pipes.
     """
 
     session: Number
@@ -674,8 +679,8 @@ class LaidOut(Message, frozen=True, kw_only=True, tag=20):
 class FileStatus(Message, frozen=True, kw_only=True, tag=22):
     """The metadata of a file; times in nanoseconds.
 
-    The content comes with the answer in a sealed file, or the file itself if it may be read.
-    `is_secret` is the reason why it may not.
+    The answer carries a descriptor: a sealed file with the content, or the file itself if it may be
+    read. `is_secret` means that it may not be read because it is secret.
     """
 
     inode: int
@@ -688,7 +693,7 @@ class FileStatus(Message, frozen=True, kw_only=True, tag=22):
 class DirectoryPart(Message, frozen=True, kw_only=True, tag=51):
     """A part of a directory, and the next position; -1 at the end.
 
-    It comes with a sealed `DirectoryEntries`.
+    The answer carries a sealed `DirectoryEntries`.
     """
 
     position: int
@@ -729,8 +734,8 @@ class SignalResult(Message, frozen=True, kw_only=True, tag=30):
 class ClaimText(Message, frozen=True, kw_only=True, tag=31):
     """The text of a claim and its modification time in nanoseconds.
 
-    `is_held`: its shim is alive or about to start. If the shim has written its process ID, its
-    pidfd comes with the answer.
+    `is_held` means that the shim is alive or about to start. If the shim has written its process
+    ID, the answer carries its pidfd.
     """
 
     text: bytes
@@ -745,7 +750,7 @@ class ClaimList(Message, frozen=True, kw_only=True, tag=32):
 
 
 class ScanResult(Message, frozen=True, kw_only=True, tag=33):
-    """The processes of each mark in the last scan, up to a limit."""
+    """The processes of each target in the last scan, up to a limit."""
 
     found: list[list[int]]
 

@@ -39,8 +39,9 @@ class Networks:
     ) -> Iterator[None]:
         """Enter the namespace of an allocation for the block, and create it if needed.
 
-        `shims` are the shims of its running tasks; those of an earlier launcher are in the
-        namespace. With `is_connected`, the namespace must exist already. Raises `OSError`.
+        `shims` are the shims of the allocation's running tasks. If an earlier launcher started
+        them, its namespace is found through them. With `is_connected`, the namespace must exist
+        already. Raises `OSError`.
         """
         own = os.open(_OF_US, _READ)
         try:
@@ -93,14 +94,14 @@ class Networks:
         return self._bridge.missing if self._bridge else "no bridge is configured"
 
     def why_no_bridge(self) -> str:
-        """Try the bridge; return why this host cannot connect allocations, or an empty string.
+        """Test the bridge; return why this host cannot connect allocations, or an empty string.
 
-        The trial takes place in a namespace that disappears with this process, a child.
+        The test runs in a child process, whose namespace disappears with it.
         """
         if self._bridge is None or self._trouble or self._bridge.is_ready:
             return self._trouble
         try:
-            self._bridge.check_subnet()  # the trial takes place in a network without the host's
+            self._bridge.check_subnet()  # the namespace of the test has no other networks
             port = ForwardedPort(address="127.0.0.1", value=self._bridge.allowed_port, to=1)
             with self.inside("host", ()):
                 self.connect(_TRIAL, [port], ())
@@ -132,7 +133,7 @@ class Networks:
 
 
 def _network_of(shims: Iterable[int]) -> int | None:
-    """Return the namespace of the first of these processes that is not in the launcher's."""
+    """Return the network namespace of the first of these processes outside the launcher's."""
     for pid in shims:
         with suppress(OSError):  # it has ended
             descriptor = os.open(f"/proc/{pid}/ns/net", _READ)

@@ -6,8 +6,9 @@ to the attempt. The environment only counts if it has the directory of the alloc
 directory is mounted at `/alloc`. Equal names of another installation are therefore ignored.
 
 The kernel shows an empty environment while a process executes a new program. Such a process is
-undecided: the scan looks again, and an end reports it as a process that is left. It counts only if
-it has a user of the attempt, so that no other user can delay the end.
+undecided. The scan checks it again, and the action `end` reports it as a remaining process. An
+undecided process counts only if it runs as a user of the attempt, so that no other user can delay
+the end.
 
 If the main process has already exited, a stop first scans only orphans, which is a tenth of the
 work. Other processes of the attempt descend from an orphan. So the stop scans all processes only if
@@ -33,9 +34,9 @@ from daemon.launcher.task_files import user_of
 _PARENT, _PROCESS_GROUP, _SESSION, _FLAGS, _STARTED, _CODE, _ENV_END = 1, 2, 3, 6, 19, 23, 48
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD of linux/sched.h
 _PAUSE = 0.0005  # seconds until an undecided process is checked again; twice as long each time
-_ROUNDS = 8  # scans, until the remaining processes create no new ones
+_ROUNDS = 8  # maximum number of scans; in between, processes may create others
 _WHERE, _MOUNTED_AT = 3, 4  # fields of `mountinfo`
-_READS = 3  # of an environment that appears between two files
+_READS = 3  # reads, because the environment may appear between two of them
 _CARRIED = re.compile(rb"\A%b[0-9]+=" % CARRIER.encode())
 _CLAIMED = re.compile(rb"^(shim|main|exit) (\d{1,9})\n", re.MULTILINE)
 
@@ -61,11 +62,11 @@ class ProcessCriteria(msgspec.Struct, frozen=True):
     session: int = 0
     shim: int = 0
     has_ended: bool = False  # whether its main process has ended
-    users: frozenset[int] = frozenset()  # those of its processes
+    users: frozenset[int] = frozenset()  # user IDs of its processes
 
 
 def sweep(directory: str, marks: Sequence[ScanTarget]) -> list[list[int]]:
-    """Find the processes with the given marks and act on each; return the results of the last scan."""
+    """Find the processes of targets and act on them; return the results of the last scan."""
     criteria = [_scan_criteria(directory, mark) for mark in marks]
 
     def find(
@@ -113,7 +114,7 @@ def _with(
 
 
 def _scan_criteria(directory: str, mark: ScanTarget) -> ProcessCriteria:
-    """Return the criteria of a mark, completed from its claim."""
+    """Return the criteria of a target, completed from the claim of its attempt."""
     criteria = ProcessCriteria(mark.allocation, mark.task or "")
     try:
         with below(directory, mark.allocation) as folder:
@@ -216,7 +217,7 @@ def _process(pid: int, directory: str) -> Process | None:
 
 
 def _readable_thread(pid: int, values: Sequence[bytes]) -> str:
-    """Return the directory of a process, or of another thread if its first one has ended.
+    """Return the /proc directory of a process, or of another thread if the first has ended.
 
     Raises `OSError`.
     """
@@ -239,7 +240,8 @@ def _environment(pid: int, directory: str) -> bytes | None:
         if values and int(values[_FLAGS]) & _KERNEL_THREAD:
             return b""
         if values and int(values[_CODE]) and b"0" != values[_ENV_END] == values[_ENV_END - 1]:
-            return b""  # no variables: the kernel sets the start of the code after them
+            # No variables; while the kernel sets these up, the start of the code is still 0.
+            return b""
     return None
 
 
@@ -290,7 +292,7 @@ def _read(path: str) -> bytes:
 def _variables(environment: bytes) -> Mapping[bytes, bytes]:
     if b"NOMAD_ALLOC_ID=" not in environment:
         return {}
-    # Before it has its task's user, a process carries the variables under other names.
+    # Until a process runs as the task's user, it has the variables under other names.
     entries = (_CARRIED.sub(b"", assignment) for assignment in environment.split(b"\0"))
     pairs = (entry.partition(b"=") for entry in entries)
     return {name: value for name, _, value in pairs}

@@ -1,8 +1,8 @@
 """Run the programs of clusters, as the user of a task or of the daemon.
 
-The policy has the paths. Each program takes only arguments of one form, so no value becomes an
-option. A program gets no descriptor of the launcher, only its own variables, and no new
-privileges. The daemon reads its output; the launcher kills it at its time limit.
+The policy has the paths. Each program takes only arguments in a fixed format, so that no value can
+be read as an option. A program gets no descriptor of the launcher, only its own variables, and no
+new privileges. The daemon reads its output; the launcher kills it at its time limit.
 
 Notification commands run in the same way, as the daemon's user. The policy has their arguments. The
 daemon sends only the name of a command and its input.
@@ -50,7 +50,7 @@ _FORMS: Mapping[str, re.Pattern[str]] = {
         "srun": rf"--jobid={_NUMBER}\n--overlap\n-Q\n--chdir=/\n(?:--pty\n)?",
     }.items()
 }
-_SHELL = "/bin/sh"  # of a session: nothing after it is an option
+_SHELL = "/bin/sh"  # of a session; arguments after it are not options of srun
 # Variables of a job's wrapper, which `sbatch` passes on.
 _WRAPPERS = re.compile(r"STEWARD_[A-Z_]{1,64}|PATH")
 
@@ -105,9 +105,9 @@ def _checked_command(policy: LauncherPolicy, command: ProgramCommand) -> list[st
             " programs, and restart the daemon"
         )
     if not _FORMS[command.program].fullmatch("".join(f"{word}\n" for word in command.args)):
-        raise Refusal(f"{command.program} was called with arguments of an unknown form")
+        raise Refusal(f"{command.program} was called with arguments that are not permitted")
     if [_SHELL][: command.program == "srun"] != [*map(os.fsdecode, command.command[:1])]:
-        raise Refusal(f"{command.program} with a command of another form")
+        raise Refusal(f"{command.program} was called with a command that is not permitted")
     return [path, *command.args, *map(os.fsdecode, command.command)]
 
 
@@ -141,5 +141,5 @@ def _spawn(words: list[str], env: Mapping[str, str], actions: Sequence[tuple[obj
         )
     # The process may have ended.
     with suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as file:
-        file.write("0")  # not the launcher's protection
+        file.write("0")  # the program must not inherit the launcher's protection
     return pid

@@ -1,8 +1,9 @@
 """Open files and logs of an allocation for the daemon.
 
-Links are followed as long as they stay in the allocation directory; without kernel support, none
-are. Afterwards the kernel reports the real path of the file. Files in secrets directories and
-internal files are never passed on. The type of a file is checked before it is opened for reading.
+Links are followed as long as they stay in the allocation directory. Without kernel support, no link
+is followed. Afterwards the kernel reports the real path of the file. Files in secrets directories
+and internal files are never passed on. The type of a file is checked before it is opened for
+reading.
 """
 
 import ctypes
@@ -74,7 +75,7 @@ def entries(directory: str, request: ListDirectory) -> tuple[list[DirectoryEntry
                     except OSError as error:
                         if error.errno != errno.EXDEV:
                             raise
-                        continue  # a mount of a task's user
+                        continue  # a file system that the task's user has mounted
                     page.append(DirectoryEntry(name=os.fsencode(name), facts=found_of(facts)))
             return page, position
         finally:
@@ -132,8 +133,8 @@ def _reached(
 ) -> Iterator[tuple[int, int, list[str]]]:
     """Yield the allocation directory, the file at a path below it, and its real path components.
 
-    Raises `OSError`: `SECRET` for files in a secrets directory, or for missing ones, unless
-    permitted.
+    Raises `OSError`, with `SECRET` for existing and missing files in a secrets directory, unless
+    the request may see secrets.
     """
     names = request.path.split("/") if request.path else []
     if any(map(leads_elsewhere, names)):

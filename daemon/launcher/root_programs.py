@@ -19,9 +19,9 @@ def run(
 ) -> tuple[int, str]:
     """Run a program with `text` as its input; return its exit status and its output.
 
-    Each pair of `descriptors` is one of the launcher's and its number in the program. Raises
-    `OSError`, with ETIMEDOUT if the program was killed at its time limit. A program that hangs in
-    the kernel ends later, and is reaped with the other children.
+    Each pair in `descriptors` is a descriptor of the launcher, and its number in the program.
+    Raises `OSError`, with ETIMEDOUT if the program was killed at its time limit. A program that
+    hangs in the kernel ends later, and is reaped with the other children.
     """
     with ExitStack() as resources:
         input_file, output = (os.memfd_create(name) for name in ("input", "output"))

@@ -35,7 +35,8 @@ Call = Callable[[int, str, int], int]
 def open_beneath(above: int, path: str, flags: int, *, follows: bool | None = None) -> int:
     """Return a descriptor of `path` below an open directory; by default, root follows no links.
 
-    Raises `OSError`, with EXDEV for a path that leaves the directory or enters another's mount.
+    Raises `OSError`, with EXDEV for a path that leaves the directory, or enters a mount that is not
+    Steward's.
     """
     follows = os.geteuid() != 0 if follows is None else follows
     call = resolver(follows=follows, enters=False)
@@ -98,7 +99,7 @@ def _entered(call: Call, above: int, names: list[str]) -> tuple[int, str]:
 
 
 def _is_secrets_mount(descriptor: int) -> bool:
-    """Return whether a file is in Steward's tmpfs. Asks the kernel only, not the file system."""
+    """Return whether a file is in Steward's tmpfs, without access to the file system itself."""
     # Bytes, because the user of a task may not import Python's module for an encoding.
     with open(f"/proc/self/fdinfo/{descriptor}", "rb") as lines:
         mount_line = next((line for line in lines if line.startswith(_MOUNT_ID)), b"")

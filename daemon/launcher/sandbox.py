@@ -26,9 +26,10 @@ from daemon.launcher.shims import children, is_ours
 from daemon.launcher.user_policy import OWN_HOME, User
 
 NOT_THERE = "the task has not started yet, or has just ended"
-RESOLVER, ACCOUNTS = ".resolv.", ".accounts."  # next to the claims: prefixes of files for a task
+# Prefixes of files for a task, next to the claim files.
+RESOLVER, ACCOUNTS = ".resolv.", ".accounts."
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc")
-# Where a task sees its directories, and their paths relative to its own.
+# The paths at which a task sees its directories, and their paths relative to the task directory.
 OWN = {OWN_HOME: LOCAL, "/secrets": SECRETS, f"/{SHARED}": f"../{SHARED}", "/tmp": TMP}  # noqa: S108
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _STREAMS = {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
@@ -44,7 +45,7 @@ done
 shift
 exec "$@"
 """
-# Descriptor numbers of the namespaces that an exec session enters; free except for the filter's.
+# Descriptor numbers for the namespaces that an exec session enters; 4 is the filter's.
 _NUMBERS = (3, 5, 6, 7, 8, 9)
 _FILES = {"mount": "mnt"}
 _LEVELS = 2  # processes between the shim and the task: bwrap outside and inside
@@ -54,8 +55,9 @@ _READABLE = 0o644
 def mount_target(mount: MountedVolume) -> str:
     """Return the path at which a task sees a volume. Raises `Refusal`.
 
-    It must not be over the system's programs, which build the sandbox. It must not be below a
-    directory that a task can write: a link there could redirect it to them.
+    The path must not hide the system's programs, because they build the sandbox. It must not be
+    below a directory that a task can write to. A link there could redirect the mount to these
+    programs.
     """
     path = posixpath.normpath(f"/{mount.destination}")
     path = f"/{path.lstrip('/')}"
@@ -163,7 +165,8 @@ def around(
             args += ["--ro-bind", path, path]
     for path in filter(os.path.isdir, _HIDDEN):
         args += ["--tmpfs", path]
-    # Relative to the task's directory, the shim's working directory: arguments show no allocation.
+    # These paths are relative to the task directory, the shim's working directory. So the arguments
+    # do not reveal the allocation.
     args += _names(folder, task, task_command.dns)
     args += _accounts(folder, task, user)
     args += ["--proc", "/proc", *_devices()]
@@ -253,7 +256,7 @@ def enter_arguments(
     *,
     filtered: bool,
 ) -> list[str]:
-    """Return the arguments before a command in an exec session, by the numbers from `opened`.
+    """Return the arguments before a command in an exec session; `namespaces` is from `opened`.
 
     The command gets the root and the working directory of the first mount namespace. A process with
     a filter cannot enter namespaces. A second bubblewrap, which changes nothing else, therefore
@@ -274,9 +277,9 @@ def opened(
 ) -> dict[str, tuple[int, int]]:
     """Open the namespaces of the sandbox below a shim.
 
-    Return, by kind, the descriptor of each and its number in a child. All belong to one process,
-    which is still below the shim after the last was opened, so its process ID was not reused.
-    Raises `Refusal`.
+    Return, by kind, the descriptor of each namespace and its number in a child. All belong to one
+    process. It is still below the shim after the last namespace was opened, so its process ID was
+    not reused. Raises `Refusal`.
     """
     kinds = ["user"] if user is None and os.geteuid() != 0 else []
     kinds += ["mount", "pid", "ipc", "uts", *(["net"] if alone else [])]
@@ -294,9 +297,9 @@ def opened(
 def sandbox_of(shim: int) -> int | None:
     """Return the ID of the bwrap process inside the sandbox, or None.
 
-    The task below it may have entered another mount namespace, where other programs have the names
-    of those that the launcher runs. The bwrap process is Steward's, and it is inside the sandbox
-    once it has started the task.
+    The task itself may have entered another mount namespace, in which the programs that the
+    launcher runs are replaced. The bwrap process belongs to Steward, and is inside the sandbox as
+    soon as it has started the task.
     """
     pids, sandbox = [shim], 0
     for _ in range(_LEVELS + 1):

@@ -1,7 +1,7 @@
 """Secrets in memory: a small tmpfs over the `secrets` directory of a task.
 
-It has the owner of that directory, and no other user can enter it. It is unmounted when the
-allocation has ended.
+The tmpfs has the same owner as the directory, and no other user can enter it. It is unmounted when
+the allocation has ended.
 
 A systemd service may have its own mount namespace, which ends with it. A child process therefore
 mounts in the host's namespace. If that is not permitted, secrets stay on disk.

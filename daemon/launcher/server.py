@@ -1,7 +1,7 @@
 """The server of the launcher: one thread that reads a message, checks it, performs it and answers.
 
-A malformed message stops the launcher and therefore the daemon. A message that is not permitted, or
-that fails, is answered with the reason.
+A malformed message stops the launcher and therefore the daemon. If an operation is not permitted or
+fails, the answer has the reason.
 """
 
 import errno
@@ -73,7 +73,8 @@ class Server:
         self._errands = ChildOperations(channel)
         self._sessions = ExecSessions()
         self._shims = Shims(self._child_ended, self._errands.kill_stopped, self._sessions.end_group)
-        self._directory, self._lock = "", -1  # of all allocations; empty before the greeting
+        # The directory of all allocations; empty before `Hello`.
+        self._directory, self._lock = "", -1
         self._groups: frozenset[str] = frozenset()  # parent cgroups of tasks
 
     def run(self) -> int:
@@ -112,7 +113,7 @@ class Server:
         self._starter.networks.close()
         os.close(self._lock)
         log_guard.limit_logs(self._directory, f"{self._directory}/{LOCK}")
-        with suppress(OSError):  # the next launcher updates it
+        with suppress(OSError):  # the next launcher updates the bridge
             self._starter.networks.update_bridge()
 
     def _serve_one(self) -> bool:
@@ -174,7 +175,7 @@ class Server:
         """Lock the directory of allocations; wait until an earlier launcher has ended."""
         if request.version != messages.VERSION:
             raise ProtocolViolation(
-                f"version {request.version} of the protocol, not {messages.VERSION}"
+                f"the version of the protocol is {request.version}, not {messages.VERSION}"
             )
         self.allow(read_record(descriptor, messages.MOST_PAYLOAD, _policy), request.directory)
         alloc_dir.make_root(request.directory)
@@ -334,7 +335,7 @@ class Server:
         """Return the content of a configured file."""
         if request.path not in self._policy.files:
             raise Refusal(
-                f"{request.path!r} is not a certificate file of the configuration at startup"
+                f"{request.path!r} was not a certificate file in the configuration at startup"
             )
         return messages.Done(), [sealed(readable_files.read_own(request.path))]
 
@@ -359,7 +360,8 @@ class Server:
                 text, at = read_claim(folder, request.task, request.attempt)
                 logs = readable_files.log_sizes(folder, request.task)
                 if (wanted := request.outputs) and wanted.most <= messages.MOST_OUTPUTS:
-                    with suppress(OSError):  # the daemon asks again, for the reason
+                    # The daemon then requests the file, and gets the reason.
+                    with suppress(OSError):
                         outputs = task_files.read(self._directory, wanted)[1]
         ended = messages.EndedAttempt(claim=text, at=at, status=status, logs=logs, outputs=outputs)
         return ended, []
@@ -469,7 +471,8 @@ class Server:
 
     def collect(self, request: messages.CollectFiles, descriptor: int) -> ChildOperation:
         """Send the files of a task that match patterns to the daemon."""
-        # Imported late, because few tasks leave files, and here, because the child is the task's user.
+        # Imported late, because few tasks have files to keep. Imported before the child exists,
+        # because the child runs as the task's user.
         from daemon.launcher import file_collector
 
         descriptors, user = file_collector.find(self._directory, request)

@@ -12,9 +12,10 @@ variables therefore hold the task's directory, by which operators find a shim, a
 files, one per line. The first line is empty if no cgroup kills the task. The task does not get
 these two variables, which both name the allocation.
 
-Variables control libraries: message catalogues, tables of names, settings. A program with more
-privileges than its task therefore gets none of the task's variables. They are passed through under
-other names, and a second shell with the task's privileges exports them.
+Environment variables control libraries: their message catalogues, tables of names, and settings. A
+program with more privileges than its task therefore gets none of the task's variables. The task's
+variables are passed through under other names, and a second shell with the task's privileges
+exports them.
 """
 
 import os
@@ -41,7 +42,7 @@ s=$?
 echo "exit $s" >&2
 exit $s
 """
-# A command in an exec session: it has a session already, and its parent watches it.
+# A command in an exec session already has its own session, and its parent watches it.
 _INSIDE = """\
 {enter}
 {expose}

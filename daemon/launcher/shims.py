@@ -30,9 +30,10 @@ class Shims:
         halted: Callable[[int], None] = lambda _: None,
         ending: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Use callbacks: `end_others` for ended children, `halted` for stopped ones.
+        """Set the callbacks: `end_others` for other ended children, `halted` for stopped ones.
 
-        `ending` is for ended children that are not reaped yet, so their process ID is not reused.
+        `ending` is called for each ended child before it is reaped, while its process ID is not
+        reused.
         """
         self._end_others, self._halted, self._ending = end_others, halted, ending
         self._pids: dict[Key, int] = {}

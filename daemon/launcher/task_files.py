@@ -121,12 +121,12 @@ def _reached(
 
 
 def leads_elsewhere(name: str) -> bool:
-    """Return whether a path component is not a plain name; for example, `..` is not."""
+    """Return whether a path component is anything but a plain name, such as `..`."""
     return name in ("", ".", "..") or "\0" in name or len(os.fsencode(name)) > _LONGEST
 
 
 def user_of(home: int, task: str) -> Owner:
-    """Return the user of a task: the owner of its directory, or of `local` if that is the launcher's.
+    """Return the user of a task: the owner of its directory, or of `local` if the launcher owns it.
 
     A user who owns the directory could rename a directory of the launcher to `local`. Raises
     `OSError`, including for the shared directory, which belongs to the launcher.
@@ -151,7 +151,7 @@ def is_ours_alone(directory: int) -> bool:
 
 
 def _is_there(above: int, names: list[str]) -> bool:
-    with suppress(FileNotFoundError):  # the result is the answer
+    with suppress(FileNotFoundError):  # then the result is false
         os.close(open_beneath(above, "/".join(names), os.O_PATH | os.O_NOFOLLOW))
         return True
     return False

@@ -93,7 +93,9 @@ class Starter:
     # --- starts ---
 
     def start(self, request: StartTask, task: TaskCommand) -> tuple[int, int] | None:
-        """Start the shim of an attempt; return its process ID and pidfd, or None if it was started.
+        """Start the shim of an attempt; return its process ID and pidfd.
+
+        Return None if the attempt was started before.
 
         Raises `OSError` or `ValueError`.
         """
@@ -354,7 +356,7 @@ class Starter:
         ):
             more = [(os.POSIX_SPAWN_DUP2, filtered, FILTER)] if filtered else []
             for descriptor, number in prepared.namespaces.values():
-                # Duplicated to a high number, so that no descriptor has the number of another.
+                # Duplicated to a high number, so that no descriptor overwrites another.
                 copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _ASIDE)
                 stack.callback(os.close, copy)
                 more.append((os.POSIX_SPAWN_DUP2, copy, number))

@@ -67,7 +67,7 @@ def _entered(top: int, names: list[str]) -> Iterator[int]:
         for name in names:
             if leads_elsewhere(name):
                 raise ValueError(f"{name!r} points outside the directory")
-            with suppress(FileExistsError):  # content of an earlier member
+            with suppress(FileExistsError):  # an earlier member created it
                 os.mkdir(name, _FOLDER, dir_fd=current)
             deeper = step(current, name, _DIRECTORY)
             os.close(current)
@@ -90,7 +90,7 @@ class _Unpacking:
         if length == 0:
             return False
         if length > _MOST_MEMBER:
-            raise ValueError(f"the name of a member has {length} bytes")
+            raise ValueError(f"a member's header has {length} bytes, more than {_MOST_MEMBER}")
         try:
             member = _member.decode(self._read(length))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -17,10 +17,10 @@ from daemon.launcher.messages import LauncherPolicy, Owner, Span, Whose
 
 EVERYBODY = "*"  # in a list: all users except root and the daemon's own
 NOBODY = "nobody"  # default user for exec, if there are no user IDs for allocations
-OWN_HOME = "/local"  # home of such a user, as its tasks see it
-_OWN = "task"  # prefix of its name
+OWN_HOME = "/local"  # home directory of the user of an allocation, as its tasks see it
+_OWN = "task"  # prefix of the name of such a user
 _ROOT = 0
-_MASK = 0o022  # directories are accessible to others, as files can be
+_MASK = 0o022  # new files and directories are not writable by others
 _UNKNOWN = "failed driver config validation: failed to identify user"
 
 

@@ -532,7 +532,7 @@ async def test_slow_program_is_killed(tmp_path: Path) -> None:
 
 async def test_malformed_arguments_are_refused(tmp_path: Path) -> None:
     async with program(tmp_path, "#!/bin/sh\n") as tools:
-        with pytest.raises(SlurmCommandFailed, match="arguments of an unknown form") as failed:
+        with pytest.raises(SlurmCommandFailed, match="arguments that are not permitted") as failed:
             await tools.run("squeue", "--federation")
         assert not failed.value.unsure
         with pytest.raises(SlurmCommandFailed, match="squeue does not take these arguments"):
