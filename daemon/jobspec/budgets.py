@@ -80,7 +80,7 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
             ),
         )
         if problems := [
-            f"Versions: the job has {found}{unit} of them, at most {limit}{unit}, and gets no other: "
+            f"Versions: the job has {found}{unit} of them, and the limit is {limit}{unit}: "
             f"purge it, register it under another ID, or {_FIX.format(setting)}"
             for is_full, found, unit, limit, setting in counted
             if limit and is_full
@@ -106,7 +106,7 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
         size = len(encode(document)) - spared
         if self.job_max_kb and size > self.job_max_kb * 1024:
             yield (
-                f"Job: its definition has {-(-size // 1024)} KB, at most {self.job_max_kb} KB: "
+                f"Job: its definition has {-(-size // 1024)} KB, but the limit is {self.job_max_kb} KB: "
                 f"make it smaller, or {_FIX.format('job_max_kb')}"
             )
 
@@ -199,7 +199,7 @@ def _too_many(*counted: tuple[int, str, str, int, str]) -> Iterator[str]:
     for number, field, noun, most, setting in counted:
         if most and number > most:
             yield (
-                f"{field}: {number} {noun}, at most {most}: split the job, or {_FIX.format(setting)}"
+                f"{field}: {number} {noun}, but the limit is {most}: split the job, or {_FIX.format(setting)}"
             )
 
 

@@ -134,7 +134,7 @@ def _unnumbered(policy: Scaling) -> Scaling:
     return msgspec.structs.replace(policy, id="", create_index=0, modify_index=0)
 
 
-# Fields in which equal jobs may differ, at the values of a job without history.
+# The fields in which equal jobs may differ, with the values of a new job.
 _NO_HEAD = {
     field.name: field.default
     for field in msgspec.structs.fields(Job)
@@ -150,7 +150,7 @@ def _definition(job: Job) -> bytes:
         for group in job.task_groups or ()
     ]
     bare = msgspec.structs.replace(job, task_groups=groups, **_NO_HEAD)
-    # Compare as text: in Python 1 equals True, but in a driver's configuration they differ.
+    # Compared as text: in Python, 1 equals True, but in a driver's configuration they differ.
     return msgspec.json.encode(bare, order="sorted")
 
 

@@ -170,7 +170,7 @@ class WrongField(Invalid):
         )
         return (
             f"{self.entry!r} in the {field.name} field is not allowed: "
-            f"it takes {field.least}-{field.most}{names}, and *, lists, ranges and steps of them"
+            f"it takes {field.least}-{field.most}{names}, and *, lists, ranges and steps of these"
         )
 
 
@@ -192,7 +192,7 @@ def _range(entry: str, field: _Field) -> range | None:
     if most is None:
         return None
     if dash and field.sunday and most == field.least:
-        most = field.most  # as in Nomad: a week that ends on Sunday ends on Saturday
+        most = field.most  # as in Nomad: a range that ends on Sunday means up to Saturday
     if not slash:
         return range(least, most + 1)
     if not _NUMBER.fullmatch(step):
@@ -335,14 +335,15 @@ def next_after(spec: str, after: int, time_zone: tzinfo = UTC) -> int | None:
         return None
     earliest = after // SECOND + 1
     start = datetime.fromtimestamp(earliest, time_zone).date()
-    # A clock set back across midnight repeats an evening, so the day before can still match.
+    # A clock that is set back across midnight repeats an evening. So the day before can still
+    # match.
     days = _dates(schedule, start - timedelta(days=1))
     for day in days:
         found = _first_on(schedule, day, earliest, time_zone)
         if found is None:
             continue
         if _clock_changes(_midnight(day, time_zone)) and (following := next(days, None)):
-            # The next day can begin before the evening repeats.
+            # The next day can begin before the repeated evening.
             later = _first_on(schedule, following, earliest, time_zone)
             found = found if later is None else min(found, later)
         return found * SECOND

@@ -16,7 +16,7 @@ from storage.loop_share import spend
 if TYPE_CHECKING:
     from daemon.jobspec.filters.conditions import Conditions
 
-_CHARACTER = 1  # µs of CPU time to parse an expression, without attempts at forms
+_CHARACTER = 1  # µs of CPU time to parse a character, not counting the attempts to match a form
 _FREE_STEPS = 100  # free steps for each object: they take less time than reading the object
 MAX_STEPS = 2_000_000  # beyond the free ones, for all objects of a request: 6 s of CPU time
 
@@ -26,8 +26,9 @@ Item = TypeVar("Item", bound=msgspec.Struct)
 class Filter:
     """A predicate on the wire documents of a record, for the objects of one request.
 
-    The constructor and the call raise `Malformed` with the listing's error text. A list may be of
-    any length: only steps beyond the free ones of an object count for the limit of the request.
+    The constructor and the call raise `Malformed` with the listing's error text. A list may have
+    any length, because only steps beyond the free ones of each object count towards the limit of
+    the request.
     """
 
     def __init__(self, text: str, record: type[msgspec.Struct]) -> None:

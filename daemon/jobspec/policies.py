@@ -50,7 +50,7 @@ class JobPolicySet:
 
 
 def _rule(policy: JobPolicy) -> "PolicyFilter":
-    from daemon.jobspec.filters.policy_rule import PolicyFilter  # most need no policies
+    from daemon.jobspec.filters.policy_rule import PolicyFilter  # few daemons have policies
 
     try:
         return PolicyFilter(policy.rule, Job)

@@ -1,4 +1,4 @@
-"""Task settings that weaken the sandbox. They need their own capability besides job submission."""
+"""Task settings that weaken the sandbox, which need a capability in addition to job submission."""
 
 from storage.records.driver import canonical
 from storage.records.task import Task
@@ -12,7 +12,7 @@ _CLOSED: dict[str, tuple[object, ...]] = {
 def weakened_settings(task: Task) -> list[str]:
     """Return a task's settings that weaken the sandbox, or may weaken it.
 
-    A reference counts, because it is resolved only when the task starts.
+    A setting with a reference counts, because the reference is resolved only when the task starts.
     """
     if canonical(task.driver) != "exec":
         return []

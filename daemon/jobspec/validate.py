@@ -1,8 +1,8 @@
 """Validation of a job: all errors and warnings together.
 
 The rules are in `rules/`, one module per object. Their texts are Nomad's, because scripts match
-them (fixtures: register-validation, register-warnings, validate-job). Callers check conditions on
-stored state: namespace, node pool and enforced index.
+them (fixtures: register-validation, register-warnings, validate-job). The callers check the
+conditions on the stored state: namespace, node pool and enforced index.
 """
 
 from collections.abc import Iterator
@@ -56,8 +56,8 @@ def validate(
 ) -> ValidationResult:
     """Return all errors and warnings of a complete job.
 
-    Counts are checked only here, because the texts are Nomad's. `Budgets.check` checks all other
-    limits before. `oversubscription`: memory can exceed the reservation.
+    Counts are checked only here, because the texts are Nomad's. `Budgets.check` has checked all
+    other limits before. `oversubscription` means that tasks may use more memory than they reserve.
     """
     if faults := list(sidecar_errors(job)):  # as in Nomad, which stops here
         return ValidationResult(errors=tuple(faults))

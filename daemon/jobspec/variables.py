@@ -186,7 +186,7 @@ def _type(arguments: Mapping[str, Argument], scope: Scope) -> Type:
 
 
 def _unquoted(node: Expression, scope: Scope) -> Expression:
-    """Return the type in a text, for the JSON syntax of a job file."""
+    """Return a type expression; in the JSON syntax of a job file, parse it from its string."""
     text = key_text(node)
     if text is None or not is_json(scope.source):
         return node

@@ -174,5 +174,5 @@ def text_list(*names: str, **renamed: str) -> Fields:
 
 
 def in_range(least: int, most: int, unset: object, *names: str) -> Fields:
-    """Return the type of an integer argument within a range."""
+    """Return arguments that are integers within a range."""
     return _fields(whole(least, most), unset, names, {})

@@ -1,4 +1,6 @@
-"""Blocks as flat texts. A diff compares names and texts, with values as Go prints them.
+"""Blocks as flat maps from names to texts.
+
+A diff compares these maps. The texts are the values as Go prints them.
 
 Names look like `Count`, `Meta[a]` for an entry of a map, and `args[0]` for an item of a list.
 """
@@ -54,7 +56,7 @@ def _is_own(kind: inspect.Type) -> bool:
     match kind:
         case inspect.Metadata():
             return _is_own(kind.type)
-        case inspect.UnionType():  # optional: then only a map counts
+        case inspect.UnionType():  # of the optional types, only a map counts
             return any(
                 isinstance(type_, inspect.DictType) and _is_own(type_) for type_ in kind.types
             )

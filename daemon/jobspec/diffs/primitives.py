@@ -50,7 +50,7 @@ class BeforeAfter(msgspec.Struct, Generic[T], frozen=True):
 
 
 def text_of(value: object) -> bytes:
-    """Return a text that is equal for equal values: in Python, 1 equals True."""
+    """Return a text that is the same only for equal values; in Python, 1 equals True."""
     return msgspec.json.encode(value, order="sorted")
 
 
@@ -60,7 +60,7 @@ def text_of(value: object) -> bytes:
 def by_key(
     both: BeforeAfter[list[T]], key: Callable[[T], Hashable] = text_of
 ) -> list[BeforeAfter[T]]:
-    """Pair objects by key; the nth object with a key matches the nth.
+    """Pair objects by key; the nth old object with a key matches the nth new one.
 
     Objects without a key cannot change. They are only added or deleted.
     """
@@ -137,7 +137,7 @@ def block(
     objects: Objects | None = None,
     show: Callable[[BeforeAfter[Flat]], list[FieldDiff]] = fields,
 ) -> Objects:
-    """Return a block with its values and children; None if nothing changed, shown or hidden."""
+    """Return a block with its values and children; nothing if both sides are the same."""
     if both.same:
         return []
     return [_object(both.change_type, name, show(both.of(flat)), objects)]

@@ -17,7 +17,10 @@ class Conditions:
     """SQL conditions with their parameters."""
 
     def __init__(self, node: Node, columns: Mapping[str, str]) -> None:
-        """Arguments: `columns` maps each text field that every document has to its SQL."""
+        """Convert the leading terms.
+
+        `columns` has the SQL of each text field that all documents have.
+        """
         self._columns = columns
         self.values: dict[str, object] = {}
         self.texts = tuple(self._leading(node))
@@ -55,7 +58,7 @@ class Conditions:
             case Comparison():
                 return f"NOT ({self._match(node)})" if node.negated else self._match(node)
             case _:
-                raise AssertionError(node)  # it does not match
+                raise AssertionError(node)  # unreachable: such a node is not supported
 
     def _match(self, node: Comparison) -> str:
         column, name = self._columns[node.selector.path[0]], f"filter{len(self.values)}"

@@ -1,4 +1,4 @@
-# ruff: noqa: ANN401  # a wire document holds anything; its shape says what
+# ruff: noqa: ANN401  # a wire document may hold any value; its shape has the type
 """Evaluation of a filter expression against a document: selectors and conditions."""
 
 from typing import Any
@@ -36,8 +36,8 @@ class _Missing(Exception):
 class FilterEvaluation:
     """Evaluation of an expression against one document.
 
-    It has a limit of steps; None means no limit. A step evaluates one part of the expression for
-    one item. The search of a pattern takes a step for each 3 µs that it may last.
+    The number of steps is limited; None means no limit. A step evaluates one part of the expression
+    for one item. The search for a pattern counts as one step for each 3 µs that it may take.
     """
 
     forgiving = False  # whether a field of null is null, instead of an error
@@ -46,12 +46,12 @@ class FilterEvaluation:
         self, document: object, shape: DocumentShape, most: int | None = MAX_STEPS
     ) -> None:
         self.document, self.shape = document, shape
-        self._most, self.taken = most, 0  # `taken`: the steps until now
+        self._most, self.taken = most, 0  # `taken`: the steps so far
 
     def step(self) -> None:
         """Count a step. Raises `Malformed` after too many."""
         spend(_STEP)
-        self._take(1, "use fewer any and all inside each other")
+        self._take(1, "use fewer nested any and all")
 
     def _take(self, steps: int, fix: str) -> None:
         self.taken += steps
@@ -63,9 +63,7 @@ class FilterEvaluation:
     def apply(self, node: Comparison, value: object, shape: DocumentShape) -> bool:
         """Return the result of an operator. Raises `Malformed`, including if it takes too long."""
         if cost := match_cost(node, value, shape):
-            fix = (
-                f"use a shorter pattern than {quote(node.value[:_SHOWN])}, or with less repetition"
-            )
+            fix = f"use a shorter pattern than {quote(node.value[:_SHOWN])}, or one with less repetition"
             self._take(cost // _STEP, fix)
         return OPERATORS[node.operator](node, value, shape)
 
@@ -87,7 +85,7 @@ class FilterEvaluation:
     def match(self, node: Comparison, names: Names) -> bool:
         """Return whether a comparison is true."""
         found = self.find(node.selector, names)
-        if found is None:  # a missing key is empty, and never equals, contains or matches
+        if found is None:  # a missing key counts as empty and nil; no other operator is true for it
             return (node.operator in ("empty", "nil")) is not node.negated
         return self.apply(node, *found) is not node.negated
 

@@ -1,4 +1,4 @@
-# ruff: noqa: ANN401  # a wire document holds anything; its shape says what
+# ruff: noqa: ANN401  # a wire document may hold any value; its shape has the type
 """Operators of filter expressions. Each parses its text as the type of the compared value."""
 
 import operator

@@ -36,13 +36,13 @@ class PolicyFilter:
     def matches(self, document: object, most: int | None = None) -> bool:
         """Return whether a document satisfies the rule, within a number of steps.
 
-        Raises `Malformed` if it is undecidable, or takes more steps.
+        Raises `Malformed` if the rule is undecidable for this document, or takes more steps.
         """
         return _Inspection(document, self._shape, most).at(self.node, ())
 
 
 def selectors(node: Node) -> Iterator[tuple[str, ...]]:
-    """Yield the paths of all values that a rule compares or goes through."""
+    """Yield the paths of all values that a rule compares or traverses."""
     match node:
         case Not(inner):
             yield from selectors(inner)
@@ -59,7 +59,7 @@ def selectors(node: Node) -> Iterator[tuple[str, ...]]:
 def equalities(node: Node) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield the path and the text of each value that a rule compares for equality.
 
-    In `any` and `all`, the path begins with that of the collection, and `*` for the item.
+    In `any` and `all`, the path begins with the path of the collection, and `*` for the item.
     """
     match node:
         case Not(inner):

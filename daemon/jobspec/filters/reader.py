@@ -1,6 +1,7 @@
 """Selectors and values of filter expressions, with the position of syntax errors.
 
-The reader records the furthest position at which every form failed, and the expected texts there.
+The reader records the furthest position that any form has reached, and the texts that were expected
+at this position.
 """
 
 import re
@@ -19,7 +20,7 @@ _DIGITS = frozenset("0123456789")
 _POSITIVE = _DIGITS - {"0"}
 _IDENTIFIER = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/")
 
-_FORM = 5  # µs of CPU time for an attempt at one
+_FORM = 5  # µs of CPU time for an attempt to match a form
 _T = TypeVar("_T")
 
 

@@ -1,4 +1,4 @@
-# ruff: noqa: ANN401  # a wire document holds anything; its shape says what
+# ruff: noqa: ANN401  # a wire document may hold any value; its shape has the type
 """Shapes of documents: the fields, maps and lists of a record, with their Go kinds.
 
 Error messages of filters name these kinds.
@@ -61,7 +61,7 @@ class _NoKeys(dict[str, object]):
 
 STRING = DocumentShape("string", "string")
 DRIVER = DocumentShape("string", "string")  # name of a driver, which may have aliases
-NUMERIC = DocumentShape("string", "string")  # a text that is compared by order as a number
+NUMERIC = DocumentShape("string", "string")  # a text that ordered comparisons read as a number
 BOOL = DocumentShape("bool", "bool")
 INT = DocumentShape("int", "int")
 FLOAT = DocumentShape("float64", "float64")
@@ -79,7 +79,7 @@ def _absent(shape: DocumentShape) -> tuple[Any, DocumentShape]:
         case "map":
             return _NoKeys(), shape
         case "string" if shape.pointer:
-            return "", shape  # a byte in Go
+            return "", shape  # in Go, such a field is a byte
         case _:
             return None, INVALID
 

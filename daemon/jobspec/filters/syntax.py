@@ -118,7 +118,7 @@ class _Syntax(FilterReader):
         starts = [self.at]
         while self.literal("not") and self.space():
             starts.append(self.at)
-        # `not` can also be a name. Then the last one is not a negation.
+        # `not` can also be a name: then the last `not` begins the operand.
         while starts:
             self.at = starts.pop()
             node = self.first_match(self.grouping, self.match)

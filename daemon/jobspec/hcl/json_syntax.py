@@ -1,7 +1,7 @@
-"""JSON syntax of the language: objects for bodies, texts for templates.
+"""JSON syntax of the language: objects are bodies, and strings are templates.
 
-A text in a JSON file is a template, so it can hold any expression. The syntax tree is the same as
-for native syntax.
+A string in a JSON file is a template, so it can contain any expression. The syntax tree is the same
+as for native syntax.
 """
 
 import re
@@ -14,7 +14,7 @@ from daemon.jobspec.hcl.strings import normal
 from daemon.jobspec.hcl.tree import Expression, Literal, ObjectExpr, TemplateExpr, TupleExpr
 from daemon.jobspec.hcl.values import Value
 
-_MOST_COPIED = 2**28  # characters: they take a fraction of a second
+_MOST_COPIED = 2**28  # characters; copying them takes a fraction of a second
 _BLANKS = re.compile(r"[ \t\r\n]*+")
 _STRING = re.compile(r'"((?:[^"\\\x00-\x1f]++|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*+)"')
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*+)(?:\.\d++)?(?:[eE][+-]?\d++)?", re.ASCII)
@@ -47,7 +47,7 @@ class _Reader:
         self.source, self.text = source, source.text
         self.at = 1 if source.text.startswith("\ufeff") else 0
         self.values = 0
-        self.copied = 0  # characters before texts, for the positions of their contents
+        self.copied = 0  # characters copied so far: each template is parsed with the text before it
 
     def fault(self, summary: str, detail: str, end: int | None = None) -> HclError:
         """Return the error at the current position."""

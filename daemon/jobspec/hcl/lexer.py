@@ -124,7 +124,7 @@ class _Lexer:
 
     def _push(self, construct: str) -> None:
         if len(self.open) >= MAX_NESTING:
-            raise self._limit(f"brackets within more than {MAX_NESTING} others", "Nested too deep")
+            raise self._limit(f"brackets inside more than {MAX_NESTING} others", "Nested too deep")
         self.open.append(construct)
 
     def _limit(self, problem: str, summary: str) -> HclError:

@@ -20,7 +20,7 @@ def read_number(text: str) -> Number:
 
 
 def rounded(value: Number) -> Number:
-    """Round a number to the precision of numbers."""
+    """Round a number to 512 bits."""
     if isinstance(value, int):
         return value if value.bit_length() <= PRECISION else _nearest(Fraction(value))
     if value.denominator == 1:

@@ -65,7 +65,8 @@ class HclFunction(msgspec.Struct, frozen=True, kw_only=True):
     parameters: tuple[Parameter, ...] = ()
     rest: Parameter | None = None  # accepts all other arguments
     run: Callable[[tuple[Value, ...], FunctionEnvironment], Value]
-    cost: Callable[[tuple[Value, ...]], int] | None = None  # steps besides its result's size
+    # Steps in addition to the size of its result.
+    cost: Callable[[tuple[Value, ...]], int] | None = None
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +113,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
                 self.fault(
                     node,
                     "Too much work",
-                    f"Evaluation ends here, after {MAX_STEPS} steps; large values count as many.",
+                    f"Evaluation ends here, after {MAX_STEPS} steps; a large value counts as many steps.",
                 ).diagnostics
             )
 

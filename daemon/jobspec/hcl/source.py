@@ -40,8 +40,8 @@ _UNKNOWN_ATTRIBUTE = "Unsupported attribute"
 class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
     """An error: its position, a summary and a detail.
 
-    An echo is the error that Nomad repeats for an expression that already failed. Only comparisons
-    with Nomad's texts show echoes.
+    An echo is an error that Nomad reports again for an expression that has already failed. Echoes
+    are shown only to compare the errors with Nomad's.
     """
 
     summary: str

@@ -31,8 +31,8 @@ class TemplateExpr(Expression, frozen=True, gc=False):
 class TemplateWrap(Expression, frozen=True, gc=False):
     """A template that is a single interpolation; its value keeps its type.
 
-    `text` is the text between the brackets with spaces. It preserves a reference that is resolved
-    only when the task starts.
+    `text` is the text between the brackets, including spaces. It preserves a reference that is
+    resolved only when the task starts.
     """
 
     inner: Expression

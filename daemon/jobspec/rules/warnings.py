@@ -19,7 +19,10 @@ _LOOKED_AT = 10  # launches per cron expression
 
 
 def warnings(job: Job, *, oversubscription: bool) -> Iterator[str]:
-    """Yield the warnings about a job. `oversubscription`: memory can exceed the reservation."""
+    """Yield the warnings about a job.
+
+    `oversubscription` means that tasks may use more memory than they reserve.
+    """
     groups = job.task_groups or []
     for group in groups:
         yield from wrap_error(f"Group {quote(group.name)} has warnings", _group(group))

@@ -68,25 +68,25 @@ def _without_channels(meta: Mapping[str, str]) -> Iterator[str]:
 
 
 def _queue(job: Job) -> Iterator[str]:
-    """Yield the errors of queue keys that no single value shows."""
+    """Yield the errors of queue keys that depend on other keys or on the job."""
     meta = job.meta or {}
     for item in (RUN_SLOTS, RUN_BEYOND):
         if item.name in meta and RUN_QUEUE.name not in meta:
             yield f"{item.name} needs {RUN_QUEUE.name}"
     if RUN_QUEUE.name in meta and job.type != JobType.BATCH:
         yield f"{RUN_QUEUE.name} needs a job of type batch"
-    # A dispatch may give the meta that is missing here.
+    # A dispatch may provide the meta that the job does not have.
     if job.launches_children or not (text := RUN_QUEUE.of(meta)):
         return
     if not QUEUE_LETTERS.fullmatch(queue_of(job)):
         yield (
-            f"{RUN_QUEUE.name} is {quote(text)}, which makes {quote(queue_of(job)[:SHOWN])}; "
+            f"{RUN_QUEUE.name} is {quote(text)}, which results in {quote(queue_of(job)[:SHOWN])}; "
             + (f"a queue has a name of 1 to {LONGEST_QUEUE} letters, digits, -, _ and .")
         )
 
 
 def _after(job: Job) -> Iterator[str]:
-    """Yield the errors of trigger keys that no single value shows."""
+    """Yield the errors of trigger keys that depend on other keys or on the job."""
     meta, block = job.meta or {}, job.parameterized_job
     keys = (AFTER, AFTER_WHEN, AFTER_JOIN, AFTER_KEY, AFTER_WITHIN, AFTER_META)
     present = [key.name for key in keys if key.name in meta]
@@ -114,7 +114,7 @@ def _after(job: Job) -> Iterator[str]:
 
 
 def _from_dispatches(job: Job) -> Iterator[str]:
-    """Yield an error for each Steward key that a dispatch could set, without an effect."""
+    """Yield an error for each Steward key that a dispatch may set: it would have no effect."""
     block = job.parameterized_job
     for name in (*(block.meta_required or ()), *(block.meta_optional or ())) if block else ():
         if name.startswith(PREFIX):

@@ -235,5 +235,5 @@ JOB_KEYS: tuple[MetaExtension[Any], ...] = (
 
 
 def queue_of(job: Job) -> str:
-    """Return the name of the queue of a job's runs, with the meta of the job; empty without one."""
+    """Return the queue of a job's runs, with the job's meta inserted; empty without a queue."""
     return flow.resolved_queue(RUN_QUEUE.of(job.meta), job.meta)

@@ -23,8 +23,8 @@ Meta = Mapping[str, str] | None
 class MetaExtension(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """A meta key: its levels (job, task group, task; joined by `or`) and its parser.
 
-    `read` raises `Invalid` with the required format. `check` also does, but only at registration:
-    jobs that an older version stored keep their meaning.
+    `read` raises `Invalid` with the required format. `check` does the same, but only at
+    registration. So jobs that an older version of Steward stored keep their meaning.
     """
 
     name: str
@@ -35,7 +35,8 @@ class MetaExtension(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     def of(self, meta: Meta) -> T:
         """Return the value in meta; the default if it is missing or invalid."""
-        if not meta or self.name not in meta:  # most often, so without an exception
+        # The most frequent case; an exception would be slower.
+        if not meta or self.name not in meta:
             return self.default
         try:
             return self.read(meta[self.name])
@@ -51,7 +52,7 @@ def flag(text: str) -> bool:
 
 
 def one_of(kind: type[E]) -> Callable[[str], E]:
-    """Return a parser for the name of a member."""
+    """Return a parser for the value of a member of an enumeration."""
 
     def read(text: str) -> E:
         try:
@@ -120,7 +121,7 @@ def names(text: str) -> tuple[str, ...]:
     return found
 
 
-SHOWN = 80  # characters of a wrong text
+SHOWN = 80  # characters of an invalid text in an error
 
 
 def moment(text: str) -> int:

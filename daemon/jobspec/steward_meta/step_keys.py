@@ -113,9 +113,9 @@ STEP_SLOTS = MetaExtension(
 
 
 def list_length(meta: Meta) -> int | None:
-    """Return the number of elements by the list in the meta of a group; None without a list.
+    """Return the length of the list in the meta of a group; None without a list.
 
-    0 if the list is an output, or is not valid.
+    Return 0 if the list is an output of another step, or is not valid.
     """
     if FOR_EACH.name not in (meta or ()) and MATRIX.name not in (meta or ()):
         return None

@@ -28,7 +28,7 @@ MAX_QUESTION_LENGTH = 1000
 
 
 class When(StrEnum):
-    """The condition on the outcomes of its needs under which a step begins."""
+    """The outcomes of its needs after which a step begins."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -36,10 +36,10 @@ class When(StrEnum):
 
 
 class OnFailure(StrEnum):
-    """The treatment of other elements after more have failed than the allowance."""
+    """The treatment of the remaining elements when more elements have failed than allowed."""
 
-    GO_ON = "go-on"  # they get a slot
-    STOP = "stop"  # none begins any more
+    GO_ON = "go-on"  # they may begin
+    STOP = "stop"  # none of them begins
 
 
 MAX_ELEMENTS = 10_000  # of a step
@@ -47,7 +47,7 @@ _MAX_LIST_LENGTH = 64 * 1024  # bytes
 LIST = msgspec.json.Decoder(list[object] | dict[str, object])
 _MATRIX = msgspec.json.Decoder(dict[str, list[object]])
 _MATRIX_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_MAX_LEVELS = 64  # of lists and objects, far below the depth at which Python fails
+_MAX_LEVELS = 64  # nested lists and objects; Python fails only at a much greater depth
 
 
 def read_nested(decoder: msgspec.json.Decoder[T], text: str) -> T:
@@ -113,7 +113,7 @@ def matrix(text: str) -> dict[str, list[object]]:
     if number_of_all > MAX_ELEMENTS:
         raise Invalid(f"has {number_of_all} combinations; the maximum is {MAX_ELEMENTS}")
     if not found or not number_of_all:
-        raise Invalid("must have at least one list, and no empty one")
+        raise Invalid("must have at least one list, and no empty list")
     return found
 
 
@@ -129,7 +129,8 @@ def check_names(text: str) -> None:
                 raise Invalid(f"names {quote(name[:SHOWN])} twice; name it once")
             seen.add(name)
 
-    # The text was decoded before, so its levels are limited. Long numbers stay texts.
+    # The text was decoded before, so its levels are limited. Numbers stay texts, because long ones
+    # are slow to convert.
     json.loads(text, object_pairs_hook=unique, parse_int=str, parse_float=str)
 
 
@@ -147,7 +148,7 @@ class Allowance(msgspec.Struct, frozen=True):
     is_percent: bool = False
 
     def of(self, total: int) -> int:
-        """Return the number for a step with this many elements."""
+        """Return the number of elements that may fail, in a step with `total` elements."""
         return total * self.number // 100 if self.is_percent else self.number
 
 
@@ -199,7 +200,7 @@ ExitCodes = tuple[tuple[int, int], ...]
 
 
 class BeginTime(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit of the time at which a step begins; exactly one of the fields is set.
+    """A limit on the time at which a step begins; exactly one of the fields is set.
 
     `minute` is a time of day, in minutes after midnight. `moment` is a time in nanoseconds since
     the epoch, and `delay` in nanoseconds after the needs were met.

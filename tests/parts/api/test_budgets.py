@@ -23,7 +23,7 @@ GROUPS = [{"Name": name, "Count": 2, "Tasks": [TASK]} for name in ("a", "b")]
 JOB: Document = {"ID": "j", "Type": "batch", "TaskGroups": GROUPS}
 PARENT: Document = {**JOB, "ParameterizedJob": {}}
 NARROW = Settings(job_max_groups=1)
-TEXT = "TaskGroups: 2 groups, at most 1: split the job, or raise job_max_groups in the daemon's configuration"
+TEXT = "TaskGroups: 2 groups, but the limit is 1: split the job, or raise job_max_groups in the daemon's configuration"
 
 
 def asked(store: Store, config: Settings = Settings(), body: object = None) -> Request:  # noqa: B008  # frozen
@@ -225,7 +225,7 @@ async def test_job_at_the_version_limit_gets_no_new_version_and_loses_none(
     full, roomy = limited(setting, most), limited(setting, most + 1)
     changed = {**document, "Priority": 70}
     told = await comes_in(store, way, full, changed)
-    assert f"at most {most}" in told
+    assert f"the limit is {most}" in told
     assert setting in told
     if way in NEW:  # a plan without a new version is not rejected
         assert await comes_in(store, way, full, document) == ""

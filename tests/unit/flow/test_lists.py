@@ -125,7 +125,7 @@ def test_lists_that_contradict_the_job_are_refused(group: TaskGroup, expected: s
         (lists.MATRIX, '{"a":' + "[" * 60_000, "has more than 64 levels of lists and objects"),
         (lists.MATRIX, "[]", "must be a JSON object of lists"),
         (lists.MATRIX, '{"a-b": [1]}', 'names "a-b"'),
-        (lists.MATRIX, '{"a": []}', "must have at least one list, and no empty one"),
+        (lists.MATRIX, '{"a": []}', "must have at least one list, and no empty list"),
         (
             lists.MATRIX,
             str({"a": [0] * 200, "b": [0] * 100}).replace("'", '"'),

@@ -22,7 +22,12 @@ DEVICES = [{"Name": "gpu", "Constraints": WHERE, "Affinities": WHERE}]
 
 # setting, the job, how many of that it has, what the error begins with
 CASES: list[tuple[str, Document, int, str]] = [
-    ("job_max_groups", job(group(), group()), 2, "TaskGroups: 2 groups, at most 1: split the job"),
+    (
+        "job_max_groups",
+        job(group(), group()),
+        2,
+        "TaskGroups: 2 groups, but the limit is 1: split the job",
+    ),
     ("job_max_tasks", job(group(task(), task()), group()), 3, "Tasks of all groups: 3 tasks"),
     ("job_max_specs", job(Periodic={"Specs": ["a", "b", "c"]}), 3, "Periodic.Specs: 3 expressions"),
     (
@@ -61,7 +66,12 @@ CASES: list[tuple[str, Document, int, str]] = [
         3,
         "Templates of all tasks: 3 templates",
     ),
-    ("job_max_kb", job(Meta={"a": "x" * 2048}), 3, "Job: its definition has 3 KB, at most 2 KB"),
+    (
+        "job_max_kb",
+        job(Meta={"a": "x" * 2048}),
+        3,
+        "Job: its definition has 3 KB, but the limit is 2 KB",
+    ),
 ]
 
 

@@ -45,8 +45,11 @@ def test_a_queue_is_accepted(meta: dict[str, str]) -> None:
             "must be queue or skip or newest or cancel-oldest",
         ),
         ({f"{NAME}_slots": "2"}, f"{NAME}_slots needs {NAME}"),
-        ({NAME: "${NOMAD_META_env}", "env": "a b"}, 'which makes "a b"; a queue has a name of'),
-        ({NAME: "${NOMAD_META_none}"}, 'which makes ""; a queue has a name of'),
+        (
+            {NAME: "${NOMAD_META_env}", "env": "a b"},
+            'which results in "a b"; a queue has a name of',
+        ),
+        ({NAME: "${NOMAD_META_none}"}, 'which results in ""; a queue has a name of'),
     ],
 )
 def test_invalid_queue_is_an_error(meta: dict[str, str], text: str) -> None:

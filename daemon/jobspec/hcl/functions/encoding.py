@@ -35,7 +35,8 @@ def _base64decode(value: str) -> Value:
 
 # --- JSON ---
 
-MAX_DOCUMENT = 1_000_000  # characters: one call decodes a document, in up to 10 ms
+# Characters; decoding a document of this length takes up to 10 ms in one call.
+MAX_DOCUMENT = 1_000_000
 
 
 def json_text(value: Value) -> str:
@@ -105,7 +106,7 @@ def _complaint(error: json.JSONDecodeError) -> str:
         return "extraneous data after JSON object"
     at = error.pos
     while at < len(error.doc) and error.doc[at] in " \t\r\n{[,":
-        at += 1  # the text before the invalid character
+        at += 1  # skip the text before the invalid character
     if at >= len(error.doc):
         return "unexpected end of JSON input"
     return f"invalid character '{error.doc[at]}'"

@@ -50,7 +50,7 @@ def function(
     rest: Parameter | None = None,
     cost: Callable[[tuple[Value, ...]], int] | None = None,
 ) -> HclFunction:
-    """Return a language function from a function on the values of its arguments."""
+    """Return an HCL function that calls `run` with the values of its arguments."""
     return HclFunction(
         parameters=parameters, rest=rest, run=lambda values, _: run(*values), cost=cost
     )
