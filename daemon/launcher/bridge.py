@@ -69,7 +69,7 @@ class Bridge:
 
     @property
     def allowed_port(self) -> int:
-        """Return a port of the host that is permitted for forwarding, for a trial."""
+        """Return a port of the host that is permitted for forwarding, for a test."""
         return next((port for port in range(1, 1 << 16) if not self._is_kept(port)), 1)
 
     def check_subnet(self) -> None:
@@ -241,7 +241,7 @@ class Bridge:
         return any(first <= port <= last for first, last in self._policy.kept_ports)
 
     def _free(self, used: Set[int]) -> int:
-        """Return the number of a free address, the next after the last assigned one. Raises `OSError`."""
+        """Return the number of a free address, after the last assigned one. Raises `OSError`."""
         # 1 is the bridge, the last is the broadcast.
         numbers = range(2, (1 << 32 - self._policy.bits) - 1)
         turn = chain(numbers[self._last - 1 :], numbers)

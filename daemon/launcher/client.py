@@ -228,7 +228,7 @@ class Launcher:
 
     walls = SandboxSupport(tools="", walls="", no_filter="")
     silent_since: int | None = None
-    _probed: trio.Event | None = None  # set after the trial of a bridge
+    _probed: trio.Event | None = None  # set after the test of a bridge
     _no_bridge = ""
 
     def __init__(self, channel: socket.socket) -> None:
@@ -373,7 +373,10 @@ class Launcher:
         self.walls = body
 
     async def why_no_bridge(self) -> str:
-        """Return why this host can connect no group to a bridge, found by one trial; empty if it can."""
+        """Return why this host cannot connect groups to a bridge, or an empty string.
+
+        One test finds the reason.
+        """
         if self._probed is None:
             self._probed = trio.Event()
             try:
@@ -381,14 +384,14 @@ class Launcher:
                 assert isinstance(body, BridgeSupport)  # noqa: S101  # ensured by the protocol
                 self._no_bridge = body.trouble
             except OSError as error:
-                self._no_bridge = f"the trial of a bridge failed: {error.strerror}"
+                self._no_bridge = f"the test of a bridge failed: {error.strerror}"
             finally:
                 self._probed.set()
         await self._probed.wait()
         return self._no_bridge
 
     async def probe_bridge(self, probing: trio.CancelScope) -> None:
-        """Begin the trial of a bridge early; `why_no_bridge` waits for it."""
+        """Begin the test of a bridge early; `why_no_bridge` waits for it."""
         with probing:
             await self.why_no_bridge()
 
@@ -402,7 +405,7 @@ class Launcher:
         return body.address
 
     async def release_network(self, allocation: str) -> None:
-        """Release the network of an ended allocation. Raises `OSError`, including while a task runs."""
+        """Release the network of an ended allocation. Raises `OSError`, also while a task runs."""
         await self._request(ReleaseNetwork(allocation=allocation))
 
     async def lay_out(

@@ -26,7 +26,7 @@ SECRETS_MOUNT = "tmpfs steward "  # type and source of Steward's mounts
 _MOUNT_ID = b"mnt_id:"
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
-# The arguments with which `encode` and `decode` do the same as `os.fsencode` in a third of its time.
+# With these arguments, `encode` and `decode` do the same as `os.fsencode` in a third of the time.
 CODE, ODD = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
 Call = Callable[[int, str, int], int]

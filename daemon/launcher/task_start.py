@@ -49,7 +49,7 @@ NO_GROUP = "-"  # entry of a start without a cgroup
 _NULL = "/dev/null"
 _OUT, _CLAIM, _ERR = 1, 2, 3  # descriptors of a shim, in addition to the filter
 _ASIDE = 16  # lowest number for descriptors that are not passed by number to a child
-_WITHIN = 10  # seconds for a trial
+_WITHIN = 10  # seconds for a test of the sandbox
 _TERMINAL = "xterm"  # the default TERM of a terminal in a task
 _DISABLED = "raw_exec is off: set raw_exec = true in the agent's configuration, or use exec"
 _NO_SECCOMP = "the kernel has no filters of system calls (CONFIG_SECCOMP_FILTER)"
@@ -88,7 +88,7 @@ class Starter:
         self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         bridge = Bridge(policy.bridge, self.tools) if policy.bridge else None
         self.networks = Networks(bridge)
-        self._support: SandboxSupport | None = None  # the result of a trial
+        self._support: SandboxSupport | None = None  # the result of the last test
 
     # --- starts ---
 
@@ -389,7 +389,7 @@ class Starter:
     def probe(self) -> SandboxSupport:
         """Try a start and a sandbox; return the reasons why they do not work on this host.
 
-        A failed trial is repeated: the host may have lacked processes or time.
+        A failed test is repeated, because the host may have lacked processes or time.
         """
         if self._support is None:
             result = self._probe()

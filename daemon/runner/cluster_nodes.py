@@ -1,7 +1,8 @@
 """Cluster pools. Each pool is one node in the store and mirrors one partition of the cluster.
 
-The cluster chooses hosts and queues jobs. The node lists only the resources that jobs can request.
-While the cluster does not answer, nothing new is placed there and running tasks continue.
+The cluster chooses the hosts and queues the jobs. The node lists only the resources that jobs can
+request. While the cluster does not answer, Steward places nothing on the node, and running tasks
+continue.
 """
 
 import logging
@@ -44,13 +45,14 @@ from storage.store import Store, tolerate_disk_full
 from storage.writer import Transaction
 
 EVERY = 15.0  # seconds between two queries of a partition
-AGAIN = 2.0  # seconds after a failed query
+AGAIN = 2.0  # seconds until the next query after a failed one
 FAILURES = 3  # consecutive failures before the cluster counts as unreachable
 NOT_ASKED = "the cluster has not been asked yet"
 LEFT = "the configuration no longer has this pool: the daemon no longer controls its tasks"
 _STILL = (
-    "pool %s: jobs of the cluster that may still run there: %d; they end when they reach this daemon "
-    "or the pool is configured again, otherwise cancel them there (their names begin with alloc-)"
+    "pool %s: %d jobs may still run in its cluster: they end when they connect to this daemon, or "
+    "when the pool is configured again; otherwise cancel them in the cluster (their names begin "
+    "with alloc-)"
 )
 
 _NO_RESOURCES = NodeResources(

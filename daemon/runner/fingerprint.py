@@ -212,7 +212,8 @@ def memory_bytes(meminfo: str) -> int:
 def volume(mountinfo: str, path: Path) -> str:
     """Return the device or file system that holds a path, from the text of a `mountinfo` file."""
     best, source = "", ""
-    for line in mountinfo.removesuffix("\n").split("\n"):  # a path may have other line ends
+    # A path may contain other line separators.
+    for line in mountinfo.removesuffix("\n").split("\n"):
         before, _, after = line.partition(" - ")
         point = before.split(" ")[4]
         if path.is_relative_to(point) and len(point) >= len(best):

@@ -79,7 +79,7 @@ class HostMeter:
 def _disk_used(path: Path) -> int | None:
     try:
         facts = os.statvfs(path)
-    except OSError:  # nothing has run yet
+    except OSError:  # without any allocation, the directory does not exist yet
         return None
     return (facts.f_blocks - facts.f_bfree) * facts.f_frsize // _KIBIBYTE
 

@@ -405,8 +405,8 @@ class NodeRunner:
             await self._host.secret_dirs.release(runner.id)
             if runner.has_network:
                 await group_network.release(self._host.launcher, runner.id)
-        # Until the store has the final status, it would treat any change as a reason to start
-        # again.
+        # Keep the runner until the store has the final status. Otherwise, the next change of the
+        # allocation would start it again.
         await runner.reported()
         del self._running[runner.id]
         if runner.is_purged:
@@ -541,7 +541,7 @@ async def open_runner(needs: RunnerDependencies) -> AsyncIterator[NodeRunner]:
     """Register this host as a node and run its allocations.
 
     When the block ends, tasks keep running and the next runner re-attaches to them. In development
-    mode they are stopped. Either takes less than five seconds.
+    mode they are stopped. Both take less than five seconds.
     """
     config, launcher = needs.config, needs.launcher
     fences = needs.fences or Fences(needs.clock)
@@ -559,7 +559,7 @@ async def open_runner(needs: RunnerDependencies) -> AsyncIterator[NodeRunner]:
                 from daemon.runner.unfinished_volumes import remove_unfinished
                 from storage.queries import host_volumes
 
-                # Read before the API creates others.
+                # Read before the API can create volumes.
                 unfinished = needs.store.read(host_volumes.unfinished)
                 nursery.start_soon(remove_unfinished, needs.store, launcher, unfinished)
             if clusters:

@@ -184,8 +184,8 @@ def _lost(lost: Sequence[nodes.UnreadableNode], path: str) -> str:
     ids = ", ".join(f"'{unreadable_node.id}'" for unreadable_node in lost)
     return (
         f"{'; '.join(unreadable_node.reason for unreadable_node in lost)}; no event holds a copy: restore a snapshot with "
-        "`steward operator snapshot restore`, or give up all tasks there and delete the row: "
-        f"the table is nodes and its id {ids}, in {path}"
+        "`steward operator snapshot restore`, or give up all tasks there and delete the row "
+        f"with id {ids} from the table nodes in {path}"
     )
 
 

@@ -1,8 +1,8 @@
 """A mount over all task directories that disables set-user-ID bits and device files.
 
 It is a bind mount of the directory onto itself in the host's mount namespace. It outlives the
-daemon, as the tasks do. Secrets mounts of tasks that existed before are moved into it. Without
-root, or in a container that forbids mounts, there is no such mount.
+daemon, as the tasks do. Existing secrets mounts of tasks are moved into it. Without root, or in a
+container that forbids mounts, there is no such mount.
 """
 
 import ctypes
@@ -24,7 +24,8 @@ _NOSUID, _NODEV, _REMOUNT, _BIND, _RECURSIVE, _RELATIME = (
     1 << 21,
 )  # from sys/mount.h
 _DETACH, _NO_FOLLOW = 2, 8
-_KEPT = os.ST_RDONLY | os.ST_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME  # with the same values there
+# Mount(2) has the same values.
+_KEPT = os.ST_RDONLY | os.ST_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME
 _WANTED = frozenset({"nosuid", "nodev"})
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 

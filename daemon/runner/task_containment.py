@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TaskCgroups(msgspec.Struct, frozen=True):
-    """The cgroups for tasks without limits, those for tasks with limits, and the limits."""
+    """The cgroups for tasks without limits, those for tasks with limits, and the limit enforcer."""
 
     groups: ProcessGroups
     limited: ProcessGroups

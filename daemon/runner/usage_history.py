@@ -127,8 +127,9 @@ class UsageRecorder:
         self._present, self._host = present, host
         self._open = _OpenBlock(0)
         self._latest: dict[str, _Measured] = {}
-        self._slot = -1  # the latest one with samples
-        self._watched: dict[str, int] = {}  # IDs of allocations and the node, until which second
+        self._slot = -1  # the latest slot with samples
+        # By ID, the second until which an allocation or the node is watched.
+        self._watched: dict[str, int] = {}
         self._live: dict[SeriesKey, deque[tuple[int, UsageSamples]]] = {}
         self._live_restarts: dict[str, int] = {}
         self._wake = trio.Event()
@@ -148,9 +149,8 @@ class UsageRecorder:
     async def read(self, key: SeriesKey, begin: int, end: int, step: int) -> dict[str, UsageBlock]:
         """Return the samples of an object by task, one for each `step` from `begin` to `end`.
 
-        These three values are in seconds. These three are in seconds. A `step` below 10 reads the
-        samples in memory. A `step` below 300 reads samples of 10 s, and a longer one those of five
-        minutes.
+        `begin`, `end` and `step` are in seconds. A `step` below 10 selects the samples in memory, a
+        `step` below 300 the samples of 10 s, and a longer `step` the samples of five minutes.
         """
         if step < FINE:
             self.watch(key)

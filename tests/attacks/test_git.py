@@ -215,7 +215,7 @@ esac
     place = LocalGit(str(workshop), str(workshop / "tree"))
     place.path = f"{programs}:{place.path}"
     client = GitClient(place, ("h", 80, "192.0.2.1"), "", verify=True)
-    with pytest.raises(BadArchive, match="in another form"):
+    with pytest.raises(BadArchive, match="in an unexpected format"):
         await client.clone("http://h/r.git", "", "", LIMITS, lambda _: None)
 
 

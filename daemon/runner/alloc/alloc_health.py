@@ -27,7 +27,11 @@ _MOST_CHECKS = 5  # failing checks named in a reason
 
 
 class HealthCriteria(msgspec.Struct, frozen=True):
-    """The minimum healthy time and the deadline in nanoseconds. Only deployments need reasons."""
+    """The minimum healthy time and the deadline, both in nanoseconds.
+
+    Reasons for bad health are recorded only with `for_deployment`. With `by_checks`, the service
+    checks must pass.
+    """
 
     min_healthy_time: int
     deadline: int

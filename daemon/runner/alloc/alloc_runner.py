@@ -47,7 +47,7 @@ from storage.records.task import Task
 from storage.records.times import rfc3339
 from storage.records.usage import AllocationUsage, AllocationUsageLine, NetworkUsage
 
-_TAKEN_OFF_WITHIN = 5.0  # seconds that a stop waits for its services to leave the catalog
+_TAKEN_OFF_WITHIN = 5.0  # seconds that a stop waits until the services have left the catalog
 
 _log = logging.getLogger("steward.runner")
 
@@ -55,7 +55,7 @@ _log = logging.getLogger("steward.runner")
 class AllocRunner:
     """The state machine of one allocation; `alloc_states.py` has its table.
 
-    It starts when its predecessors have ended.
+    The allocation starts when its predecessors have ended.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class AllocRunner:
 
     @property
     def job_id(self) -> str:
-        """Return the ID of its job."""
+        """Return the ID of the allocation's job."""
         return self._instance.allocation.job_id
 
     @property
@@ -373,7 +373,7 @@ class AllocRunner:
     # --- directory ---
 
     async def _prepare(self) -> None:
-        """Create the directories before any task runs that could interfere."""
+        """Create the directories before any task runs, because a running task could interfere."""
         if self._stop_wanted.is_set():
             return
         for name, problem in (await prepare_alloc_dir(self._host, self._instance)).items():

@@ -1,7 +1,7 @@
 """The states of an allocation runner, and the changes between them. No I/O.
 
-They are not stored: each runner begins with `WAITING`, and allocations that an earlier daemon started
-pass the first states immediately.
+The states are not stored. Each runner begins with `WAITING`, and allocations that an earlier daemon
+started pass the first states immediately.
 """
 
 from enum import Enum, auto

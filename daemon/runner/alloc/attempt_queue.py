@@ -36,7 +36,7 @@ async def wait_until_scheduled(
 
     try:
         await wait_any(begin, killed, tend_for_ever)
-    except BaseException:  # also when cancelled: no other task has the attempt yet
+    except BaseException:  # also when cancelled: no other code has the attempt yet
         running.release()
         raise
     if failure is not None:

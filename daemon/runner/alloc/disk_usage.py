@@ -67,7 +67,7 @@ async def _check_limit(measured_allocation: MeasuredAllocation, measure: Measure
         return
     try:
         used = (await measure(measured_allocation.id)).used
-    except OSError as error:  # its directory does not exist yet, or no longer
+    except OSError as error:  # its directory does not exist yet, or was removed
         _log.debug("the disk usage of allocation %s is unknown: %s", measured_allocation.id, error)
         return
     measured_allocation.disk_used = used

@@ -138,7 +138,7 @@ class TaskAttempts(ABC):
             await self._provisions.load_step()
         running = await driver.adopt(self._prepared(), self._past.handle) if driver else None
         if running is not None:
-            # It is in the queue since its start, so only report its progress from now on.
+            # It has been in the queue since its start, so only report its progress from now on.
             if is_queued(running):
                 await running.wait_for_start(self._record_engine)
             for log in self._logs():
@@ -319,7 +319,8 @@ class TaskAttempts(ABC):
     def _end_logs(self, logs: Sequence[TaskLog], end: ExitResult) -> dict[str, int]:
         """End the rotation of the logs; return their end offsets, if they are known.
 
-        Beyond its limit, a log may have been moved after the exit result was made with its size.
+        A log above its limit may have been moved after the exit result recorded its size. Its end
+        is then unknown.
         """
         sizes = end.log_sizes
         ends = {log.kind: log.end_at(sizes[log.kind]) for log in logs if sizes}

@@ -1,7 +1,7 @@
-"""The rules of the bridge that connects groups with network mode `bridge`, as text for `nft`. No I/O.
+"""The rules of the bridge for groups with network mode `bridge`, as text for `nft`. No I/O.
 
-Ports of the host lead to allocations through the map `ports`, which the launcher fills. Packets from
-outside reach an allocation only through that map, or as answers.
+The map `ports`, which the launcher fills, forwards ports of the host to allocations. Packets from
+outside reach an allocation only through this map, or as answers to packets of the allocation.
 """
 
 from collections.abc import Iterable

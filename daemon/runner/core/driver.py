@@ -35,9 +35,9 @@ class DeliveredFiles(msgspec.Struct, frozen=True, kw_only=True):
 class ExitResult(msgspec.Struct, frozen=True, kw_only=True):
     """The exit result of a task. `message` adds details to the status.
 
-    `at` is the end time (nanoseconds since the epoch) unless the daemon observed it; 0 means now.
-    `log_sizes` are the bytes of its files of output by kind, as far as they are known. `outputs` is
-    its file of outputs, if it is known.
+    `at` is the end time in nanoseconds since the epoch; 0 means that the daemon has just observed
+    the end. `log_sizes` are the bytes of the task's log files by kind, if they are known. `outputs`
+    is the content of the task's outputs file, if it is known.
     """
 
     code: int = 0
@@ -56,7 +56,7 @@ class ExitResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
-    """The node attributes of a driver; `trouble` is the reason if it cannot run tasks."""
+    """The node attributes of a driver; `trouble` is the reason if the driver cannot run tasks."""
 
     attributes: dict[str, str] = {}
     trouble: str = ""
@@ -247,7 +247,7 @@ class Driver(Protocol):
 
     @property
     def is_prompt(self) -> bool:
-        """Return whether starts are short, so that requests to a task wait for its start."""
+        """Return whether starts are so short that requests to a task can wait for its start."""
         ...
 
     def fingerprint(self) -> Fingerprint:

@@ -26,7 +26,7 @@ from storage.records.usage import (
 
 _TICK = SECOND // os.sysconf("SC_CLK_TCK")
 _KILOBYTE = 1024
-_SHORTEST = SECOND // 10  # minimum distance of two samples; the clock tick is too coarse below it
+_SHORTEST = SECOND // 10  # minimum time between two samples; clock ticks are too coarse for less
 _USER, _SYSTEM = 11, 12  # fields of `stat` after the name
 _STARTED = 19
 
@@ -210,7 +210,7 @@ def of_allocation(
     now: int,
     shared: NetworkUsage | msgspec.UnsetType = msgspec.UNSET,
 ) -> AllocationUsage:
-    """Return the usage of an allocation; `shared` is for their shared network."""
+    """Return the usage of an allocation; `shared` is the traffic of the network that it has."""
     together = sum_usage(task.resource_usage for task in tasks.values())
     networks = _sum_networks([together.network_stats, shared])
     return AllocationUsage(

@@ -1,4 +1,4 @@
-"""Check relative paths as texts, without file access; `daemon/launcher/safe_open.py` opens them."""
+"""Check the text of relative paths; `daemon/launcher/safe_open.py` accesses the files."""
 
 import os
 import posixpath
@@ -19,7 +19,7 @@ class PathTooLong(PathEscape):
     """A path is longer than the kernel and the launcher accept."""
 
     def __init__(self) -> None:
-        super().__init__(f"a path has at most {_LONGEST} bytes")
+        super().__init__(f"a path has more than {_LONGEST} bytes")
 
 
 def fitting_path(path: str) -> str:

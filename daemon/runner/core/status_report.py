@@ -66,14 +66,14 @@ class AllocStatus(msgspec.Struct, frozen=True, kw_only=True):
     states: dict[str, TaskState]
     events: dict[str, list[TaskEvent]]
     handles: dict[str, bytes]
-    deployment_id: str  # the deployment of the health
+    deployment_id: str  # the deployment for which the health counts
     healthy: bool | None
     healthy_at: int
     ended_for: str  # why the allocation had to end; replaces the description from its tasks
     services: list[ServiceAddress] | None  # current registrations; None: unchanged
     evaluation_id: str  # ID of the evaluation that a failure creates
     now: int
-    outputs: dict[str, dict[str, str]] = {}  # outputs by name, of ended tasks by name
+    outputs: dict[str, dict[str, str]] = {}  # by task, the outputs of ended tasks by name
     network: NetworkStatus | None = None
 
 
@@ -127,7 +127,7 @@ class AllocReport:
         )
 
     def unstored_elsewhere(self) -> tuple[int, int]:
-        """Return the unstored output bytes of other elements: of the step, and of the run."""
+        """Return the unstored output bytes of all other elements of the step, and of the run."""
         return self._reports.unstored_outputs(self)
 
     @property
@@ -205,7 +205,8 @@ class ReportQueue:
         self._store, self._clock, self._ids = store, clock, ids
         self._waiting: dict[str, AllocReport] = {}
         self._outputs: dict[str, tuple[AllocReport, int]] = {}  # unstored bytes, by allocation
-        self._of_scopes = Counter[tuple[object, ...]]()  # their sums, by step and by run
+        # The sums of these bytes, by step and by run.
+        self._of_scopes = Counter[tuple[object, ...]]()
         self._arrived = trio.Event()
         self._silent = False
 
@@ -229,7 +230,7 @@ class ReportQueue:
                 del self._of_scopes[scope]
 
     def unstored_outputs(self, report: AllocReport) -> tuple[int, int]:
-        """Return the unstored output bytes of the other allocations: of the step, of the run.
+        """Return the unstored output bytes of all other allocations of the step, and of the run.
 
         Bytes count as unstored until shortly after their commit.
         """

@@ -5,8 +5,8 @@ alloc/, <task>/      created by the launcher (`daemon/launcher/alloc_dir.py`)
 .claim.<task>.<n>    claim file of the n-th attempt at a task
 .resolv.<task>       resolv.conf, if the group has its own name servers
 .accounts.*.<task>   passwd and group files for a user that the host does not have
-.fetched.<task>      marker: the artifacts of the task are downloaded
-.logs/               rotated log data, on file systems without holes
+.fetched.<task>      marker: the artifacts of the task were downloaded
+.logs/               rotated log data, on file systems without hole punching
 """
 
 import os
@@ -38,9 +38,9 @@ def directories(root: str, task: str) -> TaskDirectories:
 def resolve_task_path(task: str, task_directories: TaskDirectories, path: str) -> str:
     """Resolve a path of a task to a path below the allocation directory.
 
-    A path that begins with one of `claims_and_logs`, as the task sees them, refers to that directory. Any
-    other path is relative to the task directory. Raises `PathEscape` for a path outside the task and
-    shared directories.
+    A path that begins with one of `task_directories` refers to that directory. Any other path is
+    relative to the task directory. Raises `PathEscape` for a path outside the task and shared
+    directories.
     """
     found = relative_path(f"{task}/{path}")
     for seen, here in (

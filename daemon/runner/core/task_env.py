@@ -1,8 +1,8 @@
 """Build the environment of a task and interpolate `${…}` in its definition. No I/O.
 
-The rules are Nomad's (recorded from Nomad: task-environment). The order is the agent's environment,
-the allocation's variables, and the task's variables. Steward differs in one point: only
-allow-listed variables of the agent's environment reach a task.
+The rules are Nomad's (recorded from Nomad: task-environment). The agent's environment comes first,
+then the allocation's variables, then the task's variables. Later variables override earlier ones.
+Steward differs in one point: only allow-listed variables of the agent's environment reach a task.
 """
 
 import re
@@ -84,7 +84,10 @@ def task_environment(
     *,
     parent_cgroup: str = "",
 ) -> dict[str, str]:
-    """Return the environment of a task; `values` are of the node, `base` is the agent's."""
+    """Return the environment of a task.
+
+    `values` has the values of the node, and `base` the variables from the agent's environment.
+    """
     environment = dict(base)
     environment |= _allocation_variables(allocation, job, task, directories)
     environment["NOMAD_DC"] = values.get("node.datacenter", "")

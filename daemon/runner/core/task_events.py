@@ -111,7 +111,7 @@ def restart_signaled(now: int, reason: str) -> TaskEvent:
 
 
 def signaling(now: int, name: str) -> TaskEvent:
-    """Return `Signaling`: the task receives a signal; `name` is the spelling of the caller."""
+    """Return `Signaling`: the task receives a signal; `name` is as the caller wrote it."""
     return TaskEvent(
         type="Signaling",
         time=now,

@@ -39,7 +39,7 @@ class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def staging_name(self) -> str:
-        """Return the name of the daemon's own directory for this task, of safe characters.
+        """Return the name of the daemon's own directory for this task, with safe characters only.
 
         A task name may contain any character except slashes.
         """
@@ -50,7 +50,7 @@ class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
         return fitting_path(f"{self.task}/{relative_path(path)}")
 
     def resolve(self, path: str) -> str:
-        """Return the path for a path in the view of the task. Raises `PathEscape`."""
+        """Return the path of a file whose path in the task is `path`. Raises `PathEscape`."""
         return fitting_path(task_dir.resolve_task_path(self.task, self.places, path))
 
     async def write(

@@ -3,8 +3,8 @@
 A task writes directly to one file, opened for append, that is never replaced. The numbered files
 `<task>.stdout.0`, `.1`, … are ranges of that stream of `max_file_size_mb` each; the last
 `max_files` are retained. `rotation.py` removes earlier data by punching a hole, which preserves
-offsets. On file systems without holes, it moves retained data into files of the daemon that are
-named by their start offset.
+offsets. On file systems without hole punching, it moves retained data into files of the daemon,
+which are named by their start offset.
 
 The launcher opens the task's file without following links. While the task runs, the descriptors are
 cached for the next reader, up to a limit.
@@ -75,7 +75,7 @@ _NOTHING = LogSegment("", 0, 0)
 
 
 class Marks:
-    """Lengths of a log over time, recorded each second; older marks are coarser."""
+    """Lengths of a log over time, recorded each second; older marks are further apart."""
 
     def __init__(self) -> None:
         self.times = array("q")  # nanoseconds since the epoch
@@ -88,7 +88,7 @@ class Marks:
         self.times.append(now)
         self.ends.append(end)
         if len(self.ends) > _MOST_MARKS:
-            # A position without a mark uses the next, later mark, so no line appears older than it
+            # If a position has no mark, the next mark counts, so that no line appears older than it
             # is.
             del self.times[: _MOST_MARKS // 2 : 2]
             del self.ends[: _MOST_MARKS // 2 : 2]
@@ -197,7 +197,7 @@ class TaskLog:
         return f"{self.rotation_dir}/{self.stem}.{start}"
 
     async def current(self) -> "Stream":
-        """Return the current stream."""
+        """Return a snapshot of the current files of the stream."""
         return Stream(self, await self._logs.reading(self.place))
 
     def end_at(self, size: int) -> int:
@@ -386,7 +386,7 @@ def _data_from(descriptor: int, offset: int) -> int:
     try:
         return os.lseek(descriptor, offset, os.SEEK_DATA)
     except OSError as error:
-        # The file system may not know its holes.
+        # The file system may not report holes.
         return os.fstat(descriptor).st_size if error.errno == errno.ENXIO else offset
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from storage.records import resolver
 from storage.records.task import NetworkDNS
 
-# The second has the servers behind the local resolver of systemd.
+# The second file has the servers that systemd-resolved forwards to.
 _FILES = ("/etc/resolv.conf", "/run/systemd/resolve/resolv.conf")
 _MOST = 64 * 1024  # bytes read from each file
 

@@ -229,7 +229,7 @@ def find(owner: Path, missing: Mapping[str, str]) -> CgroupV1:
 def mounts(mountinfo: str) -> dict[str, Path]:
     """Return the mount point of each controller, from the text of `mountinfo`."""
     found = {}
-    for line in mountinfo.split("\n"):  # a path may have other line ends
+    for line in mountinfo.split("\n"):  # a path may contain other line separators
         before, _, after = line.partition(" - ")
         words = after.split(" ")
         if words[:1] == ["cgroup"]:

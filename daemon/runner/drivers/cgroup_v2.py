@@ -9,8 +9,9 @@ any other waits for all CPUs. (Measured: 0.1 ms against 7 to 15 ms on an idle ho
 until a task's first instruction.) A threaded cgroup has no `cgroup.kill`; it
 is frozen, and then its processes are killed one by one.
 
-In a delegated systemd unit the daemon and its launcher first move into a child cgroup. The service manager starts the commands of a unit (`ExecReload=`) in a cgroup next to the processes. A cgroup with
-processes cannot be a sibling of threaded ones.
+In a delegated systemd unit, the daemon and its launcher first move into a child cgroup. The service
+manager starts the commands of a unit (`ExecReload=`) in a cgroup next to that of the processes. A
+cgroup with processes cannot be a sibling of a threaded cgroup.
 """
 
 import hashlib
@@ -228,7 +229,7 @@ def is_delegated(path: str) -> bool:
 
 def mount_point(mountinfo: str) -> Path | None:
     """Return the mount point of cgroup v2, from the text of `mountinfo`."""
-    for line in mountinfo.split("\n"):  # a path may have other line ends
+    for line in mountinfo.split("\n"):  # a path may contain other line separators
         before, _, after = line.partition(" - ")
         if after.startswith("cgroup2 "):
             return Path(before.split(" ")[4].encode().decode("unicode_escape"))

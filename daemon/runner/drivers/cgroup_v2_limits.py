@@ -97,8 +97,8 @@ class CgroupV2Enforcer:
         files: CgroupFiles,
     ) -> None:
         self._base, self._controllers, self._files = base, controllers, files
-        self.above: list[Path] = []  # the same cgroup limits and kills a task
-        self._is_given = False  # created and guarded before there were tasks, so never removed
+        self.above: list[Path] = []  # empty: the cgroup that limits a task also tracks it
+        self._is_given = False  # set up before there were tasks, and therefore never removed
         self.parent = base.removeprefix(mount.rstrip("/"))
         self.held = cgroup_enforcement(_HOW, controllers)
         self.missing = {kind: why for kind, why in missing.items() if kind not in self.held}

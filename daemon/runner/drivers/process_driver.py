@@ -141,7 +141,7 @@ class ProcessDriver:
             raise StartFailed(f"cannot start the task: {_null_byte(attempt) or error}") from error
 
     async def _check_files(self, attempt: Attempt) -> None:
-        """Write the files of a failed start again, alone. Raises `StartFailed` if that also fails.
+        """Write the files of a failed start separately. Raises `StartFailed` if that also fails.
 
         An earlier attempt can have left a directory or a link there, and the next one may repair it.
         """
@@ -183,7 +183,7 @@ class ProcessDriver:
                 process.release()
 
     def _group(self, trace: ClaimRecord, alloc_id: str, task: str) -> ProcessGroup:
-        """Return the process group of an attempt, also of a daemon with other privileges."""
+        """Return the process group of an attempt, which another type of daemon may have started."""
         if trace.group.startswith("/"):
             return CgroupV2(trace.group)
         return self._groups.of(alloc_id, task)

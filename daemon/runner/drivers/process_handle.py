@@ -59,7 +59,7 @@ class LimitedTask(msgspec.Struct, frozen=True):
 class StartedTask(msgspec.Struct, frozen=True, kw_only=True):
     """A started attempt: its name, claim file, cgroups, and the process ID of its shim.
 
-    `outputs` is its file of outputs, if it has one.
+    `outputs` names the outputs file of the task, if it has one.
     """
 
     alloc_id: str
@@ -102,7 +102,8 @@ class ProcessHandle:
         # Read first, because the counter disappears with the cgroup.
         killed = self._bounded.killed()
         self._trouble = await self._clear()
-        # Asked when no process is left, because the answer has the final sizes of the logs.
+        # Requested only when no process is left, because the answer has the final sizes of the
+        # logs.
         ended = await self._finish()
         trace = claim_file.completed(
             claim_file.parse(ended.claim.decode(errors="replace")), ended.status
@@ -116,7 +117,7 @@ class ProcessHandle:
             self._end(trace),
             at=0 if is_seen or trace.status is None else ended.at,
             log_sizes=dict(zip(_LOGS, ended.logs or (), strict=True)) if is_final else {},
-            # The first bytes of a longer file do not count.
+            # If the outputs may be longer than the answer, the file is read later.
             outputs=ended.outputs if len(ended.outputs or b"") < MOST_OUTPUTS else None,
         )
         if killed:
@@ -134,7 +135,7 @@ class ProcessHandle:
                     outputs=started.outputs,
                 )
             )
-        # Such as an allocation directory that is being deleted.
+        # For example, the allocation directory is being deleted.
         except (OSError, ValueError) as error:
             _log.warning("%s: %s", self._path, error)
             return EndedAttempt(claim=b"", at=0, status=-1)

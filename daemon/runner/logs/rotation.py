@@ -1,8 +1,9 @@
 """Enforce log size limits without the cooperation of the tasks.
 
 One loop handles the logs of all running tasks. Data outside the retained numbered files is removed
-by punching a hole. Some file systems have no holes, and files have a maximum size. In both cases the loop pauses the task, moves the retained data to another file and truncates the log. No byte is lost,
-even if the daemon is killed during the move.
+by punching a hole. Some file systems do not support hole punching, and a file may reach its maximum
+size. In both cases, the loop pauses the task, moves the retained data to another file and truncates
+the log. No byte is lost, even if the daemon is killed during the move.
 """
 
 import logging

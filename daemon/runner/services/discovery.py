@@ -24,7 +24,7 @@ from storage.records.task import Task
 
 
 class ServiceRegistrar:
-    """The services of one allocation. `is_ending` hides it from new clients."""
+    """The services of one allocation. If `is_ending` returns true, new clients do not see it."""
 
     def __init__(
         self,

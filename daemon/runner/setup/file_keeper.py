@@ -2,9 +2,9 @@
 
 The launcher reads the files with the rights of the task and sends them in a stream. The keeper
 trusts nothing in the stream: it limits names, sizes and numbers, and computes the digests itself.
-All files of a collection together have at most the bytes that are left in the namespace, so a task
-cannot fill the disk first. A namespace collects for one task at a time, and in threads that nothing
-else uses: neither its large files nor their number hold up the tasks of other namespaces.
+The files of one collection cannot exceed the bytes that are left in the namespace, so a task cannot
+fill the disk. A namespace collects the files of one task at a time, in threads that nothing else
+uses. So large or many files of one namespace do not delay the tasks of other namespaces.
 
 One write stores the rows of a task. After a crash, the task is not dead yet, and its files are
 collected again.
@@ -178,7 +178,7 @@ class _Intake(KeptPaths):
                     break
                 part = next(parts, FilePart(path=b"", data=b"", is_end=True, reason=""))
                 if part.path != first.path:
-                    raise _FaultyStream(f"{path} has no end")
+                    raise _FaultyStream(f"{path} is incomplete")
         if part.reason:
             return self.refuse(path, part.reason)
         if reason := self._why_not(first.path):
@@ -223,11 +223,11 @@ def _parts(stream: BinaryIO) -> Iterator[FilePart]:
     while length := int.from_bytes(_exactly(stream, LENGTH)):
         trio.from_thread.check_cancelled()
         if length > _MOST_PART:
-            raise _FaultyStream(f"a part has {length} bytes")
+            raise _FaultyStream(f"a part of the stream has {length} bytes, more than {_MOST_PART}")
         try:
             yield _part.decode(_exactly(stream, length))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise _FaultyStream(f"an invalid part: {error}") from None
+            raise _FaultyStream(f"a part of the stream is invalid: {error}") from None
 
 
 def _exactly(stream: BinaryIO, size: int) -> bytes:

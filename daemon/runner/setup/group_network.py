@@ -72,7 +72,7 @@ def forwarded_ports(instance: TaskInstance) -> list[ForwardedPort]:
     ports = instance.allocation.placement.resources.shared.ports or []
     if len(ports) > MOST_PORTS:
         raise Refused(
-            f"the group has {len(ports)} ports; a bridge forwards at most {MOST_PORTS} for a group"
+            f"the group has {len(ports)} ports, more than the {MOST_PORTS} that a bridge forwards for a group"
         )
     for port in ports:
         if ":" in port.host_ip:

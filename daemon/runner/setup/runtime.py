@@ -159,8 +159,8 @@ class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True):
     chance: Callable[[], float]  # return a random number in [0, 1)
     traffic: Traffic = no_traffic
     egress: Callable[[], tuple[bool, str]] = unguarded  # returns the state of the egress policy
-    # Whether git runs in a sandbox, or why not; and the allocations of its open sandboxes, which no
-    # store knows.
+    # Whether git runs in a sandbox, or why not; and the allocation IDs of its open sandboxes, which
+    # are not in the store.
     git: tuple[bool, str] = (False, "")
     workshops: Set[str] = frozenset()
     # Keeps files of ended tasks; None on clusters, whose hosts send them.

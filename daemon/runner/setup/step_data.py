@@ -53,7 +53,7 @@ class StepData(msgspec.Struct, frozen=True):
 
     @property
     def is_short(self) -> bool:
-        """Return whether its files may come with the order to start the task."""
+        """Return whether its files may be sent with the order to start the task."""
         return len(self.needs) <= _MOST_WITH_START
 
 
@@ -107,7 +107,7 @@ def load(db: ReadSnapshot, instance: TaskInstance) -> StepData:
 def read_output(db: ReadSnapshot, instance: TaskInstance, text: str) -> str:
     """Return an output of an earlier step: `STEP.NAME`, or `STEP[3].NAME` for one element.
 
-    Raises `Refused` if no such step comes before that of the task.
+    Raises `Refused` if the step of the task does not follow such a step.
     """
     reference = lists.reference_in(f"${{output.{text}}}")
     run = _run_of(db, instance)
@@ -232,8 +232,8 @@ async def prepare(files: TaskFiles, step_data: StepData) -> None:
 class _Stored(msgspec.Struct, frozen=True):
     """The stored outputs of an allocation by task.
 
-    `of_step` is the number of bytes that other elements of the step stored. `of_run` is that of the
-    other elements of the run.
+    `of_step` is the number of bytes that the other elements of the step have stored. `of_run` is
+    the number for all other elements of the run.
     """
 
     by_task: dict[str, dict[str, str]]
@@ -268,8 +268,8 @@ async def collect(
         text = await _content(files, end)
         is_long = len(text) > _SHORT
         parsed = await trio.to_thread.run_sync(_parsed, text) if is_long else _parsed(text)
-        # Nothing waits from here on, so that of two tasks that end together the second one sees the
-        # outputs of the first.
+        # There is no `await` from here on. So if two tasks end at the same time, the second one
+        # sees the outputs of the first.
         stored = store.read(lambda db: _stored(db, instance))
         if stored is None:
             return ""
@@ -294,8 +294,8 @@ def _check(
 ) -> None:
     """Raise `Refused` if outputs repeat those of another task, or exceed a limit.
 
-    `unstored` counts bytes of other elements in reports that are not stored yet: of the step, and of
-    the run.
+    `unstored` has two numbers of bytes in reports that are not stored yet: for the other elements
+    of the step, and for those of the run.
     """
     for task, known in outputs_of_others.items():
         if repeated := sorted(outputs_of_task.keys() & known.keys()):

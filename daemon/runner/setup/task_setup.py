@@ -353,7 +353,10 @@ class TaskSetup:
         return step_data.files_of(self._files, step)
 
     async def collect_outputs(self, report: AllocReport, end: ExitResult) -> str:
-        """Add the outputs of the ended task to a report; return why they turn a success into a failure."""
+        """Add the outputs of the ended task to a report.
+
+        Return the reason if a successful task counts as failed, or an empty string.
+        """
         if not self._in_workflow:
             return ""
         from daemon.runner.setup import step_data
@@ -409,7 +412,10 @@ class TaskSetup:
         return None
 
     def forget_results(self) -> None:
-        """Forget the written results: the file is still there at later attempts, and may have megabytes."""
+        """Release the memory of the written results.
+
+        They can have megabytes, and later attempts use the written file.
+        """
         if self._step is not None and self._step.needs:
             self._step = msgspec.structs.replace(self._step, needs=b"")
 
@@ -497,7 +503,7 @@ class TaskSetup:
         task = self._task
         if not task.artifacts or await self._files.recall("fetched") is not None:
             return None
-        try:  # imported late, for few tasks
+        try:  # imported late, because few tasks have artifacts
             await import_in_thread(_FETCH)
             from daemon.runner.setup.artifacts.fetch import FetchFailed
         except (ImportError, OSError) as error:
@@ -536,7 +542,7 @@ class TaskSetup:
         )
 
     def _digest_of(self, name: str) -> str:
-        """Return the digest of a file of the job, or of its parent, by its name; empty if there is none."""
+        """Return the digest of a named file of the job or its parent; empty if there is none."""
         from storage.queries import payload_files  # imported late, because few jobs have files
 
         job = self._instance().job
@@ -549,7 +555,8 @@ class TaskSetup:
     async def _kept_digest(self, step: str, element: int | None, path: str) -> str:
         """Return the digest of a file that an earlier step left; empty if there is none.
 
-        Without an element, it is that of the task's own list, or the first one.
+        Without `element`, it is the element with the task's own index, or the first one for a step
+        without elements.
         """
         from daemon.flow import lists
         from storage.queries import kept_files  # imported late, because few jobs have kept files

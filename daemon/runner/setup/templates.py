@@ -30,7 +30,7 @@ from storage.records.allocation import TaskEvent
 from storage.records.base import SECOND
 from storage.records.task import Template
 
-_PACE = 0.1  # seconds between two changes that are handled
+_PACE = 0.1  # seconds between the handling of two changes
 _FILES_AGAIN = 1.0  # seconds between two polls of files
 _ROUNDS = 20  # rounds of lookups that depend on other lookups
 _SHORT = 16 * 1024  # characters; longer templates are parsed in a thread
@@ -214,7 +214,7 @@ class TemplateRunner:
     # --- rendering ---
 
     async def _fill_all(self, *, again: bool = False) -> dict[str, RenderResult]:
-        """Render all templates by destination.
+        """Render all templates; return the results by destination.
 
         With `again`, skip those that are rendered only once.
         """

@@ -91,7 +91,8 @@ class WorkloadIdentities:
     async def deliver(self, allocation: Allocation, job: Job, now: int) -> None:
         """Sign and deliver all tokens.
 
-        Raises `Refused` for an unknown claim, `Escapes` or `OSError` when a file cannot be written.
+        Raises `Refused` for an unknown claim, and `PathEscape` or `OSError` if a file cannot be
+        written.
         """
         for identity in self.identities:
             await self._deliver(identity, allocation, job, now)

@@ -147,11 +147,11 @@ async def test_file_replaced_after_the_list_is_not_retained(
     await world.until_done(one)
     assert kept(world, one) == {"out/kept": b"keptkept\n"}
     assert reasons(world, one) == [
-        "out/fifo: it did not arrive: 0 of 9 bytes",
-        "out/gone: it did not arrive: 0 of 9 bytes",
+        "out/fifo: only 0 of 9 bytes arrived",
+        "out/gone: only 0 of 9 bytes arrived",
         "out/grown: it grew to more than 11 bytes",
-        "out/link: it did not arrive: 0 of 9 bytes",
-        "out/short: it did not arrive: 1 of 11 bytes",
+        "out/link: only 0 of 9 bytes arrived",
+        "out/short: only 1 of 11 bytes arrived",
     ]
 
 
@@ -347,7 +347,7 @@ async def test_file_chunks_of_a_host_are_validated(sender: Sender) -> None:
     assert await finished(sender) == [
         "no file matches alloc/x",
         "out/b: it grew to more than 3 bytes",
-        "out/c: it did not arrive: 2 of 3 bytes",
+        "out/c: only 2 of 3 bytes arrived",
     ]
     assert kept(sender.world, sender.alloc_id) == {"out/a": b"one", "out/d": b"two"}
     assert await sender.piece("file=2&offset=2&end=1", b"x") == 410

@@ -99,14 +99,17 @@ async def test_equal_contents_are_stored_once(
 @pytest.mark.parametrize(
     ("pieces", "reason"),
     [
-        ((b"\xff\xff\xff\xff",), "the files cannot be kept: a part has 4294967295 bytes"),
-        ((b"\0\0\0\x02ab",), "the files cannot be kept: an invalid part: "),
+        (
+            (b"\xff\xff\xff\xff",),
+            "the files cannot be kept: a part of the stream has 4294967295 bytes",
+        ),
+        ((b"\0\0\0\x02ab",), "the files cannot be kept: a part of the stream is invalid: "),
         ((), "the files cannot be kept: the launcher ended the stream early"),
         ((part(b"main/a", b"x", is_end=False),), "ended the stream early"),
-        ((part(b"main/a", b"x", is_end=False), END), "the files cannot be kept: a has no end"),
+        ((part(b"main/a", b"x", is_end=False), END), "the files cannot be kept: a is incomplete"),
         (
             (part(b"main/a", b"x", is_end=False), part(b"main/b", b"x"), END),
-            "the files cannot be kept: a has no end",
+            "the files cannot be kept: a is incomplete",
         ),
         ((part(b"main/a", bytes(1001)), END), "a is larger than announced"),
         (

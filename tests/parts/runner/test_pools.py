@@ -196,7 +196,7 @@ async def test_wrapper_in_a_removed_pool_is_rejected(
     left = store.read(lambda db: cluster_runs.of_allocation(db, "a1"))
     void, ended, running = RunStatus.VOID, RunStatus.ENDED, RunStatus.RUNNING
     assert [cluster_run.status for cluster_run in left] == [void, void, void, ended, running]
-    assert "jobs of the cluster that may still run there: 3" in caplog.text
+    assert "3 jobs may still run in its cluster" in caplog.text
     with pytest.raises(WrapperRejected) as told:
         await wrapper_api.log("a1.2.t", "stdout", 0, b"")
     assert told.value.status == 410

@@ -197,7 +197,7 @@ async def test_tree_size_is_checked_before_the_checkout(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("x" * 5 * MEGABYTE, "more than 50 files or 4194304 bytes in the repository"),
+        ("x" * 5 * MEGABYTE, "the repository has more than 50 files or 4194304 bytes"),
         (None, f"died of signal {signal.SIGXFSZ.value}"),
     ],
     ids=["when it is unpacked", "as it comes"],

@@ -242,7 +242,7 @@ async def test_a_separated_daemon_submits_no_job_as_root(
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     users = of(Settings(raw_exec=True, raw_exec_root=True, task_users=["*"]), own=0)
     stage.cluster.users = without_rules(own=0)
-    with pytest.raises(StartFailed, match='user "root" submits no jobs: name another one'):
+    with pytest.raises(StartFailed, match='user "root" must not submit jobs: name another user'):
         await stage.start("raw_exec", users, user="root")
     assert (await stage.start("raw_exec", users, number=1, user="daemon")).attempt.user == "daemon"
 

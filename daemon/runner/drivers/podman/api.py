@@ -114,7 +114,8 @@ class InterfaceStats(msgspec.Struct, frozen=True):
 class ContainerStats(msgspec.Struct, frozen=True):
     """The usage of a container in nanoseconds and bytes.
 
-    Since version 5, podman reports traffic by interface. Before, `NetInput` meant either direction.
+    Since version 5, podman reports traffic by interface. In earlier versions, the direction that
+    `NetInput` counts is not reliable.
     """
 
     cpu: int = msgspec.field(default=0, name="CPUNano")

@@ -141,7 +141,9 @@ class PodmanDriver:
                 await self._podman.create(spec)
             await self._podman.start(name)
         except OSError as error:
-            raise StartFailed(f"{attempt.beside}: {error.strerror}", recoverable=True) from error
+            raise StartFailed(
+                f"cannot create {attempt.beside}: {error.strerror}", recoverable=True
+            ) from error
         except PodmanFailed as error:
             if error.status:  # remove a container that cannot start
                 await self._forget(name)

@@ -72,7 +72,7 @@ class ContainerLogReader:
     def remove(self) -> None:
         """Delete the file after all output was moved."""
         for path in (self._path, self._noted):
-            with suppress(OSError):  # a leftover goes with the allocation
+            with suppress(OSError):  # a remaining file is deleted with the allocation
                 os.unlink(path)
 
     def _move(self) -> bool:
@@ -92,7 +92,7 @@ class ContainerLogReader:
             self._moved += end
             with open(self._noted, "w", encoding="ascii") as file:
                 file.write(str(self._moved))
-            # Without holes the file keeps its size until the container is removed.
+            # Without hole punching, the file keeps its size until the container is removed.
             with suppress(HolePunchUnsupported, OSError):
                 punch_hole(descriptor, 0, self._moved // _BLOCK * _BLOCK)
             return True

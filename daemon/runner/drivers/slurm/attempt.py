@@ -406,8 +406,8 @@ class SlurmAttempt:
         self.cluster.cancel(self.row.name, *copies)
         if any(job.is_stuck for job in own_jobs):
             _log.warning(
-                "pool %s: the cluster failed to launch job %s and holds it: it is cancelled; look "
-                "whether its host was drained",
+                "pool %s: the cluster failed to launch job %s and holds it: Steward cancels the job; "
+                "check whether its host was drained",
                 *(self.row.pool, self.row.job_id),
             )
             self.cluster.cancel(self.row.name, self.row.job_id)
@@ -499,7 +499,7 @@ class SlurmAttempt:
         self._is_sending = True
 
     async def receive_outputs(self, content: bytes) -> DeliveredFiles:
-        """Store the file of outputs for the end of the task. Raises `OSError`."""
+        """Store the outputs file until the end of the task is recorded. Raises `OSError`."""
         files = TaskFiles(
             launcher=self.cluster.tools.launcher,
             allocation=self.row.allocation_id,

@@ -1,8 +1,8 @@
 """One cluster: requests to it, and the loop that polls the state of Steward's jobs.
 
-The polled state only supplements the wrappers' reports (see `run.py`). There is one call at a time.
-After three consecutive failed calls the cluster counts as unreachable, and no conclusions are drawn
-from missing jobs.
+The polled state only supplements the wrappers' reports (see `attempt.py`). Only one call runs at a
+time. After three consecutive failed calls the cluster counts as unreachable, and no conclusions are
+drawn from missing jobs.
 """
 
 import logging
@@ -50,7 +50,10 @@ class WatchedJob(Protocol):
     def update_jobs(
         self, jobs: list[SlurmJobState], asked_at: float, *, is_array_known: bool = False
     ) -> None:
-        """Handle the listed jobs of the attempt at `asked_at`, and whether its array was listed."""
+        """Handle the jobs of the attempt that the poll at `asked_at` has listed.
+
+        `is_array_known` means that the poll has listed the array of the attempt.
+        """
         ...
 
     def cluster_unreachable(self) -> None:
@@ -61,8 +64,8 @@ class WatchedJob(Protocol):
 class SlurmCluster:
     """The cluster of a pool.
 
-    `url` is the daemon's address for wrappers, `ca` its CA certificate. `users` permits all users
-    of this host.
+    `url` is the daemon's address for wrappers, `ca` its CA certificate. `users` decides which users
+    may run tasks; by default, all users of this host.
     """
 
     def __init__(

@@ -1,4 +1,6 @@
-"""The driver `slurm`: tasks as jobs of a cluster that chooses hosts, queues and enforces limits.
+"""The driver `slurm` runs tasks as jobs of a cluster.
+
+The cluster chooses the hosts, queues the jobs and enforces their limits.
 
 An attempt is one job that runs Steward's wrapper (`wrapper.sh`), which claims the attempt and
 downloads the task. Only one claim succeeds, even if the cluster runs the job twice. No attempt runs
@@ -88,7 +90,7 @@ class SlurmDriver:
             raise StartFailed(
                 f'user "{attempt.user}" is the daemon\'s own user, and cannot run exec tasks'
                 if self._is_walled
-                else f'user "{attempt.user}" submits no jobs: name another one, or set user = "root" '
+                else f'user "{attempt.user}" must not submit jobs: name another user, or set user = "root" '
                 "in the agent's configuration"
             )
         if attempt.mounts:
@@ -108,7 +110,7 @@ class SlurmDriver:
         return self._desk.run(self._cluster, attempt, row)
 
     def _as_somebody(self, attempt: Attempt) -> Attempt:
-        """Return an attempt with its user; if the launcher is root, the default user of tasks."""
+        """Return an attempt with its user; by default, the default user if the launcher is root."""
         usual = NOBODY if self._is_walled else self._users.usual
         if attempt.user or not usual or not self._users.is_root:
             return attempt

@@ -20,7 +20,8 @@ _WILD = frozenset("*?[")
 _HIDDEN = "."
 _FIELDS = 4
 _MOST_DIGITS = 15
-_MOST_STEPS = 3_000_000  # comparisons of all patterns with all paths: some seconds of a thread
+# Comparisons of all patterns with all paths; they occupy a thread for a few seconds.
+_MOST_STEPS = 3_000_000
 _HERE = b"./"
 
 
@@ -34,7 +35,7 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def fault(self) -> str:
-        """Return why no such entry is stored, or an empty string."""
+        """Return why an entry of this type is not kept, or an empty string."""
         if self.kind == "l":
             return "it is a link, and links are not followed"
         return "" if self.kind == "f" else "it is not a regular file"
@@ -96,7 +97,7 @@ class _Pattern:
         self._tests = [_test(name) for name in self._parts]
 
     def matches(self, names: Sequence[str], steps: _Steps) -> bool:
-        """Return whether a path matches, by the rules of the daemon's host. Raises `TooManyComparisons`."""
+        """Return whether a path matches by the rules of the daemon. Raises `TooManyComparisons`."""
         states = self._reached({0})
         for name in names:
             steps.left -= len(states)
@@ -114,7 +115,7 @@ class _Pattern:
         return len(self._parts) in states
 
     def _reached(self, states: set[int]) -> set[int]:
-        """Return `states` with the states after each `**`, which can match no directory."""
+        """Return `states` with the states after each `**`, which may match no directory at all."""
         last = len(self._parts)
         return states | {
             state + 1 for state in states if state < last and self._parts[state] == ANY_DEPTH
@@ -130,7 +131,7 @@ def _test(pattern: str) -> Callable[[str], bool]:
 
 
 def matches(path: bytes, task: str, pattern: str) -> bool:
-    """Return whether a path matches a pattern, by the rules of the daemon's host."""
+    """Return whether a path matches a pattern by the rules of the daemon."""
     names = _names(path)
     return names is not None and _Pattern(task, pattern).matches(names, _Steps())
 

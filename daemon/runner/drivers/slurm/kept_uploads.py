@@ -24,7 +24,7 @@ from daemon.runner.setup.file_keeper import MOST_FILES, KeptPaths, user_path, wh
 from storage.errors import StewardError
 from storage.store import Store
 
-_INCOMPLETE = "it did not arrive: {} of {} bytes"
+_INCOMPLETE = "only {} of {} bytes arrived"
 
 
 class SendAgain(StewardError):

@@ -1,6 +1,7 @@
 """Check whether a partition is usable: programs, controller, partition, hosts, limits.
 
-The checks use the daemon's own search path and privileges, because those count (docs/cluster.md).
+The checks use the daemon's own search path and privileges, because the daemon submits tasks with
+these (docs/cluster.md).
 """
 
 from collections.abc import AsyncIterator

@@ -33,8 +33,8 @@ def cores(attempt: Attempt, pool: Pool) -> int:
 def minutes(longest: int) -> int:
     """Return the time limit in minutes for a maximum run time in nanoseconds.
 
-    It has one more minute: the wrapper enforces the maximum, and the cluster only if the wrapper is
-    gone.
+    The limit is one minute longer than the maximum run time. The wrapper enforces the maximum, and
+    the cluster enforces the limit only if the wrapper has died.
     """
     return math.ceil(longest / _MINUTE) + 1
 

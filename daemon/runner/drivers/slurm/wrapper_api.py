@@ -37,7 +37,7 @@ _PACKED = 2  # concurrent creations of bundles
 _WORD = re.compile(r"[A-Za-z0-9_.-]{0,255}")
 _JOB = re.compile(r"(?:[0-9]{1,10}(?:_[0-9]{1,10})?)?")
 _SIGNALLED = 128
-_SENT = "sent"  # the body of a result is the file of outputs
+_SENT = "sent"  # the body of the result is the outputs file
 _NOT_SENT = "its host has not sent its files"
 _NOT_KEPT = {
     "": "its host runs an earlier version, which keeps no files",
@@ -260,7 +260,7 @@ class WrapperApi:
         kept_paths: str = "",
         content: bytes = b"",
     ) -> None:
-        """Store the exit result of a task, and before that its file of outputs.
+        """Store the outputs file of a task, and then its exit result.
 
         `outputs` reports whether the body has the file, or why not. `kept_paths` reports whether
         the files to keep were sent. Raises `OSError`, after which the wrapper sends the result
@@ -296,7 +296,7 @@ class WrapperApi:
         return {}, (_NOT_KEPT.get(word, _NOT_SENT),)
 
     async def _delivered(self, run: SlurmAttempt, outputs: str, content: bytes) -> DeliveredFiles:
-        """Return what arrives with a result: nothing if its step has no outputs. Raises `OSError`."""
+        """Return the files that came with a result, if its step has outputs. Raises `OSError`."""
         if not run.attempt.outputs:
             return DeliveredFiles()
         if not outputs:

@@ -68,7 +68,7 @@ class _Plain:
         chunk = self._source.read(size)
         self._left -= len(chunk)
         if self._left < 0:
-            raise BadArchive(f"more than {_MOST_BETWEEN} bytes of headers in the archive")
+            raise BadArchive(f"the archive has more than {_MOST_BETWEEN} bytes of headers")
         return chunk
 
 
@@ -157,7 +157,7 @@ class _Zip(io.FileIO):
         if size is None or size <= _CHUNK:
             return super().read(size)
         if size > _MOST_TABLE:
-            raise BadArchive(f"a table of more than {_MOST_TABLE} bytes in the archive")
+            raise BadArchive(f"the archive has a table of more than {_MOST_TABLE} bytes")
         table = super().read(size)
         if table.count(_ENTRY) > self._files:
             raise BadArchive(_too_many(self._files))
@@ -165,7 +165,7 @@ class _Zip(io.FileIO):
 
 
 def _too_many(files: int) -> str:
-    return f"more than {files} files are in the archive"
+    return f"the archive has more than {files} files"
 
 
 class Unpacker:

@@ -1,8 +1,8 @@
 """Download an artifact into a staging directory and install it into the task directory.
 
-Rejected are the cloud metadata service and other link-local addresses, the daemon's own listeners,
-and files of this host outside the configured directories. Downloads that exceed the limits on size,
-count or time are also rejected.
+The fetcher rejects the cloud metadata service, other link-local addresses and the daemon's own
+listeners. It also rejects files of this host outside the configured directories, and downloads that
+exceed the limits on size, count or time.
 """
 
 import hashlib
@@ -109,7 +109,7 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
         except (InvalidSource, BadArchive, EgressDenied, PathEscape) as error:
             raise FetchFailed(url, error, recoverable=False) from error
         except trio.TooSlowError as error:
-            why = f"not there within {self.seconds:g} seconds"
+            why = f"not downloaded within {self.seconds:g} seconds"
             raise FetchFailed(url, why, recoverable=True) from error
         except (HttpError, OSError) as error:
             raise FetchFailed(url, error, recoverable=True) from error

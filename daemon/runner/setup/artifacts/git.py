@@ -6,7 +6,8 @@ counted before it is checked out. The checkout writes exactly the counted files,
 cannot change it. The program has a memory limit, connects only to the given address and follows no
 redirects. Only a part of its output is stored.
 
-`GitPlace` is where git runs: in the sandbox of `git_sandbox.py`, or as a child of the daemon.
+`GitPlace` is the place where git runs: the sandbox of `git_sandbox.py`, or a directory of the
+daemon.
 """
 
 import base64
@@ -177,7 +178,7 @@ class GitClient:
         }
         program = shutil.which("git", path=location.path)
         if program is None:
-            raise EgressDenied(f"git is not installed on this node in {location.path}")
+            raise EgressDenied(f"git is not installed on this node: it is not in {location.path}")
         settings = [
             f"http.curloptResolve={host}:{port}:{address}",
             "http.followRedirects=false",
@@ -224,7 +225,7 @@ class GitClient:
             [*location, "ls-tree", "-r", "-l", "-z", revision], most, tree.is_enough
         ):
             raise BadArchive(
-                f"more than {limits.files} files or {limits.bytes} bytes in the repository"
+                f"the repository has more than {limits.files} files or {limits.bytes} bytes"
             )
         await self._run(["/bin/sh", "-c", _KEEP_AS_COUNTED, target, _ATTRIBUTES])
         await self._git([*location, "checkout", "--quiet", "--detach", revision], most)
@@ -292,7 +293,7 @@ class GitClient:
                     nursery.start_soon(_watch, process, growing, nursery.cancel_scope)
                     if await read_output(process, "stdout", enough):
                         nursery.cancel_scope.cancel()
-            except ExceptionGroup as group:  # the first has cancelled the others
+            except ExceptionGroup as group:  # the first error has cancelled the other tasks
                 raise group.exceptions[0] from None
             if nursery.cancel_scope.cancel_called:
                 return True
@@ -370,7 +371,7 @@ class _Tree(msgspec.Struct):
         *lines, self.rest = (self.rest + chunk).split(b"\0")
         for line in lines:
             if (match := _ENTRY.match(line)) is None:
-                raise BadArchive("git listed a file in another form")
+                raise BadArchive("git listed a file in an unexpected format")
             self.files += 1
             self.size += int(match[1]) if match[1].isdigit() else 0  # a submodule has no size
         return (

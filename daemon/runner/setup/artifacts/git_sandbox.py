@@ -36,7 +36,7 @@ _TASK = "git"
 _PACE = 0.02  # seconds between two checks whether the sandbox has started
 _BEGINS_WITHIN = 10.0  # seconds
 _MORE = 60  # seconds that the sandbox may outlive the time limit of an artifact
-_MEMORY_MB = 1024  # of all processes with the files that they have open; each has its own limit
+_MEMORY_MB = 1024  # of all processes and their open files; each process also has its own limit
 _MEMBER = 4096  # bytes that a tar archive needs for one file besides its content
 # The end of the input, which the daemon holds open, stops all processes of the sandbox.
 _LEASH = ("/bin/sh", "-c", "read -r _; kill -KILL -1")

@@ -22,7 +22,7 @@ def send(
 ) -> None:
     """Write a tree to a stream; links come last. `check` can abort by raising.
 
-    With `is_read_only`, no user may write to its files.
+    With `is_read_only`, the files get no write permission.
 
     Raises `BadArchive` or `OSError`.
     """

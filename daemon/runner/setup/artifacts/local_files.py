@@ -1,9 +1,9 @@
-"""Copy files of this host for `file` artifacts, from the directories that the configuration permits.
+"""Copy files of this host for `file` artifacts, from the permitted directories.
 
-Tasks and users may write in these directories. So each file is opened below the permitted directory
-without following links, and the copy is made from the open descriptor. A link that another user puts
-there after the check is refused. A hard link could name another user's secret, therefore a file with
-several names must be readable by everyone.
+The configuration lists the permitted directories. Tasks and users may write to them. So each file
+is opened below the permitted directory without following links, and the copy is made from the open
+descriptor. A link that another user creates after the check is refused. A hard link could give
+access to another user's secret. Therefore a file with several names must be readable by all users.
 """
 
 import os

@@ -1,7 +1,8 @@
 """Parse the source of an artifact: `git::https://host/repo.git//folder?ref=v1`. No I/O.
 
 The syntax is that of Nomad's download library. A kind may precede a double colon, and a double
-slash separates a subdirectory. Options are in the query; those of the block are added to it.
+slash separates a subdirectory. Options are in the query, and the options of the block are added to
+the query.
 """
 
 from collections.abc import Mapping
