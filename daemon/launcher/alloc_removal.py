@@ -19,7 +19,7 @@ from daemon.launcher.claims_and_logs import LOGS, MOVED, SHARED, below, is_at_wo
 from daemon.launcher.messages import ID
 from daemon.launcher.safe_open import step
 
-MOST_SECONDS = 1800.0  # for one removal: enough for ten million files on a slow disk
+MOST_SECONDS = 1800.0  # time limit of one removal: enough for ten million files on a slow disk
 GONE = ".removed"  # suffix of a directory that is being removed
 _OURS = re.compile(r"\.[0-9a-f]{16}\.folder")  # names of directories that are queued for removal
 _READ = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -198,7 +198,7 @@ class Bridge:
             self._ip(f"link delete dev {_name(allocation, number)}\n")
 
     def release(self, allocation: Id) -> None:
-        """Delete the interface of an allocation and its elements. Raises `OSError`."""
+        """Delete the interface of an allocation and its map elements. Raises `OSError`."""
         if number := _interfaces().get(_digits(allocation)):
             self._disconnect(allocation, number)
         self.tidy()

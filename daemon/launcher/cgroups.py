@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 
 _LISTS = ("cgroup.procs", "cgroup.threads", "tasks")
-SHARED = "/shared"  # below a parent: the cgroups of tasks without reserved cores
+SHARED = "/shared"  # below a parent cgroup; has the cgroups of tasks without reserved cores
 _TOGETHER = f"{SHARED}/tasks"  # in version 1, these tasks share one cgroup
 
 

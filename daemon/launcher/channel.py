@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 
 LONGEST = 65536  # bytes of a message; the kernel's default buffer holds three of these
-MOST_DESCRIPTORS = 8  # per message
+MOST_DESCRIPTORS = 8  # descriptors in one message
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 # Plain numbers, because each operation on members of an enumeration takes 2 to 4 µs.
 _CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
@@ -51,7 +51,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def send(channel: socket.socket, data: bytes, descriptors: Sequence[int] = ()) -> None:
-    """Send a message. Raises `OSError`, and `ValueError` for one that is too long."""
+    """Send a message. Raises `OSError`, and `ValueError` for a message that is too long."""
     if len(data) > LONGEST:
         raise ValueError(f"a message has {len(data)} bytes, more than {LONGEST}")
     rights = array.array("i", descriptors)

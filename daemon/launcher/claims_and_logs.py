@@ -225,7 +225,7 @@ def is_own(facts: os.stat_result) -> bool:
 def open_own(folder: int, name: str, flags: int) -> int:
     """Return a descriptor of a log.
 
-    Raises `OSError`, as `FileExistsError` for anything but a regular file of the launcher.
+    Raises `OSError`: `FileExistsError` for anything but a regular file of the launcher.
     """
     try:
         descriptor = os.open(name, flags | _FILE | os.O_NONBLOCK, _LOG_MODE, dir_fd=folder)

@@ -122,7 +122,8 @@ class LauncherSilent(Exception):
 
 PATIENCE = 5.0  # seconds for which a client's request waits for the launcher
 _PING_EVERY, _SILENT_AFTER = 5.0, 2.0  # seconds
-# Of the pending requests, reserved so that clients do not wait for a thousand starts.
+# The part of the pending requests that is reserved for clients, so that they do not wait for a
+# thousand starts.
 _PLACES_OF_CLIENTS = 8
 _NO_ALLOCATION = "00000000-0000-0000-0000-000000000000"
 _SECOND = 1_000_000_000  # nanoseconds
@@ -243,10 +244,10 @@ class Launcher:
         most = MOST_OPEN - _PLACES_OF_CLIENTS
         self._free = trio.Semaphore(most, max_value=most)
         self._for_clients = trio.Semaphore(_PLACES_OF_CLIENTS, max_value=_PLACES_OF_CLIENTS)
-        self._answers = 0  # received so far
+        self._answers = 0  # answers received so far
         self._sending = trio.Lock()
 
-    # --- whether it answers ---
+    # --- responsiveness ---
 
     async def watch(self, now: Callable[[], int]) -> None:
         """Log when the launcher stops answering and when it answers again; run until cancelled.
@@ -458,7 +459,8 @@ class Launcher:
     async def open(self, request: OpenFile) -> tuple[FileStatus, int | None]:
         """Return the metadata of a file and its descriptor; None for a file that is not readable.
 
-        Raises `OSError`: EXDEV for a path outside, `SECRET` for one that reveals secrets.
+        Raises `OSError`, with EXDEV for a path outside, and `SECRET` for a path that reveals
+        secrets.
         """
         body, received = await self._request(request, (), os.memfd_create("spare"))
         assert isinstance(body, FileStatus)  # noqa: S101  # ensured by the protocol
@@ -491,7 +493,7 @@ class Launcher:
         await self._request(RetainLogs(allocation=allocation))
 
     async def remove(self, allocation: str, *, is_kept: bool = False) -> None:
-        """Remove the directory of an allocation, or its retained logs. Raises as `retain_logs`."""
+        """Remove the directory of an allocation or its retained logs. Raises like `retain_logs`."""
         await self._request(RemoveDirectory(allocation=allocation, is_kept=is_kept))
 
     async def create_volume(self, volume: str, mode: int, owner: tuple[int, int]) -> None:
@@ -679,7 +681,7 @@ class Launcher:
                     while not self._is_sent(data, descriptors):
                         await trio.lowlevel.wait_writable(self._channel)
             self._waiting[number] = waiter
-        except BaseException:  # also when cancelled: no answer comes
+        except BaseException:  # also when cancelled: there will be no answer
             waiter.close()
             raise
 
@@ -726,7 +728,10 @@ class Launcher:
 
 
 def answer_of(body: Answer, descriptors: list[int]) -> tuple[Answer, list[int]]:
-    """Return an answer with its descriptors. Raises a failure as `OSError` or `ValueError`."""
+    """Return an answer with its descriptors.
+
+    An answer that reports a failure raises `OSError` or `ValueError`.
+    """
     if isinstance(body, RefusedReply):
         raise Refusal(body.text)
     if isinstance(body, OperationFailed):
@@ -735,7 +740,10 @@ def answer_of(body: Answer, descriptors: list[int]) -> tuple[Answer, list[int]]:
 
 
 def probe_sandbox(channel: socket.socket) -> SandboxSupport:
-    """Return the sandbox support of this host, before a `Launcher` runs. Raises as `send_hello`."""
+    """Return the sandbox support of this host, before a `Launcher` runs.
+
+    Raises like `send_hello`.
+    """
     body = _ask_blocking(channel, ProbeSandbox())
     assert isinstance(body, SandboxSupport)  # noqa: S101  # both processes run the same version
     return body

@@ -17,7 +17,8 @@ from daemon.launcher.safe_open import facts_of, open_beneath
 _STEP = 2000  # files and directories that one step measures
 _PAUSE = 50  # the pause, as a multiple of the duration of a step
 _BLOCK = 512  # bytes, the unit of st_blocks
-_MOST_PENDING = 100_000  # maximum number of directories, or entries of one, held in memory
+# Maximum number of directories, or of entries of one directory, held in memory.
+_MOST_PENDING = 100_000
 
 
 class DiskUsageScan:

@@ -17,7 +17,8 @@ from pathlib import Path
 # The kernel shares the CPU among sessions, and each task has its own session. The niceness of a
 # process counts only within its session, so this sets the niceness of the session.
 _AUTOGROUP, _NICE = Path("/proc/self/autogroup"), -10
-_OOM_SCORE, _RATHER_NOT = Path("/proc/self/oom_score_adj"), -500  # in thousandths of the memory
+# The score is in thousandths of the memory.
+_OOM_SCORE, _RATHER_NOT = Path("/proc/self/oom_score_adj"), -500
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP = 4, 22  # linux/prctl.h
 _MODE_FILTER = 2  # linux/seccomp.h
 _M_ARENA_MAX = -8  # malloc.h of the GNU C library

@@ -361,8 +361,8 @@ class ReadNote(Message, frozen=True, kw_only=True, tag=24):
 class OpenFile(Message, frozen=True, kw_only=True, tag=50):
     """Open a file in an allocation directory for reading; an empty `path` is that directory.
 
-    Of the internal files, only the description of the logs is accessible. With `sees_secrets`,
-    metadata of secrets is returned, but they are never opened.
+    Of the internal files, only the description of the logs is accessible. With `sees_secrets`, the
+    metadata of secrets is returned. Their files are never opened.
     """
 
     allocation: Id
@@ -531,7 +531,10 @@ class ScanProcesses(Message, frozen=True, kw_only=True, tag=33):
 
 
 class MakeVolume(Message, frozen=True, kw_only=True, tag=70):
-    """Create the directory of a volume, or change its mode and owner; -1 and -1: the launcher's."""
+    """Create the directory of a volume, or change its mode and owner.
+
+    The owner -1 and -1 means the launcher.
+    """
 
     volume: Id
     mode: Rights
@@ -639,7 +642,7 @@ class SessionOpened(Message, frozen=True, kw_only=True, tag=8):
 
 
 class SessionExit(Message, frozen=True, kw_only=True, tag=10):
-    """The exit status of a session, 128 plus the number for a signal; -1: unknown."""
+    """The exit status of a session: 128 plus the number for a signal, or -1 if it is unknown."""
 
     status: int
 

@@ -51,7 +51,7 @@ class Process(msgspec.Struct, frozen=True):
     allocation: str = ""
     task: str = ""
     started: int = 0  # ticks after boot
-    user: int | None = None  # of an undecided process
+    user: int | None = None  # the user ID, only of an undecided process
 
 
 class ProcessCriteria(msgspec.Struct, frozen=True):

@@ -50,7 +50,7 @@ _FORMS: Mapping[str, re.Pattern[str]] = {
         "srun": rf"--jobid={_NUMBER}\n--overlap\n-Q\n--chdir=/\n(?:--pty\n)?",
     }.items()
 }
-_SHELL = "/bin/sh"  # of a session; arguments after it are not options of srun
+_SHELL = "/bin/sh"  # the shell of a session; arguments after it are not options of srun
 # Variables of a job's wrapper, which `sbatch` passes on.
 _WRAPPERS = re.compile(r"STEWARD_[A-Z_]{1,64}|PATH")
 

@@ -33,7 +33,7 @@ _HIDDEN = "."  # prefix of internal names
 _OPEN = os.O_RDONLY | os.O_CLOEXEC
 _READ = _OPEN | os.O_NONBLOCK | os.O_NOCTTY
 _GETDENTS64 = 217 if os.uname().machine == "x86_64" else 61
-_HEAD = struct.Struct("<QqHB")  # of `struct linux_dirent64`: inode, next offset, length, type
+_HEAD = struct.Struct("<QqHB")  # start of `struct linux_dirent64`: inode, next offset, length, type
 _MOST_OWN = 1024 * 1024  # bytes of a certificate with its chain
 _ROOM = 12_000  # bytes, enough for up to 500 entries
 
@@ -49,7 +49,8 @@ def open_file(directory: str, request: OpenFile) -> tuple[FileStatus, list[int]]
         if stat.S_ISREG(facts.st_mode):
             if facts.st_nlink > 1 and facts.st_uid not in _users(home):
                 raise PermissionError(errno.EPERM, "refused: a hard link to a file of another user")
-            with suppress(PermissionError):  # locked by its task, whose user the launcher has
+            # A task with the launcher's user removed the permissions.
+            with suppress(PermissionError):
                 descriptors.append(os.open(_name_of(descriptor), _READ))
         return found_of(facts), descriptors
 
@@ -83,10 +84,10 @@ def entries(directory: str, request: ListDirectory) -> tuple[list[DirectoryEntry
 
 
 def read_own(path: str) -> bytes:
-    """Return the content of a file that only root can change, through any links. Raises `OSError`.
+    """Return the content of a file that only root can change. Raises `OSError`.
 
-    Each path component is opened without following links and checked while open, so that it cannot
-    be replaced after the check.
+    Links in the path are resolved first. Each component of the resolved path is opened without
+    following links and checked while open. So it cannot be replaced after the check.
     """
     descriptor = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     *above, last = os.path.realpath(path).strip("/").split("/")
@@ -120,7 +121,8 @@ def open_a_log(directory: str, request: OpenLog) -> int:
 
 def log_sizes(folder: int, task: str) -> tuple[int, int] | None:
     """Return the bytes of both logs of a task; None unless both are regular files."""
-    with suppress(OSError), below(folder, SHARED, LOGS) as logs:  # the caller opens them instead
+    # On an error, the caller opens the logs itself.
+    with suppress(OSError), below(folder, SHARED, LOGS) as logs:
         out, err = (facts_of(logs, f"{task}.{kind}.0") for kind in ("stdout", "stderr"))
         if is_own(out) and is_own(err):
             return out.st_size, err.st_size

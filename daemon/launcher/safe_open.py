@@ -1,9 +1,9 @@
 """Open paths below an open directory without leaving it, no matter which links a task created.
 
 The kernel resolves the whole path (openat2, RESOLVE_BENEATH). Links that stay below are followed,
-others are rejected, and no process can swap a link in between. Without that call (before Linux 5.6,
-or behind a seccomp filter) no links are followed. Links are not followed as root either: a task
-must not reach through the launcher what it cannot reach itself.
+others are rejected, and no process can swap a link in between. If this call is not available
+(before Linux 5.6, or behind a seccomp filter), no links are followed. Links are not followed as
+root either: a task must not reach through the launcher what it cannot reach itself.
 
 No path enters a mount, except Steward's tmpfs for secrets. A user can mount a FUSE file system in a
 task directory, and the first access to it could block the launcher indefinitely.
@@ -57,7 +57,7 @@ def step(above: int, name: str, flags: int) -> int:
     try:
         return open_beneath(above, name, flags | os.O_NOFOLLOW, follows=False)
     except OSError as error:
-        if error.errno == errno.ELOOP and flags & os.O_DIRECTORY:  # as `open` reports it
+        if error.errno == errno.ELOOP and flags & os.O_DIRECTORY:  # report it like `open`
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name) from None
         raise
 
@@ -135,7 +135,7 @@ def _by_kernel(resolve: int) -> Call:
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
 
-    @cache  # the callers use a handful of flags
+    @cache  # the callers use only a few different flags
     def how_of(flags: int) -> ctypes.Array[ctypes.c_char]:
         return ctypes.create_string_buffer(struct.pack("QQQ", flags, 0, resolve), _HOW_SIZE)
 

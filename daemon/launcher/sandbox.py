@@ -149,7 +149,7 @@ def around(
     filtered: bool,
     alone: bool,
 ) -> list[str]:
-    """Return the arguments before a task's command; they run in its directory.
+    """Return the arguments before a task's command, for a start in the task directory.
 
     `user` is the task's user if it differs from the launcher's. With `alone`, the sandbox must give
     the task an empty network. Raises `OSError`.

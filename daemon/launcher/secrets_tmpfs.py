@@ -37,7 +37,7 @@ def is_elsewhere(path: str) -> bool:
 
 
 def step_over(directory: str) -> None:
-    """Enter the host's mount namespace, which must have the directory; only in a child.
+    """Enter the host's mount namespace, which must have the directory. Call it only in a child.
 
     Raises `OSError`.
     """

@@ -472,7 +472,7 @@ class Server:
     def collect(self, request: messages.CollectFiles, descriptor: int) -> ChildOperation:
         """Send the files of a task that match patterns to the daemon."""
         # Imported late, because few tasks have files to keep. Imported before the child exists,
-        # because the child runs as the task's user.
+        # because the child runs as the task's user and may not read modules.
         from daemon.launcher import file_collector
 
         descriptors, user = file_collector.find(self._directory, request)

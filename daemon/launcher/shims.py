@@ -52,7 +52,7 @@ class Shims:
                     self._halted(ended.si_pid)
                 else:
                     self._ending(ended.si_pid)
-                # Without waiting: a stopped child may continue at any time.
+                # WNOHANG, because a stopped child may continue at any time.
                 pid, status = os.waitpid(ended.si_pid, os.WUNTRACED | os.WNOHANG)
                 if pid and not os.WIFSTOPPED(status):
                     self._record_exit(pid, os.waitstatus_to_exitcode(status))
@@ -83,8 +83,8 @@ class Shims:
     ) -> bool:
         """Send a signal to the main process of an attempt or to its shim.
 
-        Return whether the signal was sent. A main process that is still the shell would ignore it.
-        Raises `ValueError`.
+        Return whether the signal was sent. A main process that is still the shell would ignore the
+        signal, so only SIGKILL is sent to it. Raises `ValueError`.
         """
         try:
             number = signal.Signals[name]
@@ -131,7 +131,8 @@ def _signal_main(shim: int, number: signal.Signals, *, is_walled: bool) -> bool:
         if not has_begun or (descriptor := _open(pid)) is None:
             continue
         try:
-            # Still below the shim after the pidfd was opened, so the process ID was not reused.
+            # The process is still below the shim after the pidfd was opened, so its ID was not
+            # reused.
             if pid in _main(shim, is_walled=is_walled):
                 signal.pidfd_send_signal(descriptor, number)
                 return True
@@ -149,7 +150,7 @@ def _main(shim: int, *, is_walled: bool) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """Return the children of a process, adopted ones included, that are not reaped."""
+    """Return the children of a process that are not reaped, including adopted ones."""
     try:
         with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
             return [*map(int, file.read().split())]
@@ -161,7 +162,7 @@ def children(pid: int) -> list[int]:
 
 
 def has_ended(values: Sequence[bytes]) -> bool:
-    """Return whether a process has ended, by its `stat`. Its first thread may end before others."""
+    """Return whether a process has ended, by its `stat`; its first thread may end before others."""
     return not values or (values[STATE] in OVER and int(values[_THREADS]) <= 1)
 
 

@@ -136,7 +136,7 @@ def user_of(home: int, task: str) -> Owner:
     with below(home, task) as inside:
         facts = os.fstat(inside)
         if facts.st_uid == os.geteuid():
-            with suppress(FileNotFoundError):  # the task has none yet
+            with suppress(FileNotFoundError):  # the task has no directory `local` yet
                 facts = facts_of(inside, LOCAL)
     return facts.st_uid, facts.st_gid
 
@@ -151,7 +151,7 @@ def is_ours_alone(directory: int) -> bool:
 
 
 def _is_there(above: int, names: list[str]) -> bool:
-    with suppress(FileNotFoundError):  # then the result is false
+    with suppress(FileNotFoundError):  # the file does not exist
         os.close(open_beneath(above, "/".join(names), os.O_PATH | os.O_NOFOLLOW))
         return True
     return False

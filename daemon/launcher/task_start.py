@@ -137,8 +137,8 @@ class Starter:
     ) -> tuple[int, list[int]]:
         """Start a command inside a task; return its process ID, its pidfd, and its stream ends.
 
-        These are a terminal, or standard input, output and error. `shim` is that of the attempt if
-        it is a child of the launcher. Raises like `start`.
+        The stream ends are a terminal, or standard input, output and error. `shim` is the shim of
+        the attempt if the launcher is its parent. Raises like `start`.
         """
         with below(self._directory, request.allocation) as folder, ExitStack() as stack:
             own = shim
@@ -163,7 +163,7 @@ class Starter:
         stack: ExitStack,
         shim: int | None = None,
     ) -> PreparedCommand:
-        """Return the command line, inside the task of `shim` if given.
+        """Return the command line. With `shim`, the command runs inside the task of this shim.
 
         Raises `Refusal`, `OSError` or `ValueError`.
         """

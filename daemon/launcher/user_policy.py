@@ -46,7 +46,7 @@ class UserPolicy:
     uids: AllocUids | None = None
 
     def __init__(self, policy: LauncherPolicy, own: int | None = None) -> None:
-        """`own` is the user ID of the launcher, if another process uses the policy."""
+        """Initialize; `own` is the user ID of the launcher, needed only in other processes."""
         self._policy, self._launcher_uid = policy, own
 
     @property
