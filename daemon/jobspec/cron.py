@@ -144,7 +144,7 @@ def _values(text: str, field: _Field) -> tuple[int, ...]:
 
 
 def _read(text: str, field: _Field) -> list[tuple[str, range | None]]:
-    """Return the entries of a field, and the numbers of its plain entries."""
+    """Return the entries of a field, each with its numbers if it is a plain number or range."""
     return [(entry, _range(entry, field)) for entry in _entries(text, field)]
 
 
@@ -317,7 +317,7 @@ def zone(name: str) -> tzinfo:
     """Return the time zone with this name in the zone database. Raises `Invalid`."""
     if name in ("", "UTC"):
         return UTC
-    from zoneinfo import ZoneInfo  # slow import that few jobs need
+    from zoneinfo import ZoneInfo  # few jobs need this slow import
 
     try:
         return ZoneInfo(name)

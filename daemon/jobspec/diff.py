@@ -96,7 +96,7 @@ def _values_of_changed_group(group: TaskGroup) -> Flat:
 
 
 def _objects_of_group(both: BeforeAfter[TaskGroup]) -> Objects:
-    update = partial(own_values, hidden=("Stagger",))  # not used for a group
+    update = partial(own_values, hidden=("Stagger",))  # a group does not use this field
     return [
         *blocks.constraints(both.of(lambda item: item.constraints)),
         *blocks.affinities(both.of(lambda item: item.affinities)),

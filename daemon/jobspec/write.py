@@ -183,7 +183,8 @@ def _required_fields(shape: BlockSchema, document: Document) -> Document:
 
 
 def _bare_element(child: ChildBlock, document: Document) -> Document:
-    labels = {name: document.get(name, "") for name in child.labels}  # some omit empty ones
+    # Some documents omit empty labels.
+    labels = {name: document.get(name, "") for name in child.labels}
     return {**_required_fields(child.shape, document), **labels}
 
 

@@ -1,7 +1,7 @@
 """Features of a group that no cluster supports, because a cluster runs each task as a separate job.
 
-See Facts, Slurm, section 7. A cluster assigns cores and memory of a host only when it starts a job.
-It reserves no ports, provides no persistent disk, and does not start tasks in a given order.
+A cluster assigns cores and memory of a host only when it starts a job. It reserves no ports,
+provides no persistent disk, and does not start tasks in a given order.
 """
 
 from collections.abc import Collection, Iterator

@@ -48,7 +48,7 @@ _IN_GO = {
 }
 _TOO_LARGE = "expression too large"
 _LOOK_BEHIND = ("(?<=", "(?<!")
-_REFERENCE = re.compile(r"\$(?:\$|(\w+)|\{(\w+)\})")  # in a replacement
+_REFERENCE = re.compile(r"\$(?:\$|(\w+)|\{(\w+)\})")  # a reference to a group in a replacement
 _ESCAPE = re.compile(r"\\Q.*?(?:\\E|\Z)|\\(.)", re.DOTALL)  # a quoted text, or one letter
 
 

@@ -143,7 +143,7 @@ def _move_output(top: int) -> None:
             return
         output = opened.enter_context(_made(store, f".{OUTPUT}", _PRIVATE))
         for name in (ALLOC, LOGS):
-            with suppress(FileNotFoundError):  # not every older version has both
+            with suppress(FileNotFoundError):  # some older versions have only one of them
                 above = os.open(f"{TASKS}/{name}", _DIRECTORY & ~os.O_NOFOLLOW, dir_fd=top)
                 opened.callback(os.close, above)
                 for allocation in os.listdir(above):

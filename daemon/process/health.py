@@ -21,8 +21,8 @@ _QUESTION = b"GET /v1/status/leader HTTP/1.1\r\nHost: localhost\r\nConnection: c
 async def check_health(store: Store, listening: Path) -> None:
     """Return after all parts have responded; never return if one of them hangs.
 
-    `listening` is the daemon's socket for tasks. An immediate error is not a hang, for example a
-    full disk or too many connections.
+    `listening` is the daemon's socket for tasks. An immediate error, such as a full disk or too
+    many connections, is not a hang.
     """
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_try, partial(store.write, lambda _: None))

@@ -28,14 +28,15 @@ _RUNS_HERE = Path("/run/systemd/system")  # exists if systemd is the init proces
 _OF_THE_SYSTEM = Path("/etc/systemd/system")
 _OF_PACKAGES = (Path("/usr/lib/systemd/system"), Path("/lib/systemd/system"))
 _EXEC_START = "ExecStart=/usr/bin/steward agent"
-# Directives that a user's manager does not support, or that would restrict tasks without need. The
-# data of a user stays in its default directory.
+# Directives that a user's manager does not support, or that would restrict tasks without need. For
+# a user's installation, the data stays in its default directory.
 _FOR_ROOT_ALONE = re.compile(
     r"(State|Runtime|Configuration)Directory\w*=|Protect\w+=|LockPersonality=|RestrictRealtime="
     r"|SystemCallArchitectures=|OOMScoreAdjust=|# Tasks inherit"
 )
 
-# The user that the daemon switches to. The group may read the settings, so that a reload works too.
+# The user that the daemon switches to. Its group may read the settings, so that a reload also
+# works.
 _ACCOUNT = f'u {NAME} - "Steward" /var/lib/steward'
 _SETTINGS = Path("/etc/steward")
 

@@ -91,7 +91,7 @@ def run(config: Settings, read: Callable[[], Settings], channel: socket.socket, 
 
 def _exit_with_errors(group: BaseExceptionGroup, status: int) -> int:
     for text in dict.fromkeys(str(error) or type(error).__name__ for error in leaf_errors(group)):
-        print(f"steward: {text}", file=sys.stderr)  # noqa: T201  # the last word
+        print(f"steward: {text}", file=sys.stderr)  # noqa: T201  # the final message for the user
     return status
 
 
@@ -149,7 +149,8 @@ async def _reload_on_hangup(
         async for _ in signals:
             manager.reloading()
             try:
-                from daemon.process.reload import SettingsReloader  # late: most never reload
+                # Imported late: most daemons never reload.
+                from daemon.process.reload import SettingsReloader
             except (ImportError, OSError) as error:
                 log.warning(
                     "the settings are unchanged, because they cannot be reloaded: %s", error

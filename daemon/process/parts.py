@@ -55,7 +55,7 @@ log = logging.getLogger("steward")
 
 
 class DaemonParts:
-    """The parts that are open so far. Reading a part before its opener ran is an `AttributeError`.
+    """The parts that are open so far. Reading a part that is not open raises `AttributeError`.
 
     `config` holds the current settings. Openers complete it with values that are only known once a
     part is open, such as the port. Loops that take longer with more jobs wait for `is_ready`.

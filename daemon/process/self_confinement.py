@@ -26,7 +26,7 @@ from daemon.process.service_account import (
 
 _log = logging.getLogger("steward")
 
-_PROCESSES = 512  # of the daemon's user: threads, notification commands
+_PROCESSES = 512  # limit for the daemon's user, including threads and notification commands
 # Files that every daemon reads, if the host has them.
 _READABLE = (
     *("/etc", "/usr", "/lib", "/lib64", "/bin", "/sbin", "/proc", "/sys"),
@@ -66,8 +66,8 @@ def confine(
         return
     folders = [str(path) for path in also if os.path.isdir(path)]
     files = [str(path.parent) for path in also if not os.path.isdir(path)]
-    # These rules are made before the user changes, because the new user may not reach some of the
-    # paths.
+    # These rules are created before the user changes, because the new user may not have access to
+    # some of the paths.
     rules = kernel.rules_of_files((*writable(config), *folders), (*readable(config), *files))
     if account is not None:
         resource.setrlimit(resource.RLIMIT_NPROC, (_PROCESSES, _PROCESSES))
@@ -93,9 +93,9 @@ def starts_programs(
 ) -> bool:
     """Return whether the daemon itself must execute programs.
 
-    If the daemon and its launcher have different users, the launcher runs notification commands. It
-    runs git only if the host has no sandbox for it; `support` returns the sandbox support of the
-    host.
+    If the daemon and its launcher have different users, the launcher runs notification commands.
+    The daemon runs git itself only if the host has no sandbox for git. `support` returns the
+    sandbox support of the host.
     """
     has_git = shutil.which("git") is not None
     if not is_separated:

@@ -17,7 +17,7 @@ from daemon.templates.errors import StepBudget, TemplateError
 from daemon.templates.evaluate import TemplateFunction
 from daemon.templates.values import StringMap, text_of, whole_of
 
-_MOST_QUESTIONS = 256  # per template
+_MOST_QUESTIONS = 256  # lookups of one template
 _SECOND = 1_000_000_000
 
 

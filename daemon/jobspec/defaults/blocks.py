@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from storage.records.codec import Document
 
-DEFAULT_WEIGHT = 50  # of affinities and spreads
+DEFAULT_WEIGHT = 50  # weight of affinities and spreads
 
 # Free-form maps. Any other object is a block, and a block without arguments still exists.
 _MAPS = frozenset(
@@ -55,7 +55,7 @@ def consul(document: Document, namespace: str = "") -> Document:
 
 
 def network(document: Document) -> Document:
-    """Return a network. Clients cannot choose its device."""
+    """Return a network with its defaults, and without a device, which clients cannot choose."""
     complete = without_empty_fields(document, without=("Device",))
     for name in ("ReservedPorts", "DynamicPorts"):
         if name in complete:

@@ -15,7 +15,8 @@ from storage.records.base import SECOND
 from storage.records.codec import Document
 
 DEFAULT_IDENTITY = "default"
-DEFAULT_AUDIENCE = "nomadproject.io"  # of every task's default identity, as clients expect it
+# Audience of every task's default identity, which clients expect.
+DEFAULT_AUDIENCE = "nomadproject.io"
 
 PLUGIN: Document = {
     "MountDir": "/csi",

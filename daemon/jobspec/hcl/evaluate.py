@@ -247,7 +247,7 @@ def _chain(node: BinaryOp, scope: Scope) -> Value:
     left = problems.evaluate(node.operands[0], scope)
     for at, operator in enumerate(node.operators):
         right = problems.evaluate(node.operands[at + 1], scope)
-        if problems.found:  # evaluated for its own errors
+        if problems.found:  # the operand was evaluated only for its errors
             continue
         try:
             left = apply(node, at, operator, left, right, scope)

@@ -37,12 +37,12 @@ _KEYWORDS = frozenset({"for", "in", "if"})
 class _Word(msgspec.Struct):
     kind: str
     text: str
-    spaces: int = 1  # before the word
+    spaces: int = 1  # number of spaces before the word
 
 
 class _Line(msgspec.Struct):
     words: list[_Word]
-    comment: str = ""  # after the words
+    comment: str = ""  # the comment after the words
 
     @property
     def depth(self) -> int:

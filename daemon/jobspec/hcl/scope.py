@@ -8,7 +8,7 @@ import msgspec
 from daemon.jobspec.hcl.source import Diagnostic, HclError, SourceText
 from daemon.jobspec.hcl.values import Type, Value, measure
 
-MAX_STEPS = 250_000  # per text: the largest known job needs about 20 000
+MAX_STEPS = 250_000  # steps per text; the largest known job needs about 20,000
 MAX_TEXT = 4 * 2**20  # characters in a function's result
 MAX_DEPTH = 100  # nesting of collections
 

@@ -19,7 +19,7 @@ class Type(msgspec.Struct, frozen=True):
     """A type. `kind` determines which other fields apply."""
 
     kind: str  # any, text, number, bool, list, set, map, tuple, object
-    element: Union["Type", None] = None  # of list, set, map
+    element: Union["Type", None] = None  # element type of a list, set or map
     items: tuple["Type", ...] = ()
     attributes: dict[str, "Type"] = {}
 

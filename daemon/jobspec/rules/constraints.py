@@ -81,7 +81,7 @@ def constraint(item: Constraint) -> Iterator[str]:
 
 
 def affinity(item: Affinity) -> Iterator[str]:
-    """Yield the errors of an affinity; its weight is not limited to the range."""
+    """Yield the errors of an affinity."""
     if not item.operand:
         yield "Missing affinity operand"
     yield from _operand(

@@ -14,7 +14,7 @@ from storage.records.job import Job, JobType, Parameterized, Periodic
 
 MAX_DESCRIPTION = 1000  # bytes
 
-_TYPES = frozenset({*JobType, "_core"})  # a larger priority has its own message
+_TYPES = frozenset({*JobType, "_core"})  # `_core` has its own error
 _LAUNCHED = frozenset({JobType.BATCH, JobType.SYSBATCH})
 _PAYLOADS = frozenset({"optional", "required", "forbidden"})
 

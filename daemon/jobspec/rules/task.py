@@ -11,7 +11,7 @@ from storage.records.group import TaskGroup
 from storage.records.job import JobType
 from storage.records.task import Service, Task
 
-MAX_NAME = 200  # bytes: a file name contains it, plus a few more
+MAX_NAME = 200  # bytes; a file name contains the name and a few more bytes
 
 _PROXY = "connect-proxy:"
 

@@ -69,7 +69,7 @@ class ClosedPolicy(StrEnum):
     """The treatment of a slot at which the calendar of a job is closed."""
 
     SKIP = "skip"
-    NEXT = "next"  # all slots until the next opening are one launch at the opening
+    NEXT = "next"  # all slots until the next opening result in one launch at the opening
 
 
 _MOST_MONTH_DAYS = 31

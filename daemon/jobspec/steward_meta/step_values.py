@@ -42,7 +42,7 @@ class OnFailure(StrEnum):
     STOP = "stop"  # none of them begins
 
 
-MAX_ELEMENTS = 10_000  # of a step
+MAX_ELEMENTS = 10_000  # elements of one step
 _MAX_LIST_LENGTH = 64 * 1024  # bytes
 LIST = msgspec.json.Decoder(list[object] | dict[str, object])
 _MATRIX = msgspec.json.Decoder(dict[str, list[object]])
@@ -279,7 +279,7 @@ def outputs(text: str) -> tuple[str, ...]:
     return found
 
 
-MAX_PATTERNS = 32  # of one task
+MAX_PATTERNS = 32  # patterns of one task
 _LONGEST_PATTERN = 1024  # characters
 _NEVER_KEPT = frozenset({"secrets", "private"})  # directories of a task
 

@@ -1,4 +1,4 @@
-"""File functions. They run in the CLI, where the user's files are."""
+"""File functions. They work only in the CLI, which has access to the user's files."""
 
 from functools import partial
 

@@ -28,7 +28,7 @@ def _lower(value: str) -> Value:
 
 
 def _single(char: str, changed: str) -> str:
-    """Return the other case of a character if that is one character, as in Nomad."""
+    """Return a character in its other case, or unchanged if that has several characters."""
     return changed if len(changed) == 1 else char
 
 
@@ -77,7 +77,7 @@ def _regex_cost(values: tuple[Value, ...]) -> int:
     try:
         return regexp.search_cost(pattern, len(subject))
     except Invalid:
-        return 0  # the function's own message
+        return 0  # the function itself raises the error
 
 
 def _split(separator: str, value: str) -> Value:
