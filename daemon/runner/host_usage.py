@@ -31,7 +31,10 @@ _FRESH = SECOND // 2  # a read within this time reuses the previous result
 
 
 class _Counters(msgspec.Struct, frozen=True):
-    """Counters since boot: CPU ticks by core as `sample_cpus`, and bytes. `at` is in nanoseconds."""
+    """Counters since boot: CPU ticks by core, and bytes. `at` is in nanoseconds.
+
+    The ticks have the form that `sample_cpus` returns.
+    """
 
     at: int
     ticks: dict[str, tuple[int, int, int]]

@@ -24,7 +24,7 @@ _NOSUID, _NODEV, _REMOUNT, _BIND, _RECURSIVE, _RELATIME = (
     1 << 21,
 )  # from sys/mount.h
 _DETACH, _NO_FOLLOW = 2, 8
-# Mount(2) has the same values.
+# The flags of statvfs(3) and mount(2) have the same values.
 _KEPT = os.ST_RDONLY | os.ST_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME
 _WANTED = frozenset({"nosuid", "nodev"})
 _ESCAPED = re.compile(r"\\([0-7]{3})")

@@ -240,7 +240,7 @@ class UsageRecorder:
             await self.fold(_begin(slot) + LENGTH[FINE])
 
     async def _measure(self, runners: Iterable[MeasuredRunner]) -> None:
-        """Measure allocations at the same time, because some hosts find their processes by a scan."""
+        """Measure allocations at the same time, so that all share one scan of the processes."""
         async with trio.open_nursery() as nursery:
             for runner in runners:
                 nursery.start_soon(self._measure_one, runner)

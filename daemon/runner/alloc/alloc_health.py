@@ -42,7 +42,7 @@ class HealthCriteria(msgspec.Struct, frozen=True):
 def health_criteria(
     job_type: str, group: TaskGroup, allocation: Allocation
 ) -> HealthCriteria | None:
-    """Return the health criteria of an allocation; None if its health is untracked or decided."""
+    """Return the health criteria of an allocation; None if no health is tracked, or it is known."""
     if allocation.health is not None and allocation.health.healthy is not None:
         return None
     if allocation.deployment_id:

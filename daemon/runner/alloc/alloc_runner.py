@@ -1,7 +1,7 @@
 """Run one allocation: its directory, its tasks in order, its health, and its end.
 
-Each step follows from the states of its tasks (`lifecycle.py`, `health_watch.py`) and from its
-desired state. The runner reacts to every change of either immediately.
+Each step follows from the states of the tasks (`lifecycle.py`, `health_watch.py`) and from the
+desired state of the allocation. The runner reacts immediately to every change of these states.
 """
 
 import logging
@@ -225,7 +225,7 @@ class AllocRunner:
         self._is_overfull = True
         self._report.publish()
         if self._host.disk_is_limit:
-            # In the background, because the checks of other allocations continue.
+            # This runs in the background, so that the checks of other allocations continue.
             self.tasks.fail(living)
 
     @property

@@ -1,4 +1,4 @@
-"""The tasks of one allocation: requests of users about them, and their end in order."""
+"""The tasks of one allocation: the requests of users for them, and stopping them in order."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial

@@ -45,7 +45,7 @@ def predecessors_of(
             return False
         return runner.is_ending or not is_known(runner.id)
 
-    if not (awaited or crowded or ports):  # so that a thousand starts are not compared in pairs
+    if not (awaited or crowded or ports):  # avoids comparing a thousand starts in pairs
         return []
     return [
         runner.ended

@@ -89,7 +89,8 @@ class TaskAttempts(ABC):
             TABLE,
             first_state(self.state.state),
         )
-        self._postponed: list[ChangeAction] = []  # until a queued attempt has begun
+        # Change actions that wait until a queued attempt has begun.
+        self._postponed: list[ChangeAction] = []
         self._restart_wanted = False
         self._is_doomed = False
         self._killed = trio.Event()
@@ -134,7 +135,8 @@ class TaskAttempts(ABC):
 
     async def _adopted(self) -> AttemptOutcome:
         driver = self._host.drivers.get(self.task.driver)
-        with suppress(Refused):  # the task has them already; the next attempt reports the error
+        # The task has its step data already; the next attempt reports errors.
+        with suppress(Refused):
             await self._provisions.load_step()
         running = await driver.adopt(self._prepared(), self._past.handle) if driver else None
         if running is not None:

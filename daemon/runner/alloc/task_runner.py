@@ -133,7 +133,7 @@ class TaskRunner(TaskAttempts):
         await self._stop(None)
 
     async def settled(self) -> None:
-        """Wait until the driver has answered a pending start, unless its starts are slow.
+        """Wait until the driver has answered a pending start, unless its starts may take long.
 
         Before that, the task may be running and known to other programs, but not to this runner.
         """

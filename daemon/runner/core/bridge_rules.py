@@ -51,7 +51,7 @@ add rule ip {table} closed iifname != "{name}" oifname != "{name}" drop
 
 
 def bridge_of(config: Settings) -> BridgePolicy:
-    """Return the bridge policy of a valid configuration; `port` is the port of the listener."""
+    """Return the bridge policy of a valid configuration, whose `port` must be the listener's."""
     subnet = IPv4Network(config.bridge_network_subnet)
     values = {
         "table": f"{_PREFIX}{config.bridge_network_name}",

@@ -265,7 +265,7 @@ class Driver(Protocol):
     async def start(self, attempt: Attempt) -> TaskHandle:
         """Start an attempt, or return it if it was started before.
 
-        Raises `InvalidConfig` as `check` does, or `StartFailed`.
+        Raises `InvalidConfig` like `check`, or `StartFailed`.
         """
         ...
 

@@ -17,7 +17,8 @@ NO_GROUPS: Mapping[str, Any] = MappingProxyType(
     {"groups": [], "raw_exec_groups": [], "exec_groups": []}
 )
 NOBODY = "nobody"
-PROGRAMS = ("sbatch", "squeue", "scancel", "srun", "sinfo", "scontrol")  # of a cluster
+# Client programs of a cluster.
+PROGRAMS = ("sbatch", "squeue", "scancel", "srun", "sinfo", "scontrol")
 CHECKED = ("exec", "raw_exec")  # drivers with a `user_denylist`
 _SUBUIDS = "/etc/subuid"
 _LAST = 2**32 - 1  # the highest user number

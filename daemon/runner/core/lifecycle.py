@@ -28,7 +28,7 @@ class ShutdownCause(Enum):
 
 
 class GroupShutdown(msgspec.Struct, frozen=True):
-    """The order to stop the remaining tasks of a group; `task` is the task that caused it."""
+    """The decision to stop the remaining tasks of a group; `task` is the task that caused it."""
 
     why: ShutdownCause
     task: str = ""

@@ -146,7 +146,7 @@ def _of_process(
 
 
 def _cpu(user: int, system: int, span: int, mhz: float) -> CPUUsage:
-    """Return CPU usage for nanoseconds of CPU time within a duration."""
+    """Return the CPU usage, from the nanoseconds of CPU time that were used within a duration."""
     span = max(span, _SHORTEST)
     in_user, in_system = (max(0, spent) * 100 / span for spent in (user, system))
     percent = in_user + in_system
@@ -210,7 +210,7 @@ def of_allocation(
     now: int,
     shared: NetworkUsage | msgspec.UnsetType = msgspec.UNSET,
 ) -> AllocationUsage:
-    """Return the usage of an allocation; `shared` is the traffic of the network that it has."""
+    """Return the usage of an allocation; `shared` is the traffic of its own network."""
     together = sum_usage(task.resource_usage for task in tasks.values())
     networks = _sum_networks([together.network_stats, shared])
     return AllocationUsage(

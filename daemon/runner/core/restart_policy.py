@@ -21,7 +21,7 @@ _JITTER = 0.25
 
 
 class AttemptOutcome(Enum):
-    """The outcome of an attempt, as the restart policy distinguishes outcomes."""
+    """The outcome of an attempt, as far as the restart policy distinguishes it."""
 
     SUCCEEDED = auto()
     FAILED = auto()  # ended with an error, or could not start for a temporary reason

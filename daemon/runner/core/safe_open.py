@@ -41,5 +41,5 @@ def relative_path(path: str) -> str:
 
 
 def open_directory(path: str) -> int:
-    """Open a directory that only the daemon can write. Raises `OSError`."""
+    """Open a directory that only the daemon can write to. Raises `OSError`."""
     return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -95,7 +95,7 @@ class AllocReport:
         self._registered: list[ServiceAddress] | None = None  # registrations as stored
         self.alloc_id = allocation.id
         self.states = dict(allocation.client.task_states or {})
-        self.network = allocation.client.network_status  # of a group with a bridge network
+        self.network = allocation.client.network_status  # the network of a group in bridge mode
         self._deployment_id = ""
         self.healthy: bool | None = None
         self._healthy_at = 0

@@ -18,7 +18,7 @@ from storage.records.task import Task
 
 _REFERENCE = re.compile(r"\$\{(?:env\[\"([^\"]+)\"\]|([\w.\-]+(?:\[\d{1,5}\][\w.]+)?))\}", re.ASCII)
 _OWN_KEYS = "steward_"
-_WILDCARDS = frozenset("*?[")  # of `fnmatchcase`
+_WILDCARDS = frozenset("*?[")  # wildcards of `fnmatchcase`
 _UNFIT = re.compile(r"[^A-Za-z0-9_]")
 
 # Variables of the agent that every task inherits; `task_environment` adds to them.
@@ -46,7 +46,8 @@ def inherited_environment(
     path. Tasks inherit the original path.
     """
     allowed = {*_PASSED_ON, *names}
-    patterns = [name for name in allowed if not _WILDCARDS.isdisjoint(name)]  # slow to compile
+    # Compiling a pattern is slow.
+    patterns = [name for name in allowed if not _WILDCARDS.isdisjoint(name)]
     found = dict(environment)
     if bundled:
         found.pop("LD_LIBRARY_PATH", None)

@@ -22,7 +22,7 @@ _HERE = frozenset({"raw_exec", "exec"})  # drivers that run programs of this hos
 
 
 class DriverFindings(msgspec.Struct, frozen=True):
-    """The certain errors and the warnings about a task."""
+    """The definite errors of a task, and the warnings about it."""
 
     errors: list[str] = []
     warnings: list[str] = []

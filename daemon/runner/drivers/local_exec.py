@@ -38,7 +38,7 @@ class _Conversation:
         """Return the next output of the command; empty at the end."""
         try:
             return bytes(await self._sources[output].receive_some(_CHUNK))
-        except trio.BrokenResourceError:  # no process has the terminal open any more
+        except trio.BrokenResourceError:  # no process has the terminal open any longer
             return b""
 
     async def write(self, data: bytes) -> None:

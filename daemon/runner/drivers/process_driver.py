@@ -1,10 +1,10 @@
 """The common base of drivers that run tasks as local processes.
 
-A task is started by a shim, a small shell script (`daemon/launcher/shim_script.py`) that needs 0.2 MiB.
-It waits for the task and records its exit status. The daemon watches the shim, so a restarted
-daemon can watch tasks that are not its children. Only the claim file (`claim_file.py`) decides whether
-an attempt was started. No attempt starts twice and none is lost, no matter when the daemon is
-killed.
+A task is started by a shim, a small shell script (`daemon/launcher/shim_script.py`) that needs 0.2
+MiB. The shim waits for the task and records its exit status. The daemon watches the shim, so a
+restarted daemon can watch tasks that are not its children. Only the claim file (`claim_file.py`)
+decides whether an attempt was started. No attempt starts twice and none is lost, no matter when the
+daemon is killed.
 """
 
 import os
@@ -143,7 +143,8 @@ class ProcessDriver:
     async def _check_files(self, attempt: Attempt) -> None:
         """Write the files of a failed start separately. Raises `StartFailed` if that also fails.
 
-        An earlier attempt can have left a directory or a link there, and the next one may repair it.
+        An earlier attempt can have left a directory or a link at these paths, which the next
+        attempt may repair.
         """
         for file in attempt.files:
             try:
@@ -183,7 +184,7 @@ class ProcessDriver:
                 process.release()
 
     def _group(self, trace: ClaimRecord, alloc_id: str, task: str) -> ProcessGroup:
-        """Return the process group of an attempt, which another type of daemon may have started."""
+        """Return the process group that a claim file names, or the usual group of the attempt."""
         if trace.group.startswith("/"):
             return CgroupV2(trace.group)
         return self._groups.of(alloc_id, task)

@@ -26,7 +26,7 @@ from daemon.runner.drivers.process_group import ProcessGroup
 SOON = 0.002  # seconds between two polls for a shim's first or last line
 # Measures one task at a time, so that a burst of measurements does not block the event loop.
 _READING = trio.CapacityLimiter(1)
-_AGAIN = 0.05  # seconds between two signals to a task that had not begun at the first one
+_AGAIN = 0.05  # seconds between two attempts to signal a task that has not begun yet
 
 _FOR_SHIM = 2.0  # seconds for a shim to start its task, or to record the end of a killed one
 

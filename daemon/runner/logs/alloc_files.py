@@ -234,14 +234,14 @@ class AllocFiles:
     async def _numbered(self, path: str, relative: str) -> File:
         stream = await self._logs[relative.rpartition("/")[2].rpartition(".")[0]].current()
         file = stream.file(int(relative.rpartition(".")[2]))
-        if file is not None and file.name == relative:  # else the number has leading zeros
+        if file is not None and file.name == relative:  # otherwise, the number has leading zeros
             return _Numbered(stream, file)
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
     def _launcher_path(self, path: str) -> str:
         """Return a path in the launcher's form.
 
-        Raises `PathEscape`, or `OSError` for an impossible one.
+        Raises `PathEscape`, or `OSError` for an impossible path.
         """
         relative = relative_path(path)
         number = 0

@@ -83,7 +83,7 @@ class LogRotator:
     def remove(self, log: TaskLog, end: int | None = None) -> None:
         """Run a final pass over a log after its writers have ended.
 
-        A log with a known `end` below its limit needs none.
+        A log with a known `end` below its limit needs no final pass.
         """
         if (watched := self._watched.get(log.place)) is None:
             return

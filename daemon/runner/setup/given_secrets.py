@@ -83,7 +83,7 @@ class GivenSecrets:
             values, self._unstored = self._unstored, []
             try:
                 await self._keeper.store(self._alloc_id, values)
-            except BaseException:  # also when cancelled: they are still to be stored
+            except BaseException:  # also when cancelled: these secrets must still be stored
                 self._unstored = [*values, *self._unstored]
                 raise
 

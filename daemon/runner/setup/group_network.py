@@ -18,7 +18,7 @@ from storage.records.node import BRIDGE_PLUGINS, NO_BRIDGE
 from storage.records.task import Network, NetworkDNS
 
 INTERFACE = "eth0"  # interface in the group's network
-_VERSION = "1.0.0"  # for the constraint that Nomad adds to a group with mode bridge
+_VERSION = "1.0.0"  # satisfies the constraint that Nomad adds to groups with mode bridge
 
 _log = logging.getLogger("steward.runner")
 
@@ -49,7 +49,7 @@ async def connect(
 ) -> NetworkStatus | None:
     """Connect an allocation to the bridge if its group requires it, and return its address.
 
-    `dns` is the `dns` block of the group. Raises `Refused`, and `OSError` as the launcher.
+    `dns` is the `dns` block of the group. Raises `Refused`, and `OSError` from the launcher.
     """
     if mode_of(instance.group) != "bridge" or host.capacity is None:
         return None

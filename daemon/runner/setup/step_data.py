@@ -3,7 +3,7 @@
 A task finds the results in `local/needs.json`, and the references to outputs in its definition are
 replaced. It writes its outputs to the file in `STEWARD_OUTPUT`. The daemon reads this file once,
 when the task has ended, and stores it with the state of the task. If the task ran on a host of a
-cluster, that host has sent the file before.
+cluster, that host has already sent the file.
 """
 
 import hashlib

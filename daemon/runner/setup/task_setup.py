@@ -67,7 +67,7 @@ _FEATURE = re.compile(r"\$\{attr\.engine\.feature\.([^{}]+)\}")
 _IS_THERE = frozenset({("true", "="), ("true", "=="), ("true", "is"), ("true", ""), ("", "is_set")})
 _FEW_SECRETS = 4096  # bytes; more secrets are prepared in a thread
 _FETCH = "daemon.runner.setup.artifacts.fetch"
-_TELL_AGAIN = 15 * SECOND  # between two events about a long download
+_TELL_AGAIN = 15 * SECOND  # time between two events about a long download
 
 
 def task_dirs_of(host: RuntimeContext, instance: TaskInstance, task: Task) -> TaskDirectories:
@@ -198,8 +198,8 @@ class TaskSetup:
     ) -> None:
         self._host, self._instance, self._name = host, instance, task.name
         self._note, self._tell, self._report = note, tell, report
-        # The origin is that of the allocation's span, because a later change of the allocation has
-        # another origin.
+        # This is the origin of the allocation's span. Later changes of the allocation have another
+        # origin.
         self._origin = instance().allocation.request_id
         self._root = host.directory(instance().allocation.id)
         self._files = TaskFiles(

@@ -79,7 +79,8 @@ class VaultTokenRenewer:
         self._token = self._credentials.find(accessor)
         try:
             content = await self._files.read(self._files.own(_FILE), _LONGEST)
-        except (OSError, Refused):  # not delivered as a file, or removed by the task
+        # The token was not delivered as a file, or the task removed the file.
+        except (OSError, Refused):
             return
         # The task can write arbitrary bytes to this file.
         stored_accessor = content.decode(errors="replace")

@@ -1,8 +1,9 @@
 """Sign the workload identity tokens of a task, deliver them, and renew them before expiry.
 
 A task gets a token in a file that only its user can read, or in its environment. A token is renewed
-at half of its lifetime, and the task is notified as the job configures. After a daemon restart,
-files give their own renewal time; for the environment it is the start time of the task.
+at half of its lifetime, and the task is notified as the job configures. After a daemon restart, the
+renewal time of a token in a file follows from the token. For a token in the environment, it follows
+from the start time of the task.
 """
 
 import base64

@@ -1,7 +1,7 @@
 """A client for podman's REST service on a Unix socket (libpod API, version 4).
 
-A missing or negative answer raises `PodmanFailed`. An operation whose result exists already counts
-as successful.
+An error response, or no response, raises `PodmanFailed`. An operation whose result exists already
+counts as successful.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,6 +1,6 @@
 """Build podman's container specification from a task's driver configuration. No I/O.
 
-The settings are those of the `docker` driver that job files use most. None of them breaks the
+The settings are the most frequently used ones of the `docker` driver. None of them breaks the
 container's isolation, except what the agent's configuration permits.
 """
 
@@ -163,7 +163,7 @@ def labels_of(alloc_id: str, directory: str) -> dict[str, str]:
 def container(
     attempt: Attempt, settings: PodmanConfig, limits: ResourceLimits, log: str
 ) -> dict[str, object]:
-    """Return the container specification; `log` is the output file. Raises as `start`."""
+    """Return the container specification; `log` is the output file. Raises like `Driver.start`."""
     if attempt.network_mode == "bridge" and not settings.network_mode:
         raise InvalidConfig(
             'a container cannot join the network of a group with mode "bridge": set network_mode ='

@@ -31,7 +31,7 @@ _LOOK = 2.0  # seconds between two polls
 _JOBS_PER_SECOND = 100  # limits the poll rate: a poll of 500 jobs takes some 20 ms
 _TRIES = 3  # failed polls before the cluster counts as unreachable
 _MOST_NAMES = 2000  # names that fit into one argument
-_MOST_SUBMISSIONS = 4  # concurrent submissions; more are not faster (facts, Slurm, section 3)
+_MOST_SUBMISSIONS = 4  # concurrent submissions; more are not faster (measured)
 
 _MOST_ELEMENTS = 500  # names of jobs that one call cancels
 
@@ -128,8 +128,8 @@ class SlurmCluster:
         """Cancel jobs whose name matches, because a cluster reuses the IDs of deleted jobs.
 
         They are cancelled as their user, because only that user and operators of the cluster may do
-        so. With a name, `scancel` ends the whole array of a pending element, so elements are looked
-        up instead.
+        so. Given a name, `scancel` would end the whole array of a pending element. So the elements
+        are looked up instead.
         """
         elements = [job_id for job_id in job_ids if "_" in job_id]
         listed = await self.listed(name) if elements or self.users.is_root else []

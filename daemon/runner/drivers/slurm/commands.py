@@ -1,7 +1,7 @@
 """Run Slurm's client programs with a timeout, through the launcher.
 
-If the controller is down, each of them hangs for nine seconds and then fails (facts, Slurm, section
-5), so calls time out after twelve. No process outlives its call.
+If the controller is down, each of them hangs for nine seconds and then fails. So calls time out
+after twelve seconds. No process outlives its call.
 """
 
 from collections.abc import Mapping, Sequence
@@ -71,7 +71,8 @@ class SlurmCommands(msgspec.Struct, frozen=True, kw_only=True):
         self, program: str, *words: str, user: str = "", env: Mapping[str, str] | None = None
     ) -> ProgramCommand:
         """Return the command for the launcher. Raises `SlurmCommandFailed` for a long argument."""
-        fields = [program, user, words, self.config, dict(env or {})]  # in the order of the record
+        # In the order of the fields of `ProgramCommand`.
+        fields = [program, user, words, self.config, dict(env or {})]
         try:
             return msgspec.convert(fields, ProgramCommand)
         except msgspec.ValidationError as error:

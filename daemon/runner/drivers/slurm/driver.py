@@ -110,7 +110,7 @@ class SlurmDriver:
         return self._desk.run(self._cluster, attempt, row)
 
     def _as_somebody(self, attempt: Attempt) -> Attempt:
-        """Return an attempt with its user; by default, the default user if the launcher is root."""
+        """Return the attempt, with the default user if it names none and the launcher is root."""
         usual = NOBODY if self._is_walled else self._users.usual
         if attempt.user or not usual or not self._users.is_root:
             return attempt

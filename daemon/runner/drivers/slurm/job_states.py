@@ -1,6 +1,6 @@
 """Translate Slurm's job states: reasons for waiting, and exit results. No I/O.
 
-The states are those of `squeue` and `scontrol` (facts, Slurm, section 4).
+The states are those that `squeue` and `scontrol` print.
 """
 
 import re
@@ -25,7 +25,7 @@ _ACTIVE = frozenset(
 )
 # The job is held after a failed launch and is never launched again automatically.
 _STUCK = ("launch failed requeued held", "JobHeldMaxRequeue", "job requeued in held state")
-# Error messages after which the outcome of a call is unknown (facts, section 5).
+# Error messages after which the outcome of a call is unknown.
 _NO_ANSWER = re.compile(
     r"unable to contact|timed out|timeout|connect failure|connection|zero bytes|communication|"
     r"temporarily|socket|controller not responding|i/o error|try again",
@@ -95,7 +95,7 @@ class SlurmJobState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_stuck(self) -> bool:
-        """Return whether the job is never launched without an operator."""
+        """Return whether the job stays held until an operator releases it."""
         return self.is_waiting and self.reason in _STUCK
 
     @property

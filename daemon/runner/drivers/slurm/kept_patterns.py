@@ -188,7 +188,7 @@ def entries(listing: bytes) -> Iterator[Entry]:
         fields = record.split(b" ", _FIELDS - 1)
         if len(fields) == _FIELDS and all(map(_is_number, fields[1:3])):
             kind, links, size, path = fields
-            if path.count(b"/") > _DEEPEST + 2:  # no wrapper searches as deep
+            if path.count(b"/") > _DEEPEST + 2:  # wrappers do not search at this depth
                 continue
             yield Entry(kind.decode("latin-1"), int(links), int(size), path.removeprefix(_HERE))
 

@@ -1,10 +1,10 @@
 """Files to keep that wrappers send from the hosts of a cluster.
 
-A wrapper lists possible matches, and sends the files that the daemon chooses in chunks. The daemon
-trusts neither: it checks names, sizes and numbers, and computes the digests. Concurrent uploads
-together cannot exceed the free bytes of the namespace. A file goes to the content-addressed store
-when it is complete; the end of the attempt stores the names. After a crash of the daemon, the
-wrapper begins again.
+A wrapper lists possible matches. It sends the files that the daemon chooses, in chunks. The daemon
+trusts neither the list nor the files: it checks names, sizes and numbers, and computes the digests.
+Concurrent uploads together cannot exceed the free bytes of the namespace. A file goes to the
+content-addressed store when it is complete; the end of the attempt stores the names. After a crash
+of the daemon, the wrapper begins again.
 """
 
 import hashlib
@@ -91,7 +91,7 @@ class KeptUploads:
             for active_upload in self._uploads.values()
             if active_upload.namespace == namespace
         )
-        # Each upload has its own file: a piece of an earlier one may be on its way.
+        # Each upload has its own file, because a chunk of an earlier upload may still arrive.
         digest = hashlib.sha256(name.encode()).hexdigest()
         path = f"{self._staging}/sent.{digest}.{next(self._numbers)}"
         upload = KeptUpload(self._payloads, namespace, name, path, self._now)
@@ -132,7 +132,8 @@ class KeptUploads:
     def forget(self, name: str) -> None:
         """Delete the files of an incomplete upload."""
         upload = self._uploads.pop(name, None)
-        if upload is not None and not upload.turn.locked():  # else `take` deletes it at its end
+        # A running `take` deletes it itself when it ends.
+        if upload is not None and not upload.turn.locked():
             upload.discard()
 
 

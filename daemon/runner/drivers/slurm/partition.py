@@ -1,7 +1,7 @@
 """The state of a Slurm partition: its hosts, their states with reasons, and its limits.
 
-`sinfo -N` prints a line for each host (facts, Slurm, section 6). The load of a host changes with
-every job and is ignored, so allocated hosts count as `up`.
+`sinfo -N` prints a line for each host. The load of a host changes with every job and is ignored, so
+allocated hosts count as `up`.
 """
 
 import msgspec

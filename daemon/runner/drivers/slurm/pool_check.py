@@ -128,10 +128,7 @@ def _hosts(listed: str) -> str:
 
 
 def _limits(fields: dict[str, str], settings: str) -> str:
-    """Return the limits on jobs, and settings that slow them down.
-
-    Source: facts, Slurm, sections 1 to 3.
-    """
+    """Return the limits on jobs, and settings that slow them down."""
     pairs = (line.partition("=") for line in settings.splitlines())
     known = {name.strip(): value.strip() for name, _, value in pairs}
     words = [

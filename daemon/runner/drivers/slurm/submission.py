@@ -1,7 +1,6 @@
 """Build the arguments and the environment of `sbatch` for an attempt. No I/O.
 
-The mapping is that of the facts (Slurm, section 4). Arguments hold no secret, because other users
-can see them.
+Arguments hold no secret, because other users can see them.
 """
 
 import math
@@ -13,7 +12,8 @@ from storage.records.base import SECOND
 from storage.records.cluster_run import ClusterRun
 from storage.records.pool import Pool
 
-PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"  # of tasks on hosts
+# PATH of tasks on cluster hosts.
+PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 GRACE = 900  # seconds that a wrapper tries to connect to the daemon before its task starts
 PATIENCE = 24 * 3600  # seconds that a wrapper tries to deliver its output and result
 _PAUSE, _DOUBLED = 10.0, 6  # delay in seconds and its number of doublings, up to about ten minutes
@@ -49,7 +49,7 @@ def submit_delay(vanished: int) -> float:
 
 
 def identity(run: ClusterRun, elements: int = 1) -> list[str]:
-    """Return the `sbatch` arguments that name a job, and the array size for several elements."""
+    """Return the `sbatch` arguments that name a job and, for several elements, make an array."""
     array = [f"--array=0-{elements - 1}"] if elements > 1 else []
     return [f"--job-name={run.name}", f"--comment={run.job_comment}", *array]
 

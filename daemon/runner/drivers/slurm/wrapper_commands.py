@@ -75,7 +75,7 @@ class WrapperCommandQueue:
     async def after(self, seen: int, is_wanted: Callable[[], bool]) -> str:
         """Return the commands after a number, one per line, waiting until there is one.
 
-        Empty if `is_wanted` returns false, or after `close`.
+        The result is empty if `is_wanted` returns false, or after `close`.
         """
         if not self._is_known:  # numbers depend on the system clock, which may have been set back
             self._is_known = True

@@ -1,4 +1,4 @@
-"""Unpack untrusted archives into an empty directory that only the daemon can write.
+"""Unpack untrusted archives into an empty directory that only the daemon can write to.
 
 Only files, directories and links that stay inside are unpacked. Limits apply to the bytes written,
 not to the sizes that the archive declares. Links are created last, so that no file is written
@@ -169,7 +169,7 @@ def _too_many(files: int) -> str:
 
 
 class Unpacker:
-    """Write members below a directory, up to the limits. `check` can abort by raising."""
+    """Write members below a directory, up to the limits; `check` can abort by an exception."""
 
     def __init__(self, target: str, limits: ArchiveLimits, check: Callable[[], None]) -> None:
         self._target, self._check = target, check

@@ -273,7 +273,8 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
         try:
             _verify(path, f"sha256:{digest}")
         except BadArchive as error:
-            with suppress(FileNotFoundError):  # then the file counts as lost, and can be uploaded
+            # Without its file, the digest counts as lost and can be uploaded again.
+            with suppress(FileNotFoundError):
                 os.unlink(source)
             raise BadArchive(
                 f"{error}; upload the file again, and dispatch the job again"

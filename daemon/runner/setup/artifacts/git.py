@@ -38,7 +38,8 @@ _BLOCK = 512  # bytes: the unit of `ulimit -f`
 _KILOBYTE = 1024
 _CHUNK = 32 * 1024  # bytes per read
 _BOUNDED = 'ulimit -f "$0" && ulimit -d "$1" && shift && exec "$@"'
-_ENTRY = re.compile(rb"[0-7]+ [a-z]+ [0-9a-f]+ +(-|[0-9]{1,18})\t")  # of `git ls-tree -l`
+# An entry in the output of `git ls-tree -l`.
+_ENTRY = re.compile(rb"[0-7]+ [a-z]+ [0-9a-f]+ +(-|[0-9]{1,18})\t")
 _PACE = 1.0  # seconds between two measurements of the download
 _PINS = (2, 37)  # the first git with http.curloptResolve; older versions ignore it silently
 # No file is recoded or filtered, so that the checked-out tree has the counted size. An encoding can

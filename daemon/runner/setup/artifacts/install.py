@@ -20,7 +20,7 @@ _encoder = msgspec.msgpack.Encoder()
 def send(
     tree: str, stream: BinaryIO, check: Callable[[], None], *, is_read_only: bool = False
 ) -> None:
-    """Write a tree to a stream; links come last. `check` can abort by raising.
+    """Write a tree to a stream; links come last. `check` can abort by raising an exception.
 
     With `is_read_only`, the files get no write permission.
 
