@@ -378,7 +378,7 @@ class PoolSync(msgspec.Struct, frozen=True, kw_only=True):
                 seen = await self.look(tools, pool.partition or name)
             except SlurmCommandFailed as error:
                 failed += 1
-                _log.debug("pool %s: %s", name, error)
+                _log.debug("cannot query pool %s: %s", name, error)
                 if failed >= FAILURES:
                     await self._store_changed(
                         name, partial(unreachable, text=_describe_error(error), drivers=drivers)

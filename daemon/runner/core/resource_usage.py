@@ -210,7 +210,7 @@ def of_allocation(
     now: int,
     shared: NetworkUsage | msgspec.UnsetType = msgspec.UNSET,
 ) -> AllocationUsage:
-    """Return the usage of an allocation; `shared` is the traffic of its own network."""
+    """Return the usage of an allocation; `shared` is the traffic of its network."""
     together = sum_usage(task.resource_usage for task in tasks.values())
     networks = _sum_networks([together.network_stats, shared])
     return AllocationUsage(

@@ -243,7 +243,7 @@ def pairs(text: str, most: int | None = None) -> dict[str, str]:
             raise ValueError(f"line {number} of the environment is not of the form NAME=value")
         found[name.strip()] = _value(value.strip(), number)
         if most is not None and len(found) > most:
-            raise ValueError(f"line {number} of the environment: more than {most} variables")
+            raise ValueError(f"line {number} exceeds the maximum of {most} variables")
     return found
 
 

@@ -83,7 +83,7 @@ class CgroupV2:
                 if _remove(self.label):
                     return ""
                 pause = min(2 * pause, _LAST_LOOK)
-        return f"processes that do not end: {' '.join(map(str, _members(self.label)))}"
+        return f"these processes do not end: {' '.join(map(str, _members(self.label)))}"
 
     async def members(self, launcher: Launcher, attempt: int) -> list[int]:
         """Return the IDs of all threads, including the process IDs."""

@@ -110,7 +110,7 @@ class ProcessHandle:
         )
         self._bounded.remove()
         if self._trouble:
-            _log.warning("%s: %s", self._path, self._trouble)
+            _log.warning("cannot end the attempt of %s: %s", self._path, self._trouble)
         self._ended.set()
         is_final = ended.logs is not None and not self._trouble
         end = msgspec.structs.replace(
@@ -137,7 +137,7 @@ class ProcessHandle:
             )
         # For example, the allocation directory is being deleted.
         except (OSError, ValueError) as error:
-            _log.warning("%s: %s", self._path, error)
+            _log.warning("cannot read the result in %s: %s", self._path, error)
             return EndedAttempt(claim=b"", at=0, status=-1)
 
     def _end(self, trace: ClaimRecord) -> ExitResult:

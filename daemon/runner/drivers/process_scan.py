@@ -45,7 +45,7 @@ class ScannedGroup:
         with trio.move_on_after(_PATIENCE):
             while found := await self._act_on_processes(launcher, "end", attempt):
                 pass
-        return f"processes that do not end: {' '.join(map(str, found))}" if found else ""
+        return f"these processes do not end: {' '.join(map(str, found))}" if found else ""
 
     async def members(self, launcher: Launcher, attempt: int) -> list[int]:
         """Return the processes that can be found."""

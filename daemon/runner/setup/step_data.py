@@ -100,7 +100,7 @@ def load(db: ReadSnapshot, instance: TaskInstance) -> StepData:
     try:
         item = lists.item(group, index, text)
     except lists.Faulty as error:
-        raise Refused(f"the list of the step: {error}") from error
+        raise Refused(f"the list of the step is invalid: {error}") from error
     return StepData(values | lists.values(item, index), document, lists.environment(item))
 
 
@@ -356,7 +356,7 @@ def _parsed(text: str) -> dict[str, str]:
     try:
         written_outputs = pairs(text, MAX_OUTPUTS)
     except ValueError as error:
-        raise Refused(f"its outputs: {error}") from error
+        raise Refused(f"its outputs are invalid: {error}") from error
     for name in written_outputs:
         if not is_output_name(name):
             raise Refused(f"its output {name[:40]!r} must have a name of letters, digits and _")

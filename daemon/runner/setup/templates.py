@@ -262,7 +262,9 @@ class TemplateRunner:
         try:
             return await self._read(template.source_path)
         except OSError as error:
-            raise TemplateError(f"source {template.source_path}: {error.strerror}") from error
+            raise TemplateError(
+                f"cannot read source {template.source_path}: {error.strerror}"
+            ) from error
 
     async def _rendered(
         self, program: ParsedTemplate, answers: Answers, template: Template

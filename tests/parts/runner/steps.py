@@ -21,7 +21,7 @@ FAULTY = [
     (f"echo a-b=1 > {OUTPUT}", "must have a name of letters, digits and _"),
     (
         f"seq -f 'a%g=1' 129 > {OUTPUT}",
-        "its outputs: line 129 of the environment: more than 128 variables",
+        "its outputs are invalid: line 129 exceeds the maximum of 128 variables",
     ),
 ]
 

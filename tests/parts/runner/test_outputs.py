@@ -95,7 +95,7 @@ async def test_outputs_of_a_newer_allocation_replace_the_earlier_ones(
             step_data,
             10_000,
             {"steward_for_each": "${output.a[0].x}"},
-            "the list of the step: 'value' is not JSON",
+            "the list of the step is invalid: 'value' is not JSON",
         ),
     ],
 )

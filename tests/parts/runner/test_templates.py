@@ -93,7 +93,7 @@ async def test_missing_file_is_no_template(world: World) -> None:
     one = template("", source_path="local/none")
     alloc_id = await world.place(batch(script("true", templates=[one])))
     await world.until_status(alloc_id, "failed")
-    said = "Template failed: local/out: source local/none: No such file or directory"
+    said = "Template failed: local/out: cannot read source local/none: No such file or directory"
     assert missing(world, alloc_id) == [said]
 
 
@@ -345,7 +345,7 @@ async def test_environment_has_a_variable_limit_named_by_the_error(world: World)
     alloc_id = await world.place(batch(script("true", templates=[one])))
     assert (await world.until_done(alloc_id)).client_status == "failed"
     said = [text for _, text in world.told(alloc_id)]
-    expected = "secrets/env: line 1001 of the environment: more than 1000 variables"
+    expected = "secrets/env: line 1001 exceeds the maximum of 1000 variables"
     assert any(expected in item for item in said), said
 
 

@@ -264,7 +264,7 @@ class ContainerTask:
                 if found is None or not found.state.running:
                     return found
             except PodmanFailed as error:
-                _log.warning("container %s: %s", self._name, error)
+                _log.warning("cannot watch container %s: %s", self._name, error)
             await trio.sleep(_AGAIN)
 
     async def _send(self) -> None:
