@@ -1,7 +1,7 @@
 """Identify the cgroups of tasks (version 2), and kill their processes.
 
-The daemon creates the cgroups in a delegated parent, but cannot signal their processes. Threaded
-cgroups have no `cgroup.kill`, so the processes are killed one by one.
+The daemon creates the cgroups below a delegated parent, but it cannot signal their processes.
+Threaded cgroups have no `cgroup.kill`, so the processes are killed one by one.
 """
 
 import os

@@ -129,7 +129,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobState(msgspec.Struct, frozen=True):
-    """A state and one sentence about it without a full stop; empty if the state says all."""
+    """A state, and a sentence about it without a full stop; the sentence may be empty."""
 
     word: State
     reason: str = ""

@@ -157,7 +157,7 @@ def _masked(raw: bytes, matchers: Sequence[Matcher]) -> bytes:
     try:
         msgspec.json.decode(b'"' + masked + b'"', type=str)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        text = _text(raw)  # a mask cut an escape, so search the text that it stands for
+        text = _text(raw)  # a mask would cut an escape sequence, so the decoded text is masked
         for matcher in matchers:
             text = matcher.mask_text(text)
         return msgspec.json.encode(text)[1:-1]

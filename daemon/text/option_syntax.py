@@ -6,7 +6,7 @@ _ONE_LETTER = re.compile(r"--([a-z])(?:=(.*)|(\d+))?", re.DOTALL)
 
 
 def normalize_options(arguments: list[str]) -> list[str]:
-    """Return the arguments with two dashes before every long option. Nomad's options have one.
+    """Return the arguments with two dashes before every long option. Nomad's options have one dash.
 
     Arguments after `--` stay unchanged.
     """

@@ -84,9 +84,9 @@ def faults(record: type[msgspec.Struct], config: Mapping[str, object]) -> Iterat
         value = config.get(name)
         if value is None:
             if field.required:
-                yield f'config has no "{name}": add it, a {_KINDS[field.type].value}'
+                yield f'config has no "{name}": add it as a {_KINDS[field.type].value}'
         elif "${" not in str(value) and _value(_KINDS[field.type], value) is None:
-            yield f"config.{name} must be a {_KINDS[field.type].value}, and is {_shown(value)}"
+            yield f"config.{name} must be a {_KINDS[field.type].value}, but it is {_shown(value)}"
 
 
 def _shown(value: object) -> str:

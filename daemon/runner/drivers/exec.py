@@ -108,7 +108,9 @@ class ExecDriver(ProcessDriver):
     def _settings(self, block: Mapping[str, object]) -> ExecConfig:
         settings = driver_config.read(ExecConfig, block)
         if settings.cap_add:
-            raise InvalidConfig(f"cap_add {settings.cap_add}: exec grants none; remove it")
+            raise InvalidConfig(
+                f"cap_add {settings.cap_add}: exec grants no capabilities; remove it"
+            )
         for name in ("pid_mode", "ipc_mode"):
             if (mode := getattr(settings, name)) not in _PRIVATE:
                 raise InvalidConfig(f"{name} {mode!r}: only private is supported")

@@ -14,7 +14,7 @@ from daemon.runner.drivers.process_driver import Common, ProcessDriver
 from daemon.runner.drivers.process_group import ProcessGroups
 
 _DISABLED = "raw_exec is off: set raw_exec = true in the agent's configuration, or use exec"
-_UNENFORCED = {"unenforced.isolation": "a task can access all that its user can access"}
+_UNENFORCED = {"unenforced.isolation": "a task can access everything that its user can access"}
 
 
 class RawExecConfig(msgspec.Struct, frozen=True):

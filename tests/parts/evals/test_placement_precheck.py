@@ -67,12 +67,12 @@ async def test_feasible_job_gets_no_warning(machine: Cluster) -> None:
         ),
         (
             {"config": {**TRUE, "args": "-l"}},
-            'config.args must be a list of string, and is the string "-l"',
+            'config.args must be a list of string, but it is the string "-l"',
         ),
-        ({"config": {}}, 'config has no "command": add it, a string'),
+        ({"config": {}}, 'config has no "command": add it as a string'),
         (
             {"driver": "docker", "config": {"image": ["x"]}},
-            'config.image must be a string, and is the list ["x"]',
+            'config.image must be a string, but it is the list ["x"]',
         ),
     ],
 )

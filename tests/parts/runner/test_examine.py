@@ -38,8 +38,8 @@ async def test_healthy_cluster_passes_the_check(world: FakeSlurm) -> None:
     assert said["partition"] == "main is up, with 2 hosts and 32 cores"
     assert said["hosts"] == "2 of 2 accept jobs, the largest with 16 cores and 8000 MB"
     assert said["limits"] == (
-        "jobs run for unlimited at most, 10000 are known at the same time; "
-        "one that has ended is remembered for 300 sec"
+        "the time limit of jobs is unlimited, and the cluster holds at most 10000 jobs; "
+        "an ended job is remembered for 300 sec"
     )
     assert said["address"] == f"hosts report to {URL}"
 
@@ -55,7 +55,9 @@ async def test_missing_programs_are_named(world: FakeSlurm) -> None:
     (world.bin / "srun").unlink()
     (one,) = await found(world)
     assert (one.step, one.good) == ("programs", False)
-    assert one.message.startswith(f"srun: not in {world.bin}, the daemon's search path; install")
+    assert one.message.startswith(
+        f"srun cannot be found in {world.bin}, the daemon's search path: install"
+    )
 
 
 async def test_unreachable_controller_gets_no_further_queries(world: FakeSlurm) -> None:

@@ -226,7 +226,9 @@ class SlurmAttempt:
                 return  # the next call checks whether the cluster has the job
             await self._change(status=RunStatus.ENDED)
             passes = job_states.may_recover(str(error))
-            raise StartFailed(f"the cluster refused it: {error}", recoverable=passes) from error
+            raise StartFailed(
+                f"the cluster refused the job: {error}", recoverable=passes
+            ) from error
         await self._accept(job_id)
         if job_id:
             note(f"job {job_id} was submitted to partition {pool.partition or self.row.pool}")

@@ -31,7 +31,7 @@ _MEANINGS = {
         "the controller does not answer: check whether slurmctld runs, and whether this host can "
         "connect to it"
     ),
-    "did not answer": "the controller takes too long: check slurmctld and the network",
+    "did not answer": "the controller takes too long to answer: check slurmctld and the network",
     "not found": "the cluster has no such partition: compare with the output of sinfo -s",
     "Access/permission denied": "the cluster does not let the daemon's user do this",
 }
@@ -80,7 +80,7 @@ def _programs(tools: SlurmCommands) -> str:
     if missing:
         raise _NotGood(
             "programs",
-            f"{', '.join(missing)}: not in {tools.path}, the daemon's search path; install the "
+            f"{', '.join(missing)} cannot be found in {tools.path}, the daemon's search path: install the "
             "cluster's client programs (Debian: slurm-client), or start the daemon with their PATH",
         )
     return f"{', '.join(PROGRAMS)} are in {tools.path}"
@@ -106,7 +106,8 @@ def _partition(name: str, fields: dict[str, str]) -> str:
     state = fields.get("State", "unknown")
     if state != "UP":
         raise _NotGood(
-            "partition", f"{name} is {state}: jobs would not start; scontrol show partition {name}"
+            "partition",
+            f"{name} is {state}, so jobs would not start: see scontrol show partition {name}",
         )
     return (
         f"{name} is up, with {fields.get('TotalNodes')} hosts and {fields.get('TotalCPUs')} cores"
@@ -132,9 +133,9 @@ def _limits(fields: dict[str, str], settings: str) -> str:
     pairs = (line.partition("=") for line in settings.splitlines())
     known = {name.strip(): value.strip() for name, _, value in pairs}
     words = [
-        f"jobs run for {fields.get('MaxTime', '?').lower()} at most, "
-        f"{known.get('MaxJobCount', '?')} are known at the same time",
-        f"one that has ended is remembered for {known.get('MinJobAge', '?')}",
+        f"the time limit of jobs is {fields.get('MaxTime', '?').lower()}, "
+        f"and the cluster holds at most {known.get('MaxJobCount', '?')} jobs",
+        f"an ended job is remembered for {known.get('MinJobAge', '?')}",
     ]
     if "jobs" in known.get("PrivateData", ""):
         words.append(
