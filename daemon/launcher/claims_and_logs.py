@@ -157,7 +157,7 @@ def opened_claim(folder: int, task: str, attempt: int) -> tuple[int, int] | None
 
 
 def read_claim(folder: int, task: str, attempt: int) -> tuple[bytes, int]:
-    """Return the text of a claim and its modification time; empty if it does not exist.
+    """Return the text of a claim and its modification time; the text is empty without a claim.
 
     Raises `OSError`.
     """

@@ -217,7 +217,7 @@ class Server:
 
     def start_program(self, request: messages.StartProgram, sent: int, *more: int) -> Given:
         """Start a program of a cluster, or a command of notifications."""
-        from daemon.launcher import programs  # imported late, because few daemons start any
+        from daemon.launcher import programs  # imported late, because few daemons start programs
 
         payload = read_record(sent, messages.MOST_PAYLOAD, _program)
         has_limit = payload.program != "srun"

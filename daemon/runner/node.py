@@ -275,7 +275,8 @@ class NodeRunner:
         self._sessions += 1
         try:
             session = await self._find(alloc_id).tasks.open_session(task, command, tty=tty)
-            from daemon.runner.exec_session import run_exec_session  # imported late: few sessions
+            # Imported late, because sessions are rare.
+            from daemon.runner.exec_session import run_exec_session
 
             await run_exec_session(session, line)
         finally:

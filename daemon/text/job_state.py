@@ -138,7 +138,7 @@ class JobState(msgspec.Struct, frozen=True):
 def held_by(freeze: Freeze) -> str:
     """Return why a job waits: a freeze holds it, or its freeze has just ended."""
     if freeze.ended:
-        return f"its freeze {freeze.id} has ended, and it is about to begin"
+        return f"freeze {freeze.id} has ended, and the job is about to begin"
     by = f" of {freeze.person}" if freeze.person else ""
     until = f" until {rfc3339(freeze.until // SECOND * SECOND)}" if freeze.until else ""
     return f"held by freeze {freeze.id}{by}{until}: {freeze.reason}"

@@ -176,7 +176,7 @@ class _Lexer:
             self._push("for" if self._opens_for() else "{")
 
     def _closing(self, operator: str, start: int, end: int) -> None:
-        """Close a bracket. A brace also closes all contexts within it; the parser reports them."""
+        """Close a bracket. A brace also closes contexts within it, which the parser reports."""
         while operator == "}" and self.open and self.open[-1] in ("(", "["):
             self.open.pop()
         inside = self.open[-1] if self.open else ""

@@ -129,9 +129,8 @@ class ExecDriver(ProcessDriver):
         if dns is not None:
             driver_config.check_names(dns)
         elif attempt.network_mode == "bridge":
-            from daemon.runner.drivers.bridged_names import (
-                host_servers,
-            )  # imported late: few groups
+            # Imported late, because few groups use the bridge.
+            from daemon.runner.drivers.bridged_names import host_servers
 
             dns = host_servers()
         mounts = [

@@ -315,7 +315,8 @@ class ProcessDriver:
             raise StartFailed(str(error)) from error
         except (OSError, ValueError) as error:
             raise StartFailed(f"failed to start command: {error}") from error
-        from daemon.runner.drivers.local_exec import PassedSession  # imported late: few sessions
+        # Imported late, because sessions are rare.
+        from daemon.runner.drivers.local_exec import PassedSession
 
         return PassedSession(self._launcher, number, *ends)
 

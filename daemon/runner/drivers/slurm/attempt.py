@@ -398,8 +398,8 @@ class SlurmAttempt:
         open_statuses = {RunStatus.WAITING, RunStatus.RUNNING}
         if asked_at < self._asked_since or self.row.status not in open_statuses:
             return
-        # The daemon's user and root are included: tasks ran as them before the settings named
-        # another user.
+        # Jobs of the daemon's user and of root are included, because tasks ran as these users
+        # before the settings named another user.
         job_states_found = [
             job for job in job_states_found if job.user in {self._user, *self.cluster.users.own}
         ]

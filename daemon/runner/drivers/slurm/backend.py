@@ -98,7 +98,7 @@ def _address(config: Settings, port: int) -> str:
 
 
 def _authority(config: Settings) -> str:
-    """Return the CA certificates for wrappers; empty means those of their hosts."""
+    """Return the CA certificates for wrappers; empty means the certificates of their hosts."""
     if config.wrapper_ca == Path():
         return ""
     try:
