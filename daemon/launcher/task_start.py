@@ -52,7 +52,7 @@ _ASIDE = 16  # lowest number for descriptors that are not passed by number to a 
 _WITHIN = 10  # seconds for a test of the sandbox
 _TERMINAL = "xterm"  # the default TERM of a terminal in a task
 _DISABLED = "raw_exec is off: set raw_exec = true in the agent's configuration, or use exec"
-_NO_SECCOMP = "the kernel has no filters of system calls (CONFIG_SECCOMP_FILTER)"
+_NO_SECCOMP = "the kernel has no system call filters (CONFIG_SECCOMP_FILTER)"
 _NO_NETWORK = "raw_exec can deny a task the network only if the agent is root; use exec"
 # Python and the daemon's parent may ignore signals; tasks get the default actions.
 SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})

@@ -343,7 +343,7 @@ async def _content(files: TaskFiles, end: ExitResult) -> str:
     if len(content) > outputs.MAX_FILE:
         raise Refused(f"its outputs have more than {outputs.MAX_FILE} bytes")
     if delivered.outputs and delivered.outputs != hashlib.sha256(content).hexdigest():
-        # A power failure may keep the stored end, and lose the file.
+        # After a power failure, the end of the task may be stored although the file is lost.
         raise Refused("its outputs have been lost since they arrived")
     try:
         return content.decode()

@@ -47,7 +47,7 @@ class LogReceiver:
     async def resume(self) -> None:
         """Resume writing, if this receiver has paused it.
 
-        The recovery of an interrupted log rotation resumes writers that it did not pause.
+        The recovery of an interrupted log rotation also calls this for writers that are not paused.
         """
         if self._still.statistics().owner is trio.lowlevel.current_task():
             self._still.release()
