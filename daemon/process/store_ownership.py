@@ -60,7 +60,7 @@ def _change_owner(directory: int, path: Path, account: ServiceAccount) -> None:
                 _change_owner(found, entry_path, account)
             elif not stat.S_ISREG(facts.st_mode):
                 raise OSError(errno.EINVAL, "it is neither a file nor a directory", str(entry_path))
-            elif facts.st_nlink != 1 and not _has_other_links(directory, facts):
+            elif facts.st_nlink != 1 and not _has_all_links_here(directory, facts):
                 raise OSError(
                     errno.EMLINK, "it is also linked from another directory", str(entry_path)
                 )
@@ -69,7 +69,7 @@ def _change_owner(directory: int, path: Path, account: ServiceAccount) -> None:
             os.close(found)
 
 
-def _has_other_links(directory: int, facts: os.stat_result) -> bool:
+def _has_all_links_here(directory: int, facts: os.stat_result) -> bool:
     """Return whether all names of a file are in its directory, as after a restore."""
     with os.scandir(directory) as entries:
         return facts.st_nlink == sum(entry.inode() == facts.st_ino for entry in entries)
