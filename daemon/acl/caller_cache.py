@@ -25,8 +25,8 @@ from storage.records.workload import Workload
 
 log = logging.getLogger("steward.acl")
 
-_LONG = 4096  # characters of policies; a grant of that length takes some milliseconds to build
-_LOOKUP = 64  # cost of a policy lookup, in characters that are parsed in the same time
+_LONG = 4096  # characters of policy text; a grant of this length takes some milliseconds to build
+_LOOKUP = 64  # cost of a policy lookup: the number of characters that are parsed in the same time
 MOST = 1000  # entries of each cache; an entry takes some kilobytes
 
 _Key = tuple[object, ...]
@@ -109,7 +109,7 @@ class CapabilitySetCache:
 
 
 class _Budget:
-    """The limit on policy text, in characters, from which the event loop still builds a grant."""
+    """The number of characters of policy text that may still be parsed for one grant."""
 
     def __init__(self, *, may_take_long: bool) -> None:
         self._left = None if may_take_long else _LONG
@@ -139,7 +139,7 @@ def _found(db: ReadSnapshot, names: Iterable[str], budget: _Budget) -> list[tupl
 
 
 def _grant(policies_found: Sequence[tuple[str, str]], entity: Entity | None) -> CapabilitySet:
-    """Return the grant of policies; empty if one is unreadable, because it might deny."""
+    """Return the grant of policies; empty if one is unreadable, because that policy might deny."""
     named_policies: list[NamedPolicy] = []
     for name, text in policies_found:
         try:

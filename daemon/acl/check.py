@@ -15,7 +15,7 @@ class Requirement(StrEnum):
     """The kind of permission that a request needs."""
 
     NOTHING = "nothing"  # open to all, with any token or none
-    TOKEN = "a token"  # noqa: S105  # no unknown token; the answer holds only what may be seen
+    TOKEN = "a token"  # noqa: S105  # any known token; the response contains only visible objects
     NAMESPACE = "a capability on the namespace"
     # checked by the handler, which finds the object
     OBJECT = "a capability on the namespace of the object"
@@ -49,7 +49,10 @@ def on_namespace(*any_of: str, tells_why: str | None = None) -> RequiredCapabili
 
 
 def on_listing(*any_of: str) -> RequiredCapability:
-    """Return a requirement: any of the capabilities in the listed namespace; for `*`, in any."""
+    """Return a requirement: any of the capabilities in the listed namespace.
+
+    For `*`, a capability in any namespace is enough.
+    """
     return RequiredCapability(Requirement.NAMESPACE, any_of, everywhere=True)
 
 

@@ -1,8 +1,8 @@
 """Explanation of access decisions: the deciding rule, and the policies that contain it.
 
-The explanation uses the same grants as a real request, so both always agree. The question must
-state two facts that a handler would determine. These are the namespace of an object, and whether a
-write creates an object.
+The explanation uses the same grants as a real request, so it always agrees with the real decision.
+The caller must state two facts that a handler would determine. These are the namespace of an
+object, and whether a write creates an object.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from storage.records.base import Record
 
 
 class RequestedCapability(msgspec.Struct, frozen=True, kw_only=True):
-    """The permission to explain. For the Vault API: all these capabilities at its path."""
+    """The permission to explain. For the Vault API, it is all of `capabilities` at `path`."""
 
     needs: RequiredCapability
     namespace: str

@@ -35,7 +35,7 @@ class AccessLevel(msgspec.Struct, frozen=True):
 
 
 class NameRules:
-    """Capabilities by name: the exact name counts, else the closest pattern."""
+    """Capabilities by name: the rule for the exact name decides, or else the closest pattern."""
 
     def __init__(self, rules: Iterable[tuple[str, str, Sequence[str]]]) -> None:
         merged: dict[str, tuple[set[str], dict[str, None]]] = {}
@@ -69,7 +69,7 @@ _SERIALS = itertools.count()
 
 
 class CapabilitySet:
-    """The grant of one caller. `everything` is for management tokens, and when ACLs are disabled.
+    """The grant of one caller. `everything` is true for management tokens, or if ACLs are disabled.
 
     `serial` is different for each grant of this process, so a change of rights changes it.
     """

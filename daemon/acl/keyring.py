@@ -19,7 +19,8 @@ from storage.records.codec import encode
 KEY_SIZE = 32  # bytes
 _LETTERS = (string.ascii_letters + string.digits).encode()
 _LETTER_OF = bytes(_LETTERS[byte % len(_LETTERS)] for byte in range(256))
-# Bytes beyond the last multiple are dropped, because some letters would be more likely otherwise.
+# The remaining byte values are dropped: with them, the first letters would be more likely than
+# others.
 _UNFAIR = bytes(range(256 - 256 % len(_LETTERS), 256))
 _LENGTH = 24  # letters of a secret or accessor: 142 random bits
 _SERVICE, _BATCH = "s.", "b."

@@ -1,8 +1,8 @@
 """One-time tokens: a secret that another client can exchange once for a token.
 
-A terminal uses one to sign a browser in. Secrets of tokens are not stored in plain text. So the
-secret is encrypted with a key derived from the one-time secret, like a wrapped response. The
-one-time token ends with its token.
+The command line uses one to sign a browser in. Secrets of tokens are not stored in plain text. So
+the token's secret is encrypted with a key derived from the one-time secret, like a wrapped
+response. The one-time token ends when the token behind it ends.
 """
 
 from daemon.acl import response_wrapping
@@ -18,7 +18,7 @@ LIFE = 10 * MINUTE
 async def create_one_time_token(
     store: Store, tokens: TokenStore, token: Token, secret: str, *, one_time: str, now: int
 ) -> Token:
-    """Store a one-time secret for a token's secret; return the token record of `one_time`."""
+    """Store a token's secret for one retrieval with `one_time`; return the one-time token."""
     wrapped = await response_wrapping.wrap_response(
         store,
         tokens,

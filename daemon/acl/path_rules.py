@@ -18,7 +18,7 @@ _Lists = Mapping[str, Sequence[Value]]
 
 
 class PathPermission(msgspec.Struct, frozen=True, kw_only=True):
-    """The permission at the paths of one rule, merged over all policies with the rule."""
+    """The permission at the paths of one rule, merged over all policies that contain the rule."""
 
     path: str
     capabilities: frozenset[str]  # empty: denied

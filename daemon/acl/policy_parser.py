@@ -25,7 +25,8 @@ class PolicySyntaxError(Malformed):
 class PolicyItem(msgspec.Struct, frozen=True):
     """One or more keys with a value.
 
-    `line` is the line of its equals sign, 0 without one. `column` is the start of the value there.
+    `line` is the line of the equals sign, or 0 without one. `column` is the column in this line at
+    which the value starts.
     """
 
     keys: tuple[str, ...]
@@ -96,7 +97,8 @@ class _Pairs(tuple[tuple[str, object], ...]):
 def _from_json(text: str) -> PolicyObject:
     try:
         msgspec.json.decode(text)  # msgspec rejects numbers and texts that `json` accepts
-        # A key may occur twice, as a block may in HCL. With the last one only, a rule would be lost.
+        # A key may occur twice, as a block may in HCL. A dictionary would keep only the last one
+        # and lose a rule.
         value = _converted(json.loads(text, object_pairs_hook=_Pairs), MAX_DEPTH)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise PolicySyntaxError(f"the policy is not valid JSON: {error}") from None
@@ -258,7 +260,7 @@ class _Reader:
         return self._error(f"expected a {expected}, got {sign!r}")
 
     def _error(self, problem: str) -> PolicySyntaxError:
-        """Return an error at this position; at the end, Vault counts a column further."""
+        """Return an error at this position; at the end of a text, Vault adds one to the column."""
         before = self._text[: self._at]
         column = len(before) - before.rfind("\n") + (self._at >= len(self._text))
         return PolicySyntaxError(f"At {before.count(chr(10)) + 1}:{column}: {problem}")

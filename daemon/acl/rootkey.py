@@ -44,7 +44,7 @@ class RootKey:
         self.is_passphrase = is_passphrase
 
     def wrapping_key(self, salt: bytes) -> bytes:
-        """Return the key that wraps data keys; a passphrase is derived with its salt."""
+        """Return the key that wraps data keys; it is derived from a passphrase with the salt."""
         if not self.is_passphrase:
             return self._secret
         return hashlib.scrypt(self._secret, salt=salt, **_SCRYPT)

@@ -1,7 +1,7 @@
-"""Vault tokens for tasks, created by a role or with policies, as their jobs request.
+"""Vault tokens for tasks, created through a role or with policies, as the job requests.
 
 The job's author must be allowed to create such a token. The token belongs to an allocation, and
-becomes invalid with the allocation's end.
+becomes invalid when the allocation ends.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
 """Child tokens of the Vault API, which have at most the policies and networks of their parent.
 
 With `sudo` on the path, the caller may choose the secret, create orphan or periodic tokens, and
-assign policies that the parent lacks (recorded from Vault: token-api). A role with lists of
-policies decides about them instead, and about the networks.
+assign policies that the parent lacks (recorded from Vault: token-api). If a role with lists of
+policies is used, the role decides about the policies instead, and about the networks.
 """
 
 import re
@@ -173,7 +173,7 @@ def _uses(token_request: TokenRequestFields) -> int:
 
 
 def _check_batch(token_request: TokenRequestFields, uses: int) -> None:
-    """Refuse limits that a batch token cannot have, because nothing of it is stored."""
+    """Refuse limits that a batch token cannot have, because batch tokens are not stored."""
     fields = token_request.fields
     asked = {
         "explicit_max_ttl": _duration(fields, "explicit_max_ttl"),

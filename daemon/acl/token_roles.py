@@ -1,7 +1,7 @@
 """Token roles of the Vault API: changes by requests, and the form of a role in responses.
 
 Vault renamed three fields. An older name has an effect if the request lacks the new one, and is
-shown as long as the last write used it. Read from Vault, not recorded.
+shown as long as the last write used it. This follows Vault's source code, not recorded responses.
 """
 
 import re
@@ -25,7 +25,7 @@ _OLDER = {
     "explicit_max_ttl": "token_explicit_max_ttl",
 }
 _SUFFIX = re.compile(r"\w[\w.-]+\w", re.ASCII)
-# Vault's responses have these fields only with a value.
+# Vault's responses contain these fields only if they have a value.
 _SHOWN_WITH_VALUE = frozenset({"token_bound_cidrs", "bound_cidrs", "token_num_uses"})
 
 FieldReader = Callable[[RequestFields, str], object]

@@ -151,7 +151,7 @@ class TokenStore:
         if left and not too_many:
             log.warning("%s is locked out for %s s: too many refused credentials", client_key, left)
         if too_many:
-            message = f"wrong credentials of {client_key} are refused after too many of them"
+            message = f"too many wrong credentials from {client_key}"
             later = f"try again in {left} s" if left else "wait a while"
             raise TooOften(f"{message}: {later}") from None
 
@@ -284,8 +284,8 @@ class TokenStore:
         """Delete expired tokens, indefinitely."""
         fences = fences or Fences(self._clock)
         while True:
-            # Expiry times noted from here on count, because the read below may not see their
-            # tokens.
+            # From here on, new tokens note their expiry times, because the read below may not see
+            # them.
             self._sooner, self._looks_at = trio.Event(), _NEVER
             now = self._clock.now()
             async with tolerate_disk_full("cannot remove expired tokens"):

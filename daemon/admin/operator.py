@@ -35,7 +35,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print the summary 
 _DATA_DIR = click.option(
     "--data-dir",
     type=click.Path(path_type=Path),
-    help="Directory of the store [default: as `steward agent`].",
+    help="Directory of the store [default: that of `steward agent`].",
 )
 
 
@@ -67,7 +67,7 @@ def save_command(file: Path, data_dir: Path | None, *, as_json: bool) -> None:
     Example: steward operator snapshot save monday.snap
     """
     if file == Path("-"):
-        raise Invalid("FILE -: a snapshot is read back for a check; pass the name of a file")
+        raise Invalid("FILE must not be -: the snapshot is read back for a check; name a file")
     _report(lambda: _save(_directory(data_dir), file), f"saved {file}", as_json=as_json)
 
 
@@ -153,8 +153,8 @@ def rekey(
 ) -> None:
     """Encrypt every secret again with a new root key; the daemon must not be running.
 
-    By default, a new key replaces the old one in its file. Snapshots saved before still need the
-    old key.
+    By default, a new key replaces the old one in its file. Earlier snapshots still need the old
+    key.
 
     Example: steward operator rekey --new-key-file /root/new.key
     """
@@ -263,7 +263,7 @@ def _restore_into_scratch(file: Path) -> SnapshotSummary:
 
 
 def _reader() -> ServiceAccount | None:
-    """Return the user who reads a snapshot for root: the store's owner, its likely author."""
+    """Return the user who reads a snapshot for root: the store's owner, who probably saved it."""
     if os.geteuid() != ROOT:
         return None
     return owner_of(_directory(None)) or usual_account()
@@ -288,7 +288,10 @@ def _opened(file: Path) -> Iterator[int]:
 
 @contextmanager
 def _scratch_directory(home: Path | None, account: ServiceAccount | None) -> Iterator[Path]:
-    """Yield a directory that a user can write to, even below closed ones. Raises `Refused`."""
+    """Yield a directory that a user can write to, even if its parents are closed.
+
+    Raises `Refused`.
+    """
     try:
         temporary = TemporaryDirectory(prefix=".drill-", dir=home)
     except OSError as error:

@@ -1,7 +1,8 @@
 """`steward operator rekey`: encryption of all stored secrets with a new root key.
 
-It works on the files, like `snapshot restore`, so the daemon must not be running. Tasks keep
-running. The caller reads and writes the key files, and the store's owner opens the store.
+It reads and writes the files of the store itself, like `snapshot restore`. So the daemon must not
+be running. Tasks keep running. The caller reads and writes the key files, and the store's owner
+opens the store.
 """
 
 import getpass
@@ -44,7 +45,8 @@ def replace_key(
     source = find_key_source(config, os.environ, prompt)
     owner = owner_of(directory)
     if isinstance(source, KeyFile) and source.is_being_replaced:
-        # `is_new=False` keeps a missing key file from being created: it would hide the key in use.
+        # `is_new=False` keeps a missing key file from being created: a new file would hide the key
+        # in use.
         keys = ReadKey(source, is_new=False)
         key_number = as_user(owner, lambda: fitting(directory, keys), int)
         source.settle(keys.candidates()[key_number])

@@ -90,7 +90,7 @@ class TaskActions(Protocol):
     async def usage_history(
         self, key: SeriesKey, begin: int, end: int, step: int
     ) -> dict[str, UsageBlock] | None:
-        """Return the samples of an object by task, for each `step` of a time; all in seconds.
+        """Return the samples of an object by task, one for each `step`; all times are in seconds.
 
         None if the usage history is turned off.
         """
@@ -138,7 +138,7 @@ class Receivers(Protocol):
 class WrapperProtocol(Protocol):
     """The operations of wrappers, which run tasks on cluster hosts with the secret of an attempt.
 
-    Raises `Denied` for an unknown secret, and errors with the `status` of the response.
+    Raises `Denied` for an unknown secret. Other errors have the `status` of the response.
     """
 
     def admit(self, secret: str) -> None:
@@ -166,7 +166,7 @@ class WrapperProtocol(Protocol):
         ...
 
     async def list_kept(self, secret: str, listing: bytes, *, is_root: bool, is_whole: bool) -> str:
-        """Return the files that the wrapper shall send, chosen from its list."""
+        """Return the files that the wrapper is to send, chosen from its list."""
         ...
 
     async def keep(
@@ -203,8 +203,8 @@ class RightsLookup(Protocol):
 class AdmissionControl:
     """Concurrency limit for long operations in threads, with a fair share for each client.
 
-    The threads share one interpreter. More of them would answer no request sooner, and would delay
-    the event loop more often.
+    The threads share one interpreter. More threads would not answer any request sooner, and would
+    delay the event loop more often.
     """
 
     def __init__(self) -> None:
@@ -213,7 +213,7 @@ class AdmissionControl:
 
     @asynccontextmanager
     async def slot(self, client: str) -> AsyncIterator[None]:
-        """Wait for a free slot and hold it while the block runs; a task that has one keeps it.
+        """Wait for a free slot and hold it while the block runs; a caller that has a slot keeps it.
 
         Raises `TooOften` if the client already has too many requests queued.
         """

@@ -64,7 +64,10 @@ class EventFeed:
         self._making = trio.Lock()
 
     async def after(self, store: Store, number: int) -> list[EncodedEvent]:
-        """Return the next events after a number, only whole writes; empty if there are none."""
+        """Return the next events after a number; empty if there are none.
+
+        The result contains all or none of the events of a write.
+        """
         encoded_events = self._cached_after(number)
         commits = store.commits
         if encoded_events or self._nothing_after == (number, commits):

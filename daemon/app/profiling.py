@@ -20,7 +20,7 @@ from daemon.clock import Clock
 from storage import garbage
 
 INTERVAL = 0.001  # seconds between samples; a shorter call may not appear in a profile
-_SWITCH = 1e-5  # seconds until the interpreter switches threads, while a profile is made
+_SWITCH = 1e-5  # seconds until the interpreter switches threads, while a profile runs
 _GENERATIONS = 3  # generations of objects, the youngest first
 _NANOSECONDS = 1_000_000_000
 
@@ -108,8 +108,8 @@ def _cpu_times() -> dict[int, int]:
 def heap(clock: Clock, *, collects: bool = False) -> Profile:
     """Count the objects that the garbage collector tracks, by type. Blocks.
 
-    Listing the objects of one generation stops all threads: 4 ms for 100,000 objects. The count itself
-    leaves time to other threads. No object changes its generation during the count. `collects` frees
+    Listing the objects of one generation stops all threads: 4 ms for 100,000 objects. Other threads
+    run during the count itself. No object changes its generation during the count. `collects` frees
     garbage among the newest objects only, because a full collection stops all threads for longer.
     """
     if collects:

@@ -1,4 +1,4 @@
-"""The status lines of jobs that were encoded last, with the stamps of the data that they show.
+"""The most recently encoded status lines of jobs, with the stamps of the data that they show.
 
 Open pages read the same jobs again after each change, and few of the jobs have changed. A line is
 valid while the stamp of its job is the same. The stamp is read with each use, so no line is ever
