@@ -93,7 +93,7 @@ async def bootstrap(request: Request) -> HandlerReply:
 
 
 def list_tokens(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List the tokens of both APIs; `global` selects one kind."""
+    """List the tokens of both APIs; `global` selects only global or only local tokens."""
     check_acls_on(request)
     query, expression = request.query, request.query.text("filter")
     is_global = query.flag("global") if "global" in query else None
@@ -125,7 +125,7 @@ def read_self_token(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def read_token(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Show a token; its owner may, and callers that manage tokens."""
+    """Show a token to its owner, or to a caller that manages tokens."""
     check_acls_on(request)
     is_own = request["accessor"] == request.caller.token.accessor
     if not is_own and not request.caller.grant.everything:

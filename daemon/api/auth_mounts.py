@@ -84,7 +84,10 @@ def _all_mounts(call: RouteCall) -> _Listing:
 
 
 def _find(call: RouteCall, path: str) -> Mount | None:
-    """Return the mount at a path, or None. Raises `StorageUnreadable` only for its own row."""
+    """Return the mount at a path, or None.
+
+    Raises `StorageUnreadable` only for the row of that mount.
+    """
     built_in = mounts.token_mount(call.parts.store.read(installation.cluster_id))
     if path == built_in.path:
         return built_in
@@ -124,7 +127,7 @@ async def engines(call: RouteCall) -> VaultBody:
 
 @contextmanager
 def _validation() -> Iterator[None]:
-    """Convert the error of a wrong type to the form of Vault's system paths."""
+    """Convert the error for a value of a wrong type to the form of Vault's system paths."""
     try:
         yield
     except Malformed as error:
@@ -191,7 +194,7 @@ async def read_move(call: RouteCall) -> VaultBody:
 
 
 async def mount_response(call: RouteCall) -> VaultBody:
-    """List the mounts for the UI: all with access to `sys/auth`, otherwise the public ones."""
+    """List the mounts for the UI: all if the caller may read `sys/auth`, else the public ones."""
     all_mounts = _all_mounts(call)
     if call.token and call.caller.grant.capabilities("sys/auth") != ["deny"]:
         entries = {mount.path: _entry(mount) for mount in all_mounts.mounts}

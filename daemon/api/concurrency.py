@@ -26,7 +26,7 @@ from storage.records.concurrency import (
 from storage.records.flow import SLOTS_TABLE
 from storage.writer import Transaction
 
-_MOST = 200  # entries shown: runs or steps with slots, and waiting ones, each
+_MOST = 200  # entries that are shown of each kind: with a slot, and waiting
 
 
 class QueueRequest(Record, frozen=True, kw_only=True):

@@ -129,7 +129,7 @@ def _run_of(request: Request, db: ReadSnapshot) -> FlowRun:
 
 
 async def cancel(request: Request) -> HandlerReply:
-    """Cancel a run. Steps that begin always still run, except with `now`."""
+    """Cancel a run. Its clean-up steps still run, except with `now`."""
     return await _act(request, RunActType.CANCEL)
 
 

@@ -67,7 +67,7 @@ async def make(request: Request) -> HandlerReply:
 
 
 def _warnings(db: ReadSnapshot, freeze: Freeze) -> str:
-    """Return the warning about a queue without a job and a limit; empty for others."""
+    """Return a warning if a freeze names a queue without a job and without a limit, or nothing."""
     from storage.queries import concurrency  # imported late: few freezes name a queue
 
     if not freeze.queue or freeze.namespace == EVERYTHING:
@@ -97,7 +97,7 @@ async def thaw(request: Request) -> HandlerReply:
 
 
 def _check_scope(request: Request, namespace: str) -> None:
-    """Raise `Denied` unless the caller may freeze a namespace; all need `operator:write`."""
+    """Raise `Denied` unless the caller may freeze a namespace; `*` needs `operator:write`."""
     if namespace == EVERYTHING:
         request.check(lambda caller: caller.grant.may_in("operator", "write"))
     else:

@@ -95,12 +95,12 @@ def list_versions(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 class _Walk(msgspec.Struct, frozen=True, kw_only=True):
-    """The iteration over the versions of a job, newest first, as often as a response needs it."""
+    """Iterations over the versions of a job, newest first; a response may need several."""
 
     namespace: str
     job_id: str
     wanted: Filter | None
-    base: int | None  # the version with which all are compared
+    base: int | None  # the version with which all others are compared
 
     def _wanted_versions(self, db: ReadSnapshot, first: int) -> Iterator[tuple[int, bytes | None]]:
         """Yield version numbers from `first` on, with the version as JSON if it is selected."""

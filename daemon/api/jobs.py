@@ -75,7 +75,7 @@ class JobValidateResponse(Record, frozen=True, kw_only=True):
 
 
 class JobExamination(Record, frozen=True, kw_only=True):
-    """The certain failures of a job on any node, and its failures in the current state."""
+    """The reasons why no node can ever run a job, and the reasons why it cannot run now."""
 
     errors: list[str]
     warnings: list[str]
@@ -194,8 +194,8 @@ async def _check_masks(request: Request, body: JobRegisterRequest) -> None:
 
     if path := await request.worked_out(len(content), find):
         raise Malformed(
-            f"{path} has a mask (‹masked›) in place of a secret: give the secret itself, such as a "
-            "variable of the job file, or read it from a variable in a template"
+            f"{path} has a mask (‹masked›) in place of a secret: give the secret itself, for "
+            "example in a variable of the job file, or read it from a variable in a template"
         )
 
 

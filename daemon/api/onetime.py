@@ -35,7 +35,7 @@ async def create_one_time_token(request: Request) -> HandlerReply:
     """Create a one-time token for the token of the request."""
     parts, token = request.parts, request.caller.token
     if not parts.tokens.asks or not request.token:
-        raise Malformed("a one-time token is issued for a token: send one with the request")
+        raise Malformed("a one-time token is issued for a token: send a token with the request")
     one_time, now = next(parts.ids), parts.clock.now()
     made = await one_time_tokens.create_one_time_token(
         parts.store, parts.tokens, token, request.token, one_time=one_time, now=now

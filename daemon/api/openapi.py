@@ -72,7 +72,7 @@ class _Types:
             self.components[record.__name__]["properties"]["Job"] = job
 
     def content(self, kind: object, *, is_lines: bool = False) -> Document:
-        """Return the content of a body of this type, or of one whose lines have it."""
+        """Return the content of a body of this type, or of a body with lines of this type."""
         media = "application/x-ndjson" if is_lines else "application/json"
         return {media: {"schema": self._schemas[repr(kind)]}}
 

@@ -107,7 +107,8 @@ class Listing(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     `rows` yields the items in the order of their keys, or in reverse. `wanted` selects the items to
     show, and `line` encodes one as JSON. With `group`, consecutive items of the same group become
-    one element: a record whose last field lists them. The text of the group is its beginning.
+    one element: a record whose last field lists them. The text of the group is the beginning of
+    that element.
     """
 
     rows: Callable[[ReadSnapshot, Key | None, bool], Iterable[T]]
@@ -156,7 +157,7 @@ class _Place(msgspec.Struct, frozen=True):
 class _Step(msgspec.Struct, frozen=True):
     """The elements of a step, and where to continue.
 
-    `is_full` means that the next page begins there. Without a position, the list has ended.
+    `is_full` means that the next page begins at `then`. Without `then`, the list has ended.
     """
 
     lines: list[bytes]
@@ -171,7 +172,7 @@ class _Walk(Generic[T]):
         self._listing, self._reverse = listing, reverse
 
     def _step(self, db: ReadSnapshot, position: _Place, bytes_left: int) -> _Step:
-        """Encode elements until `bytes_left` bytes are full or none remain. With 0, only count."""
+        """Encode the next elements, up to `bytes_left` bytes. If that is 0, only count them."""
         lines: list[bytes] = []
         listing, left, made, row_count, last = self._listing, position.left, 0, 0, position.open
         for row in listing.rows(db, position.start, self._reverse):
@@ -231,7 +232,7 @@ class _Walk(Generic[T]):
         return [last.closed] if last is not None and bytes_left else []
 
     def part(self, db: ReadSnapshot, position: _Place) -> ListPart:
-        """Return the part of a list at a position, for a reply without a token of another page."""
+        """Return the part of a list at a position, for a reply without a token of the next page."""
         step = self._step(db, position, STEP_BYTES)
         then, is_cut = step.then, self._listing.group is not None
         if then is None or then.left == 0:
@@ -244,8 +245,9 @@ class _Walk(Generic[T]):
     ) -> HandlerReply:
         """Return a whole list in parts; the first part is full.
 
-        The search continues until then. So an error in these steps, such as a filter that takes too
-        long, is still the answer. `lines` were encoded by earlier steps.
+        The search continues until the first part is full. So an error in these steps, such as a
+        filter that takes too long, can still become the response. `lines` were encoded by earlier
+        steps.
         """
         step = self._step(db, position, STEP_BYTES - sum(map(len, lines)))
         lines, then = [*lines, *step.lines], step.then

@@ -48,7 +48,7 @@ class JobPlanRequest(Record, frozen=True, kw_only=True):
     preserve_counts: bool = False
     preserve_resources: bool = False
     namespace: str = ""
-    submission: Submission | None = None  # masks its sensitive variables in the response
+    submission: Submission | None = None  # its sensitive variables are masked in the response
 
 
 class JobPlanResponse(Record, frozen=True, kw_only=True):

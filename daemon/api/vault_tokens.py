@@ -60,7 +60,7 @@ async def create_orphan(call: RouteCall) -> VaultBody:
 
 
 async def create_by_role(call: RouteCall) -> VaultBody:
-    """Create a token by a role."""
+    """Create a token with a role."""
     role = call.parts.store.read(lambda db: tokens.find_role(db, call["name"]))
     if role is None:
         raise Malformed(f"unknown role {call['name']}")

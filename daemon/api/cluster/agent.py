@@ -149,14 +149,14 @@ async def join(request: Request) -> HandlerReply:
 
 
 async def force_leave(request: Request) -> HandlerReply:
-    """Remove an unknown member: nothing to do."""
+    """Accept the removal of an unknown member; there is nothing to do."""
     if not request.query.text("node"):
         raise Malformed("missing node to force leave")
     return HandlerReply()
 
 
 def schedulers(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Show the worker of the scheduler, unless an operator has set their number to 0."""
+    """Show the worker of the scheduler, unless an operator has set the number of workers to 0."""
     node_id, offered = request.parts.tasks.node_id, workers(db)
     node = nodes.find(db, node_id)  # registered at every start of the daemon
     worker = {

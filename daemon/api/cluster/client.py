@@ -120,7 +120,10 @@ async def gc_all(request: Request) -> HandlerReply:
 
 
 async def host_stats(request: Request) -> HandlerReply:
-    """Show the host's resource usage. Raises `Refused` for a cluster pool, which has other hosts."""
+    """Show the host's resource usage.
+
+    Raises `Refused` for a cluster pool, because the daemon does not run on its hosts.
+    """
     try:
         node = _named(request)
     except Refused as error:

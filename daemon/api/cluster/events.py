@@ -124,7 +124,7 @@ async def _frames(
 ) -> AsyncIterator[bytes]:
     """Yield a line for each write with selected events, and heartbeats in between.
 
-    `gather` is the time in seconds between a write and its chunk, which has all lines until then.
+    A chunk is sent `gather` seconds after its first write, with all lines up to then.
     """
     store = request.parts.store
     reader = StreamSubscriber(request)

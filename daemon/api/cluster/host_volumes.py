@@ -129,7 +129,7 @@ async def delete(request: Request) -> HandlerReply:
     """Delete an unused volume; its directory is deleted if the daemon created it.
 
     If the directory cannot be deleted, the answer is an error, and the volume stays in the state
-    `deleting`. With `force`, only the directory stays.
+    `deleting`. With `force`, the volume is deleted, and only its directory stays.
     """
     force, parts = request.query.flag("force"), request.parts
     volume = parts.store.read(lambda db: _find(request, db, "host-volume-delete"))

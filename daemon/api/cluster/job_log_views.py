@@ -51,7 +51,8 @@ _MOST_ALLOCATIONS = 16  # newest allocations whose logs are merged
 _MOST_STREAMS = 48
 _SHOWN = 8  # digits of an allocation ID in a cursor
 _FOLLOWED = 500  # lines that a follower receives first
-_POSITION = re.compile(r"([0-9a-f]{8}\.[0-9]+[oe]):([0-9]{1,18})")  # of a stream in a cursor
+# position of a stream in a cursor
+_POSITION = re.compile(r"([0-9a-f]{8}\.[0-9]+[oe]):([0-9]{1,18})")
 
 
 class JobLogLines(LogLines, frozen=True, kw_only=True):
@@ -379,7 +380,8 @@ async def _follow(
             )
             if update.answer:
                 pace.reset()
-                # An allocation may leave the newest ones and return. Its positions stay known.
+                # An allocation may drop out of the newest ones and become one of them again. So its
+                # positions are kept.
                 known, unfinished_known = known | update.known, update.rest
                 yield update.answer
                 continue

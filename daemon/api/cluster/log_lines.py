@@ -1,7 +1,7 @@
 """Lines of one log with their times, and the sections of its attempts.
 
 A log contains no times. A timestamp with a time zone in a line is its time. Any other line has the
-second in which Steward first saw it. Before Steward watched the log, lines have the end time of
+second in which Steward first saw it. Lines from before Steward watched the log have the end time of
 their attempt. A time is never too early.
 """
 

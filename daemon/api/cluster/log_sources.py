@@ -102,7 +102,7 @@ async def source_of_tasks(
 
 
 def _masks(request: Request, namespace: str) -> OutputMasks | None:
-    """Return the masks for the caller, or None if the caller may see the output as it is."""
+    """Return the masks for the caller, or None if the caller may see the output unmasked."""
     return None if request.caller.grant.may(namespace, READ_RAW_LOGS) else request.parts.output
 
 

@@ -1,8 +1,8 @@
 """Task output with its secrets masked, for callers who may not see it as the task wrote it.
 
 A mask has the length of its secret, so positions, sizes and cursors are those of the files. Each
-read also looks at the bytes before and after, so a secret is found at any division of the log.
-At the end of a growing log, up to seven first bytes of a secret can be visible.
+read also looks at the bytes before and after, so a secret is found at any division of the log. At
+the end of a growing log, up to the first seven bytes of a secret can be visible.
 """
 
 from functools import partial

@@ -35,7 +35,7 @@ class NodeIdentityGetResponse(Record, frozen=True, kw_only=True):
 
 
 class _First(msgspec.Struct, frozen=True):
-    """The first identity of a row: its ID, and its creation time in seconds."""
+    """The first identity of a sequence: its ID, and its creation time in seconds."""
 
     id: str
     made: int

@@ -109,7 +109,7 @@ def _held(db: ReadSnapshot, node: Node) -> NodeHeld:
 def node_list_item(
     db: ReadSnapshot, node: Node, *, resources: bool, system: bool, with_allocated: bool = False
 ) -> NodeStub:
-    """Return the line of a node in a listing; with `system` it names the operating system."""
+    """Return the list entry of a node; with `system`, it names the operating system."""
     line = NodeStub(
         id=node.id,
         address=node.http_addr.rpartition(":")[0],

@@ -111,7 +111,7 @@ def fuzzy(request: Request, db: ReadSnapshot) -> HandlerReply:
         for kind, best in _best_matches(context.named(scope, text), text).items():
             matches[kind] = best[:MOST_FUZZY]
             truncations[kind] = len(best) > MOST_FUZZY
-    # For names inside jobs, Nomad lists the context only if there are more matches.
+    # For names inside jobs, Nomad shows the flag of a context only if there are more matches.
     truncated = {kind: more for kind, more in truncations.items() if more or kind in _CONTEXTS}
     return _answer(db, contexts, matches, truncated)
 
@@ -177,7 +177,10 @@ def _may(scope: _Place, context: str) -> bool:
 
 
 def _may_begin_id(prefix: str) -> bool:
-    """Return whether an identifier can begin with a prefix; an odd last digit is ignored."""
+    """Return whether an identifier can begin with a prefix.
+
+    If the number of digits is odd, the last digit is ignored.
+    """
     is_odd = len(prefix.replace("-", "")) % 2
     try:
         check_prefix("", prefix[:-1] if is_odd else prefix)

@@ -79,7 +79,7 @@ def named(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def _chosen(registrations: list[Registration], choice: str) -> list[Registration]:
-    """Return the requested number of instances: the same for a key while they exist."""
+    """Return the requested number of instances: the same ones for a key, while they exist."""
     number, bar, key = choice.partition("|")
     if not bar or "|" in key:
         raise Malformed(

@@ -209,7 +209,8 @@ def _line(
 ) -> tuple[bytes, bool]:
     """Return the line of a job, and whether it stays valid until one of the job's objects changes.
 
-    A task that restarted is healthy after a time. Steps of a workflow also wait for other jobs.
+    Two kinds of lines change without such a change. A task that restarted counts as healthy after a
+    time. The steps of a workflow also wait for other jobs.
     """
     job = jobs.current(db, row.namespace, row.id)
     if job is None:  # the job was purged between two steps

@@ -6,7 +6,7 @@ from daemon.web.request import Request
 
 
 async def collect_garbage(request: Request) -> HandlerReply:
-    """Collect all garbage now, independent of its age."""
+    """Collect all garbage now, regardless of its age."""
     parts = request.parts
     await gc.force_collection(parts.store, parts.clock.now(), gc.retention(parts.config))
     return HandlerReply()

@@ -1,4 +1,4 @@
-"""The node or server that a request names: only this daemon is there."""
+"""The node or server that a request names: only this daemon exists."""
 
 from daemon.web.request import Request
 from storage.errors import Malformed, NotFound
@@ -6,7 +6,7 @@ from storage.queries import installation
 
 
 def check_here(request: Request) -> None:
-    """Raise `Malformed` or `NotFound` for another node or server than this one."""
+    """Raise `Malformed` or `NotFound` for a node or server other than this one."""
     parts, query = request.parts, request.query
     node, server = query.text("node_id"), query.text("server_id")
     if node and server:

@@ -170,7 +170,7 @@ def _body(
 
 
 def _why_no_network(groups: Sequence[TaskGroup]) -> str:
-    """Return why the network of some or all tasks is not measured; empty if that of all is."""
+    """Return why the network of some or all tasks is not measured; empty if all are measured."""
     without = [
         group for group in groups if "host" in (used := _networks(group)) or used == {"none"}
     ]
