@@ -24,7 +24,10 @@ _SPANS = {"s": SECOND, "m": MINUTE, "h": HOUR, "d": 24 * HOUR}
 @click.option("--method", default="", help="Only requests with this method.")
 @click.option("--path", default="", help="Only paths with this prefix.")
 @click.option(
-    "--since", default="", metavar="TIME", help="Only entries since 2026-11-21T01:40:00Z, or 2h."
+    "--since",
+    default="",
+    metavar="TIME",
+    help="Only entries since 2026-11-21T01:40:00Z, or of the last 2h.",
 )
 @click.option("--until", default="", metavar="TIME", help="Only entries before this time.")
 @click.option("--refused", is_flag=True, help="Only rejected requests.")

@@ -1,6 +1,6 @@
 """`job dispatch --from`: many children from a file of JSON lines, in several requests.
 
-A request has at most a thousand lines. So a file may have any length, and may be a pipe that
+A request has at most a thousand lines. So a file may have any length, and may be a pipe to which
 another program still writes.
 """
 

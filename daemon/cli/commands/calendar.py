@@ -242,7 +242,7 @@ def history(client: ApiClient, screen: Screen, name: str) -> None:
 @with_output
 @with_client
 def delete(client: ApiClient, screen: Screen, name: str, *, check_index: int | None) -> None:
-    """Delete the calendar NAME, which nothing may use.
+    """Delete the calendar NAME, which must not be in use.
 
     Example: steward calendar delete business
     """

@@ -46,7 +46,7 @@ def list_faults(client: ApiClient, screen: Screen) -> None:
 @with_output
 @with_client
 def release(client: ApiClient, screen: Screen, kind: str, key: str) -> None:
-    """Retry the unit with this KIND and KEY, even if Steward gave it up.
+    """Retry the unit with this KIND and KEY, even if Steward gave up on it.
 
     Example: steward operator fault release "periodic job" "default/nightly at index 12"
     """

@@ -110,7 +110,7 @@ _AFTER = {
 
 
 def _waits(step: GraphStep) -> str:
-    """Return the conditions of a step's begin as a phrase."""
+    """Return the conditions under which a step begins, as a phrase."""
     needs = [f"{need}[i]" if need in step.each_of else need for need in step.needs]
     begins = _AFTER[step.when].format(_listed(needs)) if needs else "immediately"
     parts = [

@@ -35,7 +35,10 @@ _RUN = click.option(
 
 
 _SINCE = click.option(
-    "--since", default="", metavar="TIME", help="Lines since 10m, or 2026-11-21T01:40:00Z."
+    "--since",
+    default="",
+    metavar="TIME",
+    help="Lines of the last 10m, or since 2026-11-21T01:40:00Z.",
 )
 _CONTAINS = click.option(
     "--contains", default="", metavar="TEXT", help="Show only lines that contain TEXT."
@@ -130,7 +133,8 @@ def logs(
     task. For a periodic or parameterized job, the output of its latest child is printed.
 
     --previous prints the attempt before the current one; for an ended task, the one before its
-    last. A line has the time stamp at its beginning, or else the second in which Steward read it.
+    last. The time of a line is the time stamp at its beginning, or else the second in which Steward
+    read the line.
 
     Example: steward logs -f -job web
     """

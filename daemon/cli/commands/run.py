@@ -69,7 +69,7 @@ def run(
     waits until the tasks run or, for a batch job, are complete. Then the exit status is 0. It is 1
     if the job failed, and 2 if it could not be placed.
 
-    With --wait, the command waits until all has ended. The exit status is that of the task that
+    With --wait, the command waits until the job has ended. The exit status is that of the task that
     failed first, or 124 after the time of --timeout or of the job. Running tasks then continue. For
     an unchanged job, the command waits for its existing allocations. A periodic or parameterized
     job is rejected, because only its children run.

@@ -72,7 +72,8 @@ def cancel(
 ) -> None:
     """Cancel the newest run of JOB.
 
-    Its tasks are stopped. Steps that begin always still run when all their dependencies have ended.
+    Its tasks are stopped. Steps with `steward_when = "always"` still run when their needs have
+    ended.
 
     Example: steward runs cancel -note "wrong input" nightly
     """

@@ -238,7 +238,7 @@ def _show_runs(client: ApiClient, screen: Screen, line: JobListItem, state: Stat
 
 
 def _show_coming(client: ApiClient, screen: Screen, line: JobListItem) -> None:
-    """Print the next slots of a periodic job in its time zone, over all of its cron expressions."""
+    """Print the next slots of all cron expressions of a periodic job, in its time zone."""
     path = f"/v1/job/{segment(line.id)}/periodic"
     clock = client.fetch(path, PeriodicSchedule, namespace=line.namespace)
     if clock.paused:

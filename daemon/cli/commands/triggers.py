@@ -1,4 +1,4 @@
-"""`job triggers`: the ended runs that have started a job, or could not."""
+"""`job triggers`: the ended runs that have started a job, or have failed to start it."""
 
 import click
 

@@ -212,7 +212,7 @@ def _running_versions(client: ApiClient, deployment: Deployment) -> str:
             f"{count_noun(number, 'allocation')} of version {version}"
             for version, number in sorted(running.items())
         )
-        or "nothing of the job"
+        or "no allocation of the job"
     )
 
 
@@ -351,7 +351,7 @@ def follow_stop(client: ApiClient, progress: ProgressDisplay, eval_id: str) -> F
             words = (
                 f"{count_noun(len(changed), 'allocation')} ended"
                 if changed
-                else "nothing of it runs"
+                else "none of its tasks is running"
             )
             return FollowResult(0, words, evaluation, changed)
         answer = client.newer(path, answer.index, namespace=evaluation.namespace)

@@ -284,7 +284,7 @@ _LINES: Mapping[str, Sections] = {
             "list": "List the runs of all workflows, or of one job",
             "outputs": "Show what the steps of a run have written",
             "status": "Show a run with its steps",
-            "wait": "Wait for the end of a run, and exit like it",
+            "wait": "Wait for the end of a run, and return its exit code",
             "approve": "Let a step pass its gate",
             "reject": "Refuse a step at its gate",
             "cancel": "Cancel a run",

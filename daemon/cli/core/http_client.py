@@ -20,7 +20,8 @@ import msgspec
 from storage.errors import Invalid, StewardError
 
 T = TypeVar("T")
-# The errors of a decoder for bytes that are no JSON of the expected type, or nested too deep.
+# The errors of a decoder for bytes that are not JSON of the expected type, or are nested too
+# deeply.
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _LONGEST_INDEX = 20  # digits of an index of 64 bits
 Value = str | int | bool
@@ -187,7 +188,7 @@ def _is_record(kind: object) -> TypeGuard[type[msgspec.Struct]]:
 def _unexpected(request: str, reason: str) -> DaemonUnreachable:
     named = f"the response to {request}" if request else "the response"
     return DaemonUnreachable(
-        f"{named} is not one of a Steward daemon ({reason}); "
+        f"{named} does not come from a Steward daemon ({reason}); "
         "check that --address or STEWARD_ADDR names a daemon of this version"
     )
 
@@ -277,8 +278,8 @@ class ApiClient:
             raise RequestRejected(response.status, content.decode(errors="replace"))
         if _is_page(response) and path.startswith(_API) and not path.startswith(_PAGE_OF_API):
             raise DaemonUnreachable(
-                f"{self.connection.address} answers {method} {path} with a web page, so nothing "
-                "is known to have happened; check whether a proxy asks for a login, and that "
+                f"{self.connection.address} answers {method} {path} with a web page, so the "
+                "request may have had no effect; check whether a proxy asks for a login, and that "
                 "--address or STEWARD_ADDR names a daemon"
             )
         number = int(index) if index.isdecimal() and len(index) <= _LONGEST_INDEX else 0

@@ -1,4 +1,4 @@
-"""Checks of a job file whose errors name the position and the fix, unlike the daemon's."""
+"""Checks of a job file. Their errors name the position and the fix, unlike the daemon's errors."""
 
 from collections.abc import Iterable, Mapping
 

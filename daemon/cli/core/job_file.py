@@ -1,8 +1,8 @@
 """Job files: read by the client, because variables, files and errors belong to the user.
 
 A file is in the job file language (HCL, or its JSON form). Or it holds a job in the API's form:
-JSON, either `{"Job": {...}}` or the job alone. A file with the extension `.yaml` or `.yml` is read
-as the JSON with the same values, which is also what is submitted.
+JSON, either `{"Job": {...}}` or the job alone. A file with the extension `.yaml` or `.yml` is
+converted to JSON with the same values, and that JSON is submitted.
 """
 
 import json
@@ -111,15 +111,15 @@ def _check(job: object, file: str, text: str = "") -> None:
 
 
 def namespace_of(client: ApiClient, job: object) -> str:
-    """Return the namespace: from the command line, else the file, else the variable."""
+    """Return the namespace: from the command line, else the file, else the environment."""
     named = msgspec.convert(job, dict[str, object]).get("Namespace")
     return "" if named and not is_given_on_command_line("namespace") else client.namespace
 
 
 def examine(client: ApiClient, job: object) -> tuple[list[str], list[str]]:
-    """Return the certain failures of a job, and the failures in the current state.
+    """Return the reasons why a job can never run, and the reasons why it cannot run now.
 
-    Without an answer, or for an invalid job, return nothing: the next request reports more.
+    If the daemon rejects the request, both lists are empty: the next request reports the error.
     """
     try:
         answer = client.send(
@@ -135,7 +135,7 @@ def examine(client: ApiClient, job: object) -> tuple[list[str], list[str]]:
 
 
 def check_prospects(client: ApiClient, job: object, warn: Callable[[str], None]) -> None:
-    """Warn of failures in the current state. Raises `Invalid` for certain failures."""
+    """Warn if a job cannot run now. Raises `Invalid` if it can never run."""
     errors, warnings = examine(client, job)
     if errors:
         raise Invalid("this job cannot run:\n" + "\n".join(f"- {error}" for error in errors))

@@ -173,7 +173,7 @@ class ToolClient:
         return self.request("GET", path, arguments, **query)
 
     def post(self, path: str, arguments: Arguments, body: object) -> bytes:
-        """Return the answer to a body."""
+        """Return the answer to a POST request."""
         return self.request("POST", path, arguments, body)
 
     def request(

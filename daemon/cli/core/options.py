@@ -23,7 +23,7 @@ SOCKET = "/run/steward/steward.sock"
 Command = Callable[..., int | None]
 
 
-# Prefixes of environment variables, in order: Steward's, then those of the API's reference.
+# Prefixes of environment variables, in order: Steward's, then those of Nomad or Vault.
 _OF_JOBS = ("STEWARD", "NOMAD")
 _OF_SECRETS = ("STEWARD", "VAULT", "BAO", "NOMAD")
 

@@ -116,7 +116,10 @@ class Screen:
         click.echo(visible_lines(text) if is_terminal() else text.encode())
 
     def report(self, words: str, body: bytes = b"") -> None:
-        """Report an action; as a document, print the daemon's response, or the text as `Message`."""
+        """Report an action.
+
+        If the options select a document, print the daemon's response, or the text as `Message`.
+        """
         if self.wants_document:
             self.document(body or msgspec.json.encode({"Message": words}))
         else:
@@ -141,7 +144,7 @@ class Screen:
             click.echo(line)
 
     def hint(self, words: str) -> None:
-        """Suggest the next command: for people only, so not here."""
+        """Suggest the next command, but only on a terminal: this is a no-op."""
 
     def warn(self, words: str) -> None:
         """Print a warning to standard error."""
@@ -154,7 +157,7 @@ class Screen:
 
     @contextmanager
     def bar(self) -> Iterator[ProgressDisplay]:
-        """Show a progress bar while the block runs: for people only, so not here."""
+        """Show a progress bar while the block runs, but only on a terminal: this is a no-op."""
         yield SilentDisplay()
 
     def short(self, identifier: str) -> str:

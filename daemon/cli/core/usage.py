@@ -26,7 +26,7 @@ def show_tasks(
 ) -> None:
     """Print the usage of the tasks of an allocation, compared to their resources.
 
-    A `history` adds its trend.
+    With a `history`, the trend of the usage is also printed.
     """
     series = {sample.task: sample for sample in history.series} if history else {}
     if not usage.tasks:
@@ -63,7 +63,7 @@ def show_tasks(
 
 
 def _network_trends(series: UsageSeries) -> list[tuple[str, str]]:
-    """Return the trends of both directions in the time of a history, with the highest values."""
+    """Return the trends of both directions over the time of a history, with the highest values."""
     return [
         (
             f"{name} Trend",
@@ -79,7 +79,7 @@ def _rate(count: float) -> str:
 
 
 def _trends(series: UsageSeries) -> list[tuple[str, str]]:
-    """Return the trends of CPU and memory in the time of a history, with the highest values."""
+    """Return the trends of CPU and memory over the time of a history, with the highest values."""
     cpu, memory = _known(series.cpu_percent), _known(series.memory)
     found = []
     if cpu:

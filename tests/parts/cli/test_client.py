@@ -137,7 +137,7 @@ def test_stopped_daemon_is_reported_with_a_fix() -> None:
 @pytest.mark.parametrize(
     ("told", "words"),
     [
-        (Told(b"<html>"), "the response to GET /v1/jobs is not one of a Steward daemon"),
+        (Told(b"<html>"), "the response to GET /v1/jobs does not come from a Steward daemon"),
         (Told(b'{"ID": 3}'), "Expected `array`, got `object`"),
     ],
 )

@@ -172,7 +172,7 @@ def test_document_of_an_unexpected_shape_is_an_error(server: Server, words: list
 def test_error_names_the_request_and_the_fix() -> None:
     with pytest.raises(DaemonUnreachable) as caught:
         ClientResponse(b"{}", 0, "GET /v1/namespace/shop").decode(Namespace)
-    assert "the response to GET /v1/namespace/shop is not one of a Steward daemon" in str(
+    assert "the response to GET /v1/namespace/shop does not come from a Steward daemon" in str(
         caught.value
     )
     assert "check that --address or STEWARD_ADDR" in str(caught.value)
