@@ -111,10 +111,14 @@ _TEXTS: dict[str, _Rule] = {
     "node_name": _Rule(_TITLE, _TITLE_HINT),
     "node_class": _Rule(_TITLE, _TITLE_HINT),
     "node_pool": _Rule(
-        _POOL, "write 1 to 128 letters, digits, - and _, and not all, which means all pools", True
+        _POOL,
+        "write 1 to 128 letters, digits, - and _; the name all is reserved for all pools",
+        True,
     ),
     "node_meta": _Rule(
-        _META, "write letters, digits, - and _, in parts that dots separate and letters begin", True
+        _META,
+        "write parts separated by dots; each begins with a letter and has letters, digits, - and _",
+        True,
     ),
     "bind": _Rule(_HOST, _HOST_HINT, True),
     "issuer_bind": _Rule(_HOST, _HOST_HINT),

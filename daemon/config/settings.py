@@ -258,7 +258,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def opens_filters(self) -> bool:
         """Return whether `exec` tasks may loosen their system call filter.
 
-        By default they may in development mode only.
+        By default, they may do so in development mode only.
         """
         return self.exec_unfiltered if self.exec_unfiltered is not None else self.dev
 

@@ -6,7 +6,7 @@ with the next block and the call number in the accumulator. Blocks are therefore
 Three properties hold for every filter. A process of another architecture is killed, because its
 call numbers differ. A call that is newer than the table fails with `ENOSYS`, so that new kernels
 open no gaps. This includes x32 calls, whose numbers have bit 30 set. Only the lower 32 bits of
-arguments are compared, as the kernel reads the examined ones.
+arguments are compared, because the kernel reads only these bits of the examined arguments.
 """
 
 import errno
@@ -23,7 +23,8 @@ from daemon.confinement import calls
 ALLOW = 0x7FFF0000  # from linux/seccomp.h
 KILL = 0x80000000
 _ERRNO = 0x00050000
-_ARCHITECTURES = {"x86_64": (0xC000003E, 1), "aarch64": (0xC00000B7, 2)}  # linux/audit.h; column
+# linux/audit.h; column of the table
+_ARCHITECTURES = {"x86_64": (0xC000003E, 1), "aarch64": (0xC00000B7, 2)}
 
 # linux/bpf_common.h, linux/filter.h
 _LOAD, _RETURN = 0x20, 0x06

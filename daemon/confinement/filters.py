@@ -65,7 +65,7 @@ def of_daemon(machine: str, *, programs: bool = False) -> bytes:
     """Return the filter of an unprivileged daemon. Raises `bpf.Unknown`.
 
     In addition to the restrictions of tasks, it cannot change its user, map memory that is writable
-    and executable, or open other sockets than Unix and IP. With `programs` it may execute programs:
+    and executable, or open sockets other than Unix and IP. With `programs` it may execute programs:
     git on a host without sandboxes, and notification commands if there is no launcher of root.
     """
     rules = [Rule(call, _EPERM) for call in (*DENIED, "chroot", *_USERS)]

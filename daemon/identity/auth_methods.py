@@ -35,7 +35,7 @@ NAME_FORMAT = "${auth_method_type}-${auth_method_name}"  # of the names of token
 MOST_ITEMS = 100  # entries of a list or a map in a configuration
 _NAME = re.compile(r"[a-zA-Z0-9-]{1,128}")
 _LONGEST_TEXT = 64 * 1024  # characters of a text in a configuration, such as a certificate
-_MOST_COUNTED = 1000  # more than a method can have
+_MOST_COUNTED = 1000  # more binding rules than a method can have
 _LONGEST_LEEWAY = 24 * HOUR
 
 

@@ -66,7 +66,7 @@ def _new(binding_rule_request: BindingRuleRequest) -> BindingRule:
 
 
 def _changed(db: ReadSnapshot, binding_rule_request: BindingRuleRequest) -> BindingRule:
-    """Return an existing rule with the fields of a request; empty bind fields stay."""
+    """Return an existing rule with the fields of a request; empty bind fields change nothing."""
     before = auth_methods.find_rule(db, binding_rule_request.id)
     if before is None:
         raise Malformed(f"cannot find binding rule {binding_rule_request.id}")

@@ -292,7 +292,7 @@ def names_another_resource(claims: Claims, resource: ResourceID) -> bool:
 
 
 def check_bounds(role: LoginRole, request: LoginRequest, location: str) -> Iterator[BindingCheck]:
-    """Yield the verdicts on the location of the resource, which matches the request by now."""
+    """Yield the verdicts on the location of a resource that is known to match the request."""
     if _names_machines(request):
         yield from _of_place(role, request)
     yield from _of_location(role, location)

@@ -96,8 +96,8 @@ class ClientSecretRotator:
         ends_at = now + ttl * SECOND
         name = f"{_mark(mount)}{next(self._ids)}"
         before = self.state(mount)
-        # If the daemon stops before it has the new secret, a later round removes that secret, which
-        # has this name.
+        # If the daemon stops before it has stored the new secret, a later round finds the secret by
+        # this name and removes it.
         marked = msgspec.structs.replace(before, unclean=True)
         await self._store_state(mount, marked)
         password = await self._graph.add_password(client, application, name, ends_at)
@@ -147,7 +147,7 @@ class ClientSecretRotator:
         """Remove the secrets that are no longer in use. Raises `Refused`."""
         client = self._client_of(mount)
         application = await self._graph.application(client)
-        # Steward knows only for secrets that it created which one is in use.
+        # Steward knows whether a secret is in use only if it created the secret.
         removes_all = client.settings.config.remove_foreign_passwords and bool(state.current)
         removed = []
         for password in application.password_credentials:
@@ -163,7 +163,7 @@ class ClientSecretRotator:
                     password.key_id,
                 )
         clean = msgspec.structs.replace(state, unclean=False, problem="")
-        text = f"old client secrets were removed: {', '.join(removed) or 'there were none'}"
+        text = f"old client secrets were removed: {', '.join(removed) or 'none'}"
         await self._advance(mount, (state, clean), text)
 
     async def _give_up(self, mount: Mount, state: Rotation) -> None:
@@ -272,7 +272,7 @@ class ClientSecretRotator:
             await self._begin(mount)
 
     async def _failed(self, mount: Mount, problem: str) -> None:
-        log.warning("%s: rotation of the client secret: %s", mount.path, problem)
+        log.warning("%s: a step of the client secret's rotation failed: %s", mount.path, problem)
         now = self._clock.now()
 
         def write(tx: Transaction) -> None:

@@ -53,7 +53,7 @@ _CAPABILITIES = '{"access_token":{"xms_cc":{"values":["CP1"]}}}'
 
 
 class CloudClient(msgspec.Struct, frozen=True, kw_only=True):
-    """The client of a request: a mount, its settings, and its secret."""
+    """The daemon as a client of the cloud, with the settings and the secret of a mount."""
 
     mount: Mount
     settings: CloudSettings

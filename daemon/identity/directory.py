@@ -213,7 +213,8 @@ class DirectoryKeyCache:
                 return
             known = self._store.read(partial(directory_cache.find, mount=accessor))
             if known is None:
-                self._used.pop(accessor, None)  # a new configuration: the next login fetches
+                # a new configuration: the next login fetches the keys
+                self._used.pop(accessor, None)
                 self._failures.pop(accessor, None)
                 self._in_vain.pop(accessor, None)
             elif self._is_due(accessor, known):

@@ -1,4 +1,4 @@
-"""Entities: a principal has one entity, independent of the role of its login."""
+"""Entities: a principal has one entity, regardless of the role of its login."""
 
 from collections.abc import Mapping, Sequence
 

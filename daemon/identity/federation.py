@@ -1,8 +1,8 @@
 """Federation: the daemon signs identity tokens for its login methods.
 
 A directory that trusts this issuer exchanges such a token for an access token, so no secret is
-stored. The directory must be able to read the two public documents. The token's subject must be the
-configured one, which is permanent for a mount.
+stored. The directory must be able to read the two public documents. It must be configured with the
+token's subject, which never changes for a mount.
 """
 
 import re
@@ -68,7 +68,7 @@ def described(db: ReadSnapshot, config: Settings, path: str) -> DiscoveryDocumen
 
 
 def assertion_subject(mount: Mount) -> str:
-    """Return the identity of a mount for parties that trust Steward."""
+    """Return the subject that identifies a mount to parties that trust Steward."""
     return f"plugin-identity:root:auth:{mount.accessor}"
 
 

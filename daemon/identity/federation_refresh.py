@@ -1,7 +1,7 @@
 """Federation credentials, renewed in the background and stored encrypted.
 
 A federated mount has no client secret. So its access token is fetched at the start and renewed
-every hour, independent of logins. The latest one is stored encrypted. A daemon that starts while
+every hour, independently of logins. The latest one is stored encrypted. A daemon that starts while
 the directory is down uses it until it expires.
 """
 

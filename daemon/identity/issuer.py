@@ -100,8 +100,9 @@ class Issuer:
     async def rotate(self, *, signs_from: int | None = None) -> SigningKey:
         """Create a new key, which is published immediately.
 
-        It signs from `signs_from`, in nanoseconds, but not from the past, or after one day. Raises
-        `Malformed` for a time so late that the active key would become too old.
+        It signs from `signs_from` on, in nanoseconds; a time in the past counts as now. By default
+        it signs after one day. Raises `Malformed` for a time so late that the active key would
+        become too old.
         """
         from daemon.identity import keypair
 

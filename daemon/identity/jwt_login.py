@@ -73,10 +73,10 @@ async def log_in(
     ids: Iterator[str],
     now: int,
 ) -> IssuedToken:
-    """Verify a JWT and return the token of its bindings; its IDs are UUIDs, as in Nomad.
+    """Verify a JWT, and issue a token with the roles and policies of its bindings.
 
-    `client_key` is charged for a forged credential. `now` is in nanoseconds. Raises `Malformed`,
-    `CredentialRejected` or `TooOften`.
+    The IDs of the token are UUIDs, as in Nomad. `client_key` is charged for a forged credential.
+    `now` is in nanoseconds. Raises `Malformed`, `CredentialRejected` or `TooOften`.
     """
     check_request(request)
     method = store.read(partial(find_method, name=request.auth_method_name))

@@ -1,7 +1,8 @@
 """Private keys for signing: generate, encode and decode. Loaded only when a key is used.
 
 Like the public key, a private key is encoded as a JSON Web Key (RFC 7518, section 6.3). The
-library's formats would also load those for SSH and for passwords, which takes a MiB of memory.
+library's own formats would also load the code for SSH keys and passwords, which takes 1 MiB of
+memory.
 """
 
 import base64

@@ -90,7 +90,7 @@ class LoginFlow:
         self._surroundings = surroundings
 
     def role(self, mount: Mount, request: LoginRequest) -> LoginRole:
-        """Return the role of a request. Raises `Invalid` where the request is incomplete."""
+        """Return the role of a request. Raises `Invalid` if the request is incomplete."""
         if not request.jwt:
             raise Invalid("jwt is required")
         if not request.role:

@@ -25,7 +25,7 @@ class LoginTrace:
             raise Refused(broken.refusal)
 
     def rule(self, rule: str, looked_at: str, seen: str = "") -> "_Rule":
-        """Return a block that records a verdict: the rule is broken if the block raises."""
+        """Return a context that records a verdict: the rule is broken if its block raises."""
         return _Rule(self, rule, looked_at, seen)
 
     def broken(self) -> str:
@@ -41,7 +41,7 @@ class LoginTrace:
 
 
 class _Rule:
-    """A block that checks one rule."""
+    """The context of a block that checks one rule."""
 
     def __init__(self, examination: LoginTrace, rule: str, looked_at: str, seen: str) -> None:
         self._examination, self._rule = examination, rule

@@ -64,7 +64,7 @@ def new_mount(path: str, fields: RequestFields, uuid: str) -> Mount:
     if kind == "token":
         raise Invalid("token credential backend cannot be instantiated")
     if len(path) > MAX_PATH:
-        raise Invalid(f"path of {len(path)} characters: a mount's has at most {MAX_PATH}")
+        raise Invalid(f"the path has {len(path)} characters: use at most {MAX_PATH}")
     if kind not in METHODS:
         raise Invalid(f"plugin not found in the catalog: {kind}")
     _check_version(kind, fields.text("plugin_version"))

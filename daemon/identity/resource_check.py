@@ -95,7 +95,7 @@ async def _check_by_client(
     appid: str,
     request: LoginRequest,
 ) -> None:
-    """Check that an identity of the groups is the token's client. Raises `Refused`."""
+    """Check that the token's client is an identity in one of the groups. Raises `Refused`."""
     if not appid:
         raise Refused(_NO_MATCH_NO_APP)
     groups = [request.resource_group_name, *(role.bound_resource_groups or ())]

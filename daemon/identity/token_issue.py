@@ -32,7 +32,7 @@ def token_type(role: LoginRole, mount: Mount) -> TokenKind:
 
 
 def build_token(proven: LoginPrincipal, span: TokenLifetime, *, accessor: str, now: int) -> Token:
-    """Return the token of a login, without its entity yet. Raises `Invalid`."""
+    """Return the token of a login, which has no entity yet. Raises `Invalid`."""
     role, mount = proven.role, proven.mount
     kind = token_type(role, mount)
     is_service = kind is TokenKind.SERVICE

@@ -152,7 +152,7 @@ class LogMonitor:
 
     @contextmanager
     def reading(self, level: str, *, as_json: bool) -> Iterator[AsyncIterator[str]]:
-        """Yield lines of this level and above, independent of the daemon's own log level."""
+        """Yield lines of this level and above, regardless of the daemon's own log level."""
         reader = LogSubscriber()
         reader.setLevel(level.upper())
         reader.setFormatter(_JSON() if as_json else _Peer())

@@ -168,7 +168,7 @@ def _request(
         "user-agent": "steward",
         "connection": "close",
     }
-    # The called programs continue its trace.
+    # The called programs continue the trace of this work.
     if trace := request_context.traceparent():
         usual["traceparent"] = trace
     if body:
