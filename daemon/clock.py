@@ -37,9 +37,9 @@ class EarlyWake(Protocol):
 
 
 async def wait_until(time: int | None, clock: Clock, sooner: EarlyWake) -> None:
-    """Wait until the clock reaches `time`, even if it is set in between, or until `sooner` happens.
+    """Wait until the clock reaches `time`, or until `sooner` happens.
 
-    Without a time, wait only for `sooner`.
+    The clock may be adjusted during the wait. Without a time, wait only for `sooner`.
     """
     while time is None or (remaining := time - clock.now()) > 0:
         with trio.move_on_after(math.inf if time is None else min(remaining / SECOND, _LOOK)):

@@ -97,7 +97,7 @@ class Fences:
             self._log_fault((kind, key))
 
     def open_others(self, kind: str, keys: Iterable[str]) -> None:
-        """Delete the faults of units of a kind that are not in `keys`, so no longer exist."""
+        """Delete the faults of units of a kind that are not in `keys`, and so no longer exist."""
         for key in {fault.key for fault in self.of_kind(kind)}.difference(keys):
             self.forget(kind, key)
 

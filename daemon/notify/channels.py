@@ -122,7 +122,10 @@ async def run_command(name: str, words: Sequence[str], body: bytes) -> str:
 
 
 def outcome(name: str, written: bytes | bytearray, status: int) -> str:
-    """Log the output of an ended command; return its status. Raises `DeliveryFailed` unless 0."""
+    """Log the output of an ended command; return its status.
+
+    Raises `DeliveryFailed` if it is not 0.
+    """
     text = written.decode(errors="replace").strip()[:_SHOWN]
     if text:
         log.info("the command %s wrote: %s", name, text)

@@ -25,10 +25,10 @@ def slack(batch: Batch) -> bytes:
     """Return the body for a Slack-compatible webhook.
 
     Rules: https://docs.slack.dev/messaging/formatting-message-text and
-    https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks. The JSON object has a `text`;
-    `&`, `<` and `>` are entities, so that no text becomes a link or a mention. Mattermost and others also
-    take `@channel` in plain text for a mention: a zero-width space breaks it. Lines between two lines of
-    three backticks are shown as they are.
+    https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks. The JSON object has a
+    `text`; `&`, `<` and `>` are entities, so that no text becomes a link or a mention. Mattermost
+    and others also treat `@channel` in plain text as a mention: a zero-width space breaks it. Lines
+    between two lines of three backticks are shown as they are.
     """
     title, text = words.subject(batch), words.text(batch)
     if len(batch.notifications) == 1:  # its first line repeats the title

@@ -1,8 +1,9 @@
 """E-mail: a message by SMTP, encrypted and with a login if the receiver requires it.
 
-`smtplib` runs in a thread, and the sender waits for it. The sender opens the connection to a permitted
-address. When the attempt times out, the sender shuts the connection down, and the thread returns.
-Rules: RFC 5321 (SMTP), RFC 3207 (STARTTLS), RFC 4954 (AUTH), RFC 5322 (headers), RFC 3834 (automatic).
+`smtplib` runs in a thread, and the sender waits for it. The sender opens the connection to a
+permitted address. When the attempt times out, the sender shuts the connection down, and the thread
+returns. Rules: RFC 5321 (SMTP), RFC 3207 (STARTTLS), RFC 4954 (AUTH), RFC 5322 (headers), RFC 3834
+(automatic responses).
 """
 
 import os

@@ -58,7 +58,8 @@ class NotificationSender:
 
     async def run(self) -> None:
         """Send due notifications until cancelled."""
-        # After an error, `run` starts again, and no attempt of its earlier nursery is left.
+        # After an error, `run` starts again. By then, all attempts of its earlier nursery have
+        # ended.
         self._busy.clear()
         self._busy_receivers.clear()
         async with trio.open_nursery() as nursery:

@@ -178,7 +178,7 @@ class Recorder:
         attributes: Attributes,
         causes: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """Record an evaluation since its creation, and its plan, between the last two `times`."""
+        """Record an evaluation from its creation on, and its plan, between the last two `times`."""
         own = _trace(origin)
         if own is None or not own.is_sampled:
             return

@@ -31,7 +31,7 @@ JOB_TABLE = "job_secrets"  # name of the index that changes with these rows
 _MOST_ROWS = 200  # deliveries of an allocation, until one row replaces them
 _MOST_FORMS = 100_000  # forms of secrets in the cached matchers of all allocations: some 60 MB
 _MOST_OF_JOBS = 100_000  # the same limit for the matchers of all jobs
-_SMALL = 10  # forms by which each matcher counts more, for its fixed cost
+_SMALL = 10  # forms that are added to the size of each matcher, for its fixed cost
 _STEP = 100  # allocations per write of a cleanup
 
 
@@ -43,7 +43,7 @@ class TaskSecretStore:
         self._in_use: dict[str, dict[str, Collection[str]]] = {}  # values by allocation and task
 
     def record_in_use(self, alloc_id: str, task: str, values: Collection[str]) -> None:
-        """Set the secrets that a task uses now. They are dropped last."""
+        """Set the secrets that a task uses now. `store` drops them last."""
         self._in_use.setdefault(alloc_id, {})[task] = values
 
     async def recall(self, alloc_id: str) -> list[str]:
@@ -52,10 +52,10 @@ class TaskSecretStore:
         return decrypted(self._seal, rows)
 
     async def store(self, alloc_id: str, values: Sequence[str]) -> None:
-        """Store secrets before a task receives them. Raises `Refused` if the store cannot.
+        """Store secrets before a task receives them. Raises `Refused` if they cannot be stored.
 
         Beyond a number of rows, of values or of bytes, one row replaces all rows of the allocation.
-        It has the newest values, and those in use as the newest ones.
+        It has the newest values; values in use count as the newest ones.
         """
         prefix = _prefix(alloc_id)
         in_use = [item for used in self._in_use.get(alloc_id, {}).values() for item in used]
@@ -150,7 +150,7 @@ class _MadeOfJob:
 
     def __init__(self) -> None:
         self.lock = trio.Lock()
-        self.changed = -1  # the index of the last change of any job that the rows are for
+        self.changed = -1  # the index of the last change of any job's values when `rows` were read
         self.rows: list[SealedSecret] = []
         self.matcher: Matcher | None = None
 
@@ -223,7 +223,7 @@ class JobMasks:
 
 
 def matcher_of(values: Sequence[str]) -> Matcher:
-    """Return the matcher for values in JSON. It has 20,000 forms at most, of the newest values."""
+    """Return the matcher for values and their JSON forms: at most 20,000 forms, the newest."""
     task_secrets = TaskSecrets(values)
     task_secrets.drop_oldest()
     matcher = Matcher(form for value in task_secrets.values for form in _in_json(value))
@@ -237,7 +237,7 @@ def _matcher_of_job(seal: EnvelopeCipher, rows: Sequence[SealedSecret]) -> Match
 
 
 def _in_json(value: str) -> list[bytes]:
-    """Return a value as it is, and as the text in a JSON string, if that differs."""
+    """Return a value unchanged, and also as the text in a JSON string if that differs."""
     plain = value.encode(errors="replace")
     escaped = json.dumps(value, ensure_ascii=False)[1:-1].encode(errors="replace")
     return [plain] if escaped == plain else [plain, escaped]
@@ -266,7 +266,10 @@ def job_prefix(namespace: str, job_id: str) -> str:
 
 
 def job_place(namespace: str, job_id: str, create_index: int, version: int) -> str:
-    """Return the path of the values of a version. A job registered after a purge has another."""
+    """Return the path of the values of a version.
+
+    A job registered after a purge has another path.
+    """
     return f"{job_prefix(namespace, job_id)}{create_index:020d}-{version:010d}"
 
 
@@ -301,7 +304,8 @@ def _unneeded(db: ReadSnapshot, key: tuple[str, str], paths: Sequence[str]) -> l
     for path in paths:
         begin, version = _version_of(path)
         end = next((item for item in begins if item > begin), sys.maxsize)
-        # A row from before the paths had the create index (0) may be of any registration.
+        # A path without a create index (0) is from an older version, and may be of any
+        # registration.
         is_present = begin in (0, present.create_index) and version in present.versions
         is_told = any(
             told_version in (None, version) and (begin == 0 or begin <= index < end)
