@@ -187,7 +187,7 @@ async def remove_method(ui_request: UiRequest) -> str:
 
 
 def _body(ui_request: UiRequest, known: Mapping[str, object]) -> dict[str, object]:
-    """Return the method of a form; `known` is its configuration before. Raises `Malformed`."""
+    """Return the method of a form; `known` is its current configuration. Raises `Malformed`."""
     config = {name: value for name, value in known.items() if value not in (None, "")}
     for field in (field for section in CONFIG for field in section.fields):
         config.pop(field.name, None)  # an empty field resets the setting
@@ -305,7 +305,7 @@ def _rule(name: str, rule_id: str, values: Mapping[str, object]) -> Found:
         "remove_line": formatting.command(
             "operator", "api", "-X", "DELETE", _rule_address(rule_id)
         ),
-        "remove_about": "Later logins do not get what the rule gives. Issued tokens keep it.",
+        "remove_about": "Later logins do not get the rule's policy or role. Issued tokens keep it.",
     }
 
 

@@ -127,7 +127,7 @@ def _page_of_form(ui_request: UiRequest) -> str:
 
 
 def _named(ui_request: UiRequest) -> tuple[str, str, str]:
-    """Return the name and namespace of the calendar in a form, and its URL of the API."""
+    """Return the name and namespace of the calendar in a form, and its API URL."""
     name = ui_request.form.get("name", "").strip()
     if not name:
         raise Malformed('name = "" is empty: write a name, such as business')

@@ -45,7 +45,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     width: int
     lines: list[Line]
-    limit: float | None  # height of the chart
+    limit: float | None  # its distance from the upper edge
     restarts: list[HoverBar]
     bars: list[HoverBar]
     top: str  # value at the upper edge
@@ -155,7 +155,7 @@ def chart(
 
 
 def rounded_up(value: float, base: int = 1) -> float:
-    """Return the next round number; with a `base`, that of the largest unit below the value.
+    """Return the next higher round number; `base` is the factor between units, such as 1024.
 
     >>> [rounded_up(one) for one in (0, 0.7, 13, 4200)], rounded_up(3000, 1024)
     ([0, 0.8, 15, 5000], 3072)
@@ -229,7 +229,10 @@ def _describe_place(
 def _rows(
     lines: Mapping[str, Sequence[Value]], format_value: Format, first: int, step: int
 ) -> list[tuple[int, list[str]]]:
-    """Return rows of the table of values, newest first. Each has the highest value of its time."""
+    """Return rows of the table of values, newest first.
+
+    Each row has the highest values of its period.
+    """
     width = max(len(values) for values in lines.values())
     stride = max(1, -(-width // _ROWS))
     rows = []

@@ -17,7 +17,7 @@ from storage.errors import Denied, Malformed, NotFound
 
 MOST = 8  # results of each kind
 SHORTEST = 2  # characters of a search for names other than jobs, as in the API
-LONGEST = 200  # characters of a text that can be in a name
+LONGEST = 200  # characters of a search text
 _ID = re.compile(r"[0-9a-f]{4,8}[0-9a-f-]{0,28}", re.IGNORECASE)  # a part of an identifier
 _MORE_PLACES = (
     ("/ui/run", "Run a job"),
@@ -25,7 +25,7 @@ _MORE_PLACES = (
     ("/ui/access#tokens", "Create a token"),
     ("/ui/keys", "Keys"),
 )
-# By word: the end of the page's path, and the button that is opened there.
+# For each action: the end of the path of its page, and the button that is opened there.
 _ACTIONS = {
     "stop": ("", "stop"),
     "start": ("", "start"),
@@ -193,7 +193,8 @@ async def _named(ui_request: UiRequest, text: str) -> list[Hits]:
     results = []
     for context, kind, more in (
         ("allocs", "Allocations", ""),
-        ("vars", "Variables", ""),  # their list filters by the beginning only
+        # the page of variables can search only for the beginning of a path
+        ("vars", "Variables", ""),
         ("nodes", "Nodes", "/ui/nodes"),
     ):
         body = {"Text": text, "Context": context, "Namespace": "*"}

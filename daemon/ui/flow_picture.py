@@ -10,7 +10,7 @@ import msgspec
 from daemon.ui.formatting import format_length
 from storage.records.base import SECOND
 
-MOST_DRAWN = 300  # steps of a graph; a larger graph would be no picture
+MOST_DRAWN = 300  # steps of a graph; a larger graph would be unreadable
 MOST_LINES = 2000  # curves for needs
 MOST_BARS = 200  # steps on the time axis
 WIDTH = 1000  # units of the whole axis
@@ -76,7 +76,7 @@ class StepBar(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlowTimeline(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps that have begun, in the order of their begins, and the chain that ended last."""
+    """The steps that have begun, ordered by start time, and the chain that ended last."""
 
     bars: list[StepBar]
     more: int
@@ -179,7 +179,7 @@ def timeline(steps: Sequence[Mapping[str, Any]], now: int) -> FlowTimeline | Non
     end = max(*(_end(step, now) for step in begun), begin + 1)
     chain = longest_chain(steps, now)
     on_chain = set(chain)
-    # Of too many steps, those of the chain and the longest ones are shown.
+    # If there are too many steps, those of the chain and those that ended last are shown.
     weights = {step["Name"]: (step["Name"] in on_chain, _end(step, now)) for step in begun}
     shown_steps = begun
     if len(begun) > MOST_BARS:

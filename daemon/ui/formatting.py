@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 from storage.records.base import SECOND
 
 _SPANS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-_EXACT = 10 * SECOND  # from here on, a time axis has whole seconds
+_EXACT = 10 * SECOND  # from this length on, a time axis shows whole seconds
 _MILLISECOND = 1_000_000  # nanoseconds
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -85,7 +85,7 @@ def format_duration(nanoseconds: int) -> str:
 
 
 def format_length(nanoseconds: int) -> str:
-    """Format a place on a time axis: below ten seconds, with tenths of a second.
+    """Format a length on a time axis: below ten seconds, with tenths of a second.
 
     >>> format_length(1_420_000_000), format_length(1_893_000_000)
     ('1.4 s', '1.9 s')

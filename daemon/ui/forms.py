@@ -25,8 +25,8 @@ class FormField(NamedTuple):
     """A field of a form, with the name that the API has for it.
 
     The kinds are `text`, `secret`, `seconds`, `number`, `flag`, `list`, `pairs`, `choice`, `pem`
-    and `pems` (PEM blocks). The API has a default for an empty `optional` field. A message with a
-    text of `said` concerns the field.
+    and `pems` (PEM blocks). The API has a default for an empty `optional` field. An error message
+    that contains a text of `said` belongs to the field.
     """
 
     name: str
@@ -40,7 +40,10 @@ class FormField(NamedTuple):
 
 
 class FormSection(NamedTuple):
-    """The fields below a heading. A message with the text `subject` concerns all of them."""
+    """The fields below a heading.
+
+    An error message that contains `subject` belongs to all of them.
+    """
 
     heading: str
     fields: Sequence[FormField]
@@ -75,7 +78,7 @@ async def send_form(
 
 
 def errors_at(message: str, sections: Sections, values: Mapping[str, str]) -> dict[str, str]:
-    """Return a message by the fields that it names, or else by those whose value it quotes.
+    """Return the message by field: each field that it names, or else each whose value it quotes.
 
     A message on the subject of a section belongs to the section's first field. A message that
     concerns no field is left out.
@@ -143,7 +146,7 @@ def form_body(ui_request: UiRequest, sections: Sections) -> dict[str, object]:
 
 
 def _pems(entered: str) -> list[str]:
-    """Return the PEM blocks of a text; other text is a block, which the API rejects."""
+    """Return the PEM blocks of a text; other text becomes a block too, which the API rejects."""
     pieces = (piece.strip() for piece in _PEM.split(entered.replace("\r\n", "\n")))
     return [f"{piece}\n" for piece in pieces if piece]
 

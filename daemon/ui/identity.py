@@ -17,7 +17,7 @@ from daemon.web.reply import HandlerReply
 from daemon.web.ui_session import UiRequest
 from storage.errors import Malformed, NotFound
 
-# Ends of the names of durations.
+# Suffixes of the names of durations.
 _DURATIONS = ("_ttl", "_period", "_window", "_leeway", "_delay")
 
 ACCESS = "/ui/access"
@@ -202,7 +202,7 @@ async def _method(ui_request: UiRequest, path: str) -> dict[str, Any]:
 
 
 async def _data(ui_request: UiRequest, path: str, **query: object) -> dict[str, Any]:
-    """Return the data at a path of the Vault API; empty if there are none."""
+    """Return the data at a path of the Vault API; empty if there is none."""
     try:
         return dict((await ui_request.get(path, **query) or {}).get("data") or {})
     except NotFound:

@@ -46,7 +46,7 @@ async def job_header(ui_request: UiRequest, tab: str) -> dict[str, object]:
 
 
 def _has_runs(job: dict[str, Any]) -> bool:
-    """Return whether a job is a workflow that runs itself, and not in its children."""
+    """Return whether a job is a workflow that has its own runs, not only runs of children."""
     if job["Type"] != "batch" or job["Periodic"]:
         return False
     if job["ParameterizedJob"] and not job["Dispatched"]:
@@ -102,7 +102,7 @@ async def overview(ui_request: UiRequest) -> Found:
 
 
 async def _arrivals(ui_request: UiRequest, base: dict[str, object]) -> list[dict[str, Any]]:
-    """Return the newest ended runs that a follower has received; empty for other jobs."""
+    """Return the newest triggers by the jobs that this job starts after; empty for other jobs."""
     job: Any = base["job"]
     if AFTER not in (job["Meta"] or {}):
         return []

@@ -13,7 +13,7 @@ from storage.records.base import Record
 
 _RETRY = 1000  # milliseconds until a browser reconnects
 _BEAT = b": still here\n\n"
-_GATHER = "250ms"  # a dispatch has about ten writes, and its pages wake once
+_GATHER = "250ms"  # a dispatch makes about ten writes, and pages then reload only once
 _SHORT_LINE = 64 * 1024  # bytes; shorter lines are converted once for all pages
 
 
@@ -104,7 +104,7 @@ _shared_frame = lru_cache(maxsize=64)(frame)
 
 
 def shown_line(line: EventLine) -> ShownLine:
-    """Return the events of a write with its time, if an event has an object with that time."""
+    """Return the events of a write with its time, if an allocation or evaluation shows it."""
     payloads = [event.payload for event in line.events if event.payload is not None]
     objects = [
         changed for payload in payloads for changed in (payload.allocation, payload.evaluation)

@@ -41,8 +41,8 @@ _KINDS = {
 _FOR_EVER = "public, max-age=31536000, immutable"
 _A_YEAR = 31536000  # seconds
 _BANNERS = 5  # freezes that a page shows
-_LEVELS = 6  # levels of nested values that the digest divides: down to the steps of a run
-_LONG_LIST = 64  # elements; those of a longer list are encoded one by one, unless they are large
+_LEVELS = 6  # levels of nested values that the digest splits: down to the steps of a run
+_LONG_LIST = 64  # elements; the small elements of a longer list are not split further
 _CONTAINERS = (dict, list)
 _PROOF_MARK = secrets.token_hex(16)  # replaced by the CSRF token of each viewer of a shared page
 _NOT_SHOWN = frozenset({"ui_request", "proof", "now", "index"})
@@ -108,7 +108,7 @@ def page(template: str, *, is_shared: bool = False) -> Callable[[Maker], Handler
 
 
 async def _reloaded(ui_request: UiRequest, template: str, maker: Maker) -> HandlerReply:
-    """Return the page for a browser that shows an older one; 304 if it would look the same."""
+    """Return the page for a browser that shows an older version; 304 if it would look the same."""
     request, session = ui_request.request, ui_request.session
     key = (
         request.path,
@@ -147,8 +147,9 @@ def _last_index(ui_request: UiRequest) -> int:
 def _tag(known: Found) -> str:
     """Return a hash of everything that a page shows, and the session's CSRF token; empty if unknown.
 
-    A thread computes the hash, so it does not read the store. Pages show some durations in minutes.
-    A value unique to this process stands for its templates.
+    A thread computes the hash, so it does not read the store. The hash includes the current minute,
+    because pages show some durations in minutes. It also includes a value unique to this process,
+    because another process may have other templates.
     """
     ui_request: Any = known["ui_request"]
     minute = ui_request.now // (60 * SECOND)

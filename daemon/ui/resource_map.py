@@ -10,7 +10,7 @@ from storage.records.node import MHZ_PER_CORE
 
 HUES = 8  # color classes, used in turn
 WIDTH = 1000  # units of the width of a strip
-_KEPT = 40  # jobs with a separate share; all other jobs have one together
+_KEPT = 40  # jobs that have their own share; all other jobs have one share together
 
 
 class HeldPort(msgspec.Struct, frozen=True, order=True):
@@ -26,7 +26,8 @@ class HeldPort(msgspec.Struct, frozen=True, order=True):
 class JobShare(msgspec.Struct, kw_only=True):
     """The resources that the allocations of one job hold: MHz and MiB.
 
-    `fits` is how many more of its largest allocation the free CPU and memory would take.
+    `fits` is the number of further allocations, of the size of the job's largest one, for which the
+    free CPU and memory suffice.
     """
 
     job_id: str
@@ -70,8 +71,8 @@ class HostMap(msgspec.Struct, frozen=True, kw_only=True):
 class PoolMap(msgspec.Struct, frozen=True, kw_only=True):
     """The hosts of a cluster.
 
-    `waiting` is the number of allocations without a host. `elsewhere` is the number of tasks by the
-    name of their host, if it belongs to none of the hosts or to several.
+    `waiting` is the number of allocations without a host. `elsewhere` counts the tasks whose host
+    name matches no host or several hosts, by that name.
     """
 
     hosts: list[HostMap]
@@ -114,8 +115,8 @@ def pool_map(
 ) -> PoolMap:
     """Return the map of a cluster's hosts, from its allocations and the hosts of its tasks.
 
-    `jobs` are those of the map of the node. They keep their colors. Each gets the number of its
-    allocations that fit: one must fit on a single host. A task that waits for a host holds nothing.
+    `jobs` are the jobs of the node's map, and keep their colors. `fits` of each job is set here,
+    because each allocation must fit on a single host. A task that waits for a host holds nothing.
     """
     alloc_by_id = {alloc["ID"]: alloc for alloc in placed}
     known = list(node["Hosts"] or ())
@@ -164,9 +165,9 @@ def _core_mhz(node: Mapping[str, Any]) -> int:
 
 
 def _host_finder(names: Sequence[str]) -> Callable[[str], int | None]:
-    """Return a function that finds a host by its own host name.
+    """Return a function that finds the host with a name that the host itself reports.
 
-    Either name may lack the domain. A name that fits several hosts belongs to none of them.
+    Either name may lack the domain. A name that fits several hosts finds none of them.
     """
     index_by_name = {name: index for index, name in enumerate(names)}
     by_short_name: defaultdict[str, list[int]] = defaultdict(list)

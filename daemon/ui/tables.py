@@ -16,7 +16,7 @@ _HEADER = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
 _ROW = re.compile(r"<tr\b[^>]*>.*?</tr>", re.DOTALL)
 _CELL = re.compile(r"<(td|th)\b(?=([^>]*)>)")
 _TAG = re.compile(r"<[^>]*>")
-_FEWEST = 3  # columns of a table that becomes cards
+_FEWEST = 3  # a table with fewer columns does not become cards
 
 
 class SortedTable(msgspec.Struct, frozen=True):
@@ -75,7 +75,8 @@ def label_cells(page: str) -> str:
     have escaped all values, so no value can look like a tag.
     """
     pieces, position = list[str](), 0
-    # A search for texts is faster than a pattern, which would hold the interpreter for 20 ms.
+    # Searching for fixed texts is faster than a regular expression, which would hold the GIL for 20
+    # ms.
     while (first := page.find(_BEGIN, position)) >= 0 and (last := page.find(_END, first)) >= 0:
         pieces += [page[position:first], _labelled_table(page[first + len(_BEGIN) : last])]
         position = last + len(_END)

@@ -100,7 +100,7 @@ async def test_job_is_pasted_run_and_stopped(browser: Tab, steward: Steward) -> 
         assert await browser.value(f"wordsOf({json.dumps(command)})") == words
     await browser.write("#terminal-form [name=command]", "/bin/sh -c 'exit")
     await browser.click("#terminal-form button.main")
-    await browser.until_text("#terminal-state", "is not ended")
+    await browser.until_text("#terminal-state", "is not closed")
     await browser.write("#terminal-form [name=command]", '/bin/sh -c "exit 4"')
     await browser.click("#terminal-form button.main")
     await browser.until_text("#terminal-state", "exit status 4")

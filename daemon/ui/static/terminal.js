@@ -177,7 +177,7 @@ function offer(form) {
     event.preventDefault();
     const wanted = whatIsWanted(form);
     if (wanted === null) {
-      state.textContent = "A quote in the command is not ended, or it ends with a backslash.";
+      state.textContent = "A quote in the command is not closed, or the command ends with a backslash.";
       return;
     }
     const place = document.getElementById("terminal");

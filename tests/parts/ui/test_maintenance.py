@@ -83,7 +83,7 @@ async def test_recent_sessions_are_shown_with_the_total_number(
     secret = await site.token(READER)
     browsers = [await signed_in(site, secret) for _ in range(3)]
     assert len(await ends(browsers[0])) == 2
-    assert "The 2 that were used last, of 3." in (await browsers[0].get("/ui/access")).text
+    assert "The 2 most recently used of 3 sessions." in (await browsers[0].get("/ui/access")).text
 
 
 async def test_a_live_stream_ends_with_its_session(site: Site) -> None:

@@ -282,7 +282,7 @@ async def test_two_versions_are_shown_side_by_side(open_site: Site) -> None:
     text = (await browser.get("/ui/job/web/compare?old=0&new=2")).text
     assert "Changes from version 0 to 2" in text
     assert "<td>Count</td><td><code>2</code></td><td><code>4</code></td>" in text
-    files = text.partition("Their job files")[2]
+    files = text.partition("<h2>Job files")[2]
     assert "    count = 2</code>" in files
     assert "    count = 4</code>" in files
     assert "count = 3" not in files
