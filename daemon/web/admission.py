@@ -2,9 +2,9 @@
 
 A client is a user of this host, or the address of another host. All users of this host share the
 loopback addresses, so the kernel reports which user opened such a connection. Each listener has a
-share of the daemon's file descriptors. So connections to the port cannot exhaust those for the
-operators' socket, tasks or the store. An error of `accept` neither stops the daemon nor fills its
-log.
+share of the daemon's file descriptors. So connections to the port cannot use up the descriptors
+that the operators' socket, tasks and the store need. An error of `accept` neither stops the daemon
+nor fills its log.
 """
 
 import atexit
@@ -38,7 +38,8 @@ _LINGER = 1.0  # seconds in which a rejected client can read the reason
 _MAX_LINGERING = 64  # rejected clients that receive the reason, per `_LINGER`
 
 _BATCH = 128  # connections that are accepted before other tasks run
-_SLICE = 1_000_000  # nanoseconds of CPU time for them, and for closing rejected ones
+# nanoseconds of CPU time for accepting connections, and for closing rejected ones
+_SLICE = 1_000_000
 _BEGIN = 2  # connections that begin to be served before other tasks run: each takes some 200 µs
 _MOST_REJECTED = 8192  # connections that wait to be closed
 
@@ -50,7 +51,7 @@ _BY_FAMILY = 20  # linux/sock_diag.h: SOCK_DIAG_BY_FAMILY
 _REQUEST = 1  # linux/netlink.h: NLM_F_REQUEST
 _ANYWHERE = bytes(4) + b"\xff" * 8  # any interface, and any cookie
 _ADDRESS = 16  # bytes
-_QUESTIONS = 64  # of one message; the kernel's buffer holds the answers
+_QUESTIONS = 64  # in one message; the kernel's buffer must hold all answers
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr: length, type, flags, sequence, port
 _MESSAGE = 4096  # bytes of an answer at most
 _QUESTION = struct.Struct("=BBBBI")  # struct inet_diag_req_v2: family, protocol, extensions, states
@@ -78,7 +79,7 @@ class TooMany(StewardError):
 class Client(msgspec.Struct, frozen=True):
     """The owner of a connection.
 
-    Without `is_single`, many clients share the owner, so its limit is higher.
+    If `is_single` is false, many clients share this owner, so its limit is higher.
     """
 
     name: str
@@ -98,7 +99,7 @@ def most_rejected(share: Share) -> int:
 
 
 class Connected:
-    """A new connection, as a descriptor: a socket object would take as long as accepting it."""
+    """A new connection as a descriptor: making a socket object takes as long as accepting it."""
 
     __slots__ = ("_local", "descriptor", "family", "peer")
 
@@ -163,7 +164,7 @@ class Admission:
         self._number = 0
         self._explained: deque[float] = deque()  # when the newest explanations began
 
-        # Rejected connections may wait for their end in the part of the descriptors left over.
+        # Rejected connections that wait to be closed may use the remaining descriptors.
         self.most_rejected = most_rejected(share)
 
     def enter(self, client: Client) -> str:
@@ -291,9 +292,10 @@ def _plain(text: str) -> IPv4Address | IPv6Address:
 def owners(family: int, pairs: Sequence[tuple[Address, Address]]) -> list[int | None]:
     """Return the users of the other ends of connections within this host.
 
-    A pair is the address of the other end, and the address of this end. The result has None if no
-    process has it open, or if the kernel does not report it. One query takes 5 µs for any number of
-    connections. /proc/net/tcp would have to be read completely.
+    A pair is the address of the other end, and the address of this end. The result contains None
+    for a pair if no process has the other end open, or if the kernel does not report the user. One
+    query takes 5 µs for any number of open connections. /proc/net/tcp would have to be read
+    completely.
     """
     found: list[int | None] = []
     for start in range(0, len(pairs), _QUESTIONS):
@@ -388,10 +390,10 @@ Serve = Callable[[Stream, str], Awaitable[None]]  # with the client of the conne
 class Acceptor:
     """The connections that a listening socket accepts, and those that it rejects.
 
-    Other clients wait behind these in the queue of the kernel, so all are accepted before the first
-    one is served or closed. Then clients take turns: a client with many new connections delays no
-    other. `wrap` adds the encryption. With `explains`, rejected clients receive the reason. An
-    encrypted connection has no handshake yet, so it is closed without a reason.
+    New connections wait in the kernel's queue, so all of them are accepted before the first one is
+    served or closed. Then clients take turns: a client with many new connections delays no other.
+    `wrap` adds the encryption. With `explains`, rejected clients receive the reason. An encrypted
+    connection has no handshake yet, so it is closed without a reason.
     """
 
     def __init__(
@@ -429,7 +431,8 @@ class Acceptor:
                     self._errors.warn(error.strerror)
                     await trio.sleep(PAUSE)
         finally:
-            while self._admitted:  # at the end of the daemon, their requests are still answered
+            # at the shutdown of the daemon, their requests are still answered
+            while self._admitted:
                 self._begin(connections)
             for connected in self._rejected:
                 connected.close()

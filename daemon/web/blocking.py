@@ -25,7 +25,7 @@ from storage.records.numbers import parse_integer
 from storage.store import Store
 
 LONGEST_WAIT = 5 * MINUTE
-_JITTER = 16  # the wait is extended by up to one part in this many
+_JITTER = 16  # the wait is extended by up to 1/16 of its length
 
 
 def parameters(request: Request) -> tuple[int, float]:
@@ -55,11 +55,12 @@ async def answer(
     closing: trio.Event,
     random: Callable[[], float],
 ) -> HandlerReply:
-    """Answer a read when its index is high enough. Raises `TooOften` instead of waiting.
+    """Answer a read when its index is high enough.
 
-    Raises `Denied` if the reader loses its rights while it waits. `closing` stops all waits: the
-    code that sets it wakes the watchers, and each read returns the current state. `random` is
-    uniform in [0, 1).
+    Raises `TooOften` if it would have to wait, but the limit on open streams is reached. Raises
+    `Denied` if the reader loses its rights while it waits. `closing` stops all waits: the code that
+    sets it wakes the watchers, and each read returns the current state. `random` is uniform in [0,
+    1).
     """
     after, wait = parameters(request)
     if not after or not route.watch:

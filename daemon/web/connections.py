@@ -151,7 +151,7 @@ async def serve(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve connections until `closing`; running requests then get the time of the settings.
+    """Serve connections until `closing`; running requests then have the time in the settings.
 
     With a fast path, connections without TLS go through it first.
     """
@@ -189,7 +189,7 @@ async def serve(
 
 
 async def _cut_off(streams: set[Stream], deadline: float) -> None:
-    """Close all open connections at a time; blocked writers cannot be interrupted otherwise."""
+    """Close all open connections at `deadline`; blocked writers cannot be interrupted otherwise."""
     await trio.sleep_until(deadline)
     for stream in list(streams):
         await trio.aclose_forcefully(stream)
@@ -242,11 +242,11 @@ class _Handler:
 
 @checked
 class _Connection(TCPServer):
-    """A connection for HTTP/1 only, which sends a response in one write and ends with its client.
+    """A connection for HTTP/1 only; it sends a response in one write, and ends at a disconnect.
 
     The server's own class keeps a disconnected client's socket until the idle timeout. It sends
-    head, body and end separately, each with a lock and a system call. At the end of the daemon, it
-    closes idle connections, but not new ones.
+    head, body and end separately, each with a lock and a system call. At the shutdown of the
+    daemon, it closes idle connections, but not new ones.
     """
 
     _held = b""  # the head of a response, sent together with its body
@@ -291,7 +291,7 @@ class _Connection(TCPServer):
         )
         if self._given:
             await self.protocol.handle(RawData(self._given))
-        # The client or the end of the daemon may close the connection at any time.
+        # The client or the shutdown of the daemon may close the connection at any time.
         with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
             while data := bytes(await self.stream.receive_some(MOST)):
                 self._limit_head()
@@ -330,7 +330,8 @@ class _Connection(TCPServer):
     async def _send(self, data: bytes) -> None:
         """Send bytes, at first without the overhead of waiting.
 
-        When a thousand streams receive the same write, this is most of the cost of each stream.
+        When a thousand streams receive the same write, that overhead is most of the cost of each
+        stream.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         if not self.send_lock.locked():
@@ -346,7 +347,7 @@ class _Connection(TCPServer):
                 await self.protocol.handle(Closed())
 
 
-# The last one: another task is just closing the connection.
+# Trio raises the last one if another task is closing the connection.
 _GONE = (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError)
 
 
@@ -428,7 +429,8 @@ class _OnlyHTTP1(H11Protocol):
 class _Messages(WebsocketBuffer):
     """A buffer for the parts of a message; after an oversized message it accepts none.
 
-    The server's own class continues with the rest, and fails if the rest has another type.
+    The server's own class continues with the rest of the message, and fails if the rest has another
+    type.
     """
 
     def __init__(self, first: int, most: int) -> None:

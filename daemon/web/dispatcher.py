@@ -392,7 +392,10 @@ class Dispatcher:
         return await self._allowed(route, request, audit_scope, long_body)
 
     async def _answer_page_call(self, request: Request, audit_scope: AuditScope) -> HandlerReply:
-        """Answer an API request of a page on behalf of its user. Raises like the routes."""
+        """Answer an API request of a page on behalf of its user.
+
+        Raises the errors of the routes.
+        """
         if VaultApi.serves(request.path):
             return await self._secrets_side.answer(request, {}, audit_scope)
         routes, parameters = self._routes(request.path, request.method)
@@ -413,7 +416,10 @@ class Dispatcher:
         audit_scope: AuditScope,
         long_body: Body | None = None,
     ) -> HandlerReply:
-        """Call a route for an authenticated caller, if authorized. Raises `Denied`, and its errors."""
+        """Call a route for an authenticated caller, if authorized.
+
+        Raises `Denied`, and the errors of the route's handler.
+        """
         job_id = request.parameters.get("job_id", "")
         if not request.caller.has(route.needs, request.namespace, job_id):
             raise Denied

@@ -1,9 +1,9 @@
 """Fair shares of CPU time: a client that exceeds its share waits while others send requests.
 
 A client is a token, or else a user of this host or an address. The cost of a request is CPU time of
-the event loop and of its threads, not the number of requests. Each client has `ALLOWED` seconds and
-regains a part of each second. A client that has used more gets 429 while others send requests. It
-is never rejected by an otherwise idle daemon.
+the event loop and of its threads, not the number of requests. Each client may use `ALLOWED` seconds
+in advance, and regains a part of each second. A client that has used more gets 429 while others
+send requests. It is never rejected by an otherwise idle daemon.
 """
 
 from collections import OrderedDict
@@ -51,7 +51,7 @@ class Fairness:
     """The recent CPU time of clients."""
 
     def __init__(self, percent: int) -> None:
-        """`percent` of one core is regained by each client; 0 means no limit."""
+        """Each client regains `percent` % of a second of CPU time per second; 0 means no limit."""
         self._regained = percent / 100
         self._clients: OrderedDict[str, _Spending] = OrderedDict()
 

@@ -2,8 +2,8 @@
 
 It answers a request for a small route (`Dispatcher.is_hot`) in the plainest form of HTTP/1.1.
 Checks, handlers and responses are the same (`dispatcher.py`). Any other connection goes to the HTTP
-server, with the bytes received so far and the start of its idle time. Only the HTTP server rejects,
-streams and closes.
+server, with the bytes received so far and the start of its idle time. Only the HTTP server rejects
+bad requests, serves streams and closes idle connections.
 
 No request can hide inside another. The fast path answers only if the received data is exactly one
 request. Its form can be parsed in one way only, and the C parser and this module must agree on its
@@ -40,8 +40,8 @@ _SHORT = 60.0  # seconds; no non-blocking read takes longer
 SOON = 0.05  # seconds for a body that follows its head separately
 _MOST_HEAD = 8 * 1024  # bytes
 
-# A request line and headers that every parser reads in the same way. There are no folded or bare
-# lines, no space before a colon, and only visible characters, spaces and tabs.
+# A request line and headers that every parser reads in the same way. There are no folded lines, no
+# bare line feeds, no space before a colon, and only visible characters, spaces and tabs.
 _PLAIN = re.compile(
     rb"(?:GET|POST|PUT) /[!-~]*+ HTTP/1\.1\r\n"
     rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]++:[\t -~]*+\r\n)++\r\n"

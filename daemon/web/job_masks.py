@@ -22,7 +22,7 @@ from storage import garbage
 from storage.queries import allocations
 from storage.records.codec import encode
 
-_SEES_SOURCE = "submit-job"  # the capability to see the definition of a job as it is
+_SEES_SOURCE = "submit-job"  # the capability to see the definition of a job unmasked
 _SHORT = 16 * 1024  # bytes that are searched on the event loop
 _OTHER_RULES = frozenset({"read-logs", "read-fs"})  # capabilities for output and files of tasks
 
@@ -60,7 +60,7 @@ def _is_masked(route: Route, request: Request) -> bool:
 
 
 async def _job_of(request: Request) -> JobKey | None:
-    """Return the job that the path names, itself or by an allocation."""
+    """Return the job that the path names, directly or through an allocation."""
     if job_id := request.parameters.get("job_id"):
         return request.namespace, job_id
     if alloc_id := request.parameters.get("alloc_id"):
@@ -74,7 +74,7 @@ async def _job_of(request: Request) -> JobKey | None:
 async def _body(
     source: JobMaskSource, body: object, job: JobKey | None, *, is_json: bool
 ) -> object:
-    """Return a body with masks; without secrets of a job in it, as it is."""
+    """Return the body with secrets masked, or unchanged if it contains no job's secrets."""
     known = await source.jobs()
     if not known:
         return body
@@ -109,7 +109,7 @@ async def _masked_stream(
 ) -> AsyncGenerator[bytes, None]:
     """Yield a stream with masks. Each chunk has whole objects.
 
-    A value is stored with the job that has it, so it is known when a piece shows the job.
+    A sensitive value is stored together with its job. So it is known before a chunk shows the job.
     """
     async with aclosing(stream):
         async for piece in stream:

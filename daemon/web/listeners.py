@@ -38,7 +38,7 @@ class ListenError(StewardError):
 
 
 class PeerAddress(msgspec.Struct, frozen=True):
-    """The user at the other end of a Unix socket; `is_operator` needs no token."""
+    """The user at the other end of a Unix socket; with `is_operator`, they need no token."""
 
     uid: int
     is_operator: bool

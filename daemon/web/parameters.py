@@ -73,7 +73,7 @@ class QueryParameters:
         )
 
     def number(self, name: str) -> int | None:
-        """Return an integer, or None if it is absent. Raises `InvalidParameter`."""
+        """Return an integer parameter, or None if it is absent. Raises `InvalidParameter`."""
         value = self.text(name)
         if not value:
             return None
@@ -85,7 +85,7 @@ class QueryParameters:
         )
 
     def natural(self, name: str) -> int | None:
-        """Return a non-negative integer, or None if it is absent. Raises `InvalidParameter`."""
+        """Return a non-negative integer parameter, or None if absent. Raises `InvalidParameter`."""
         value = self.text(name)
         if not value:
             return None
@@ -105,7 +105,7 @@ class QueryParameters:
             raise Malformed(f"{name} = {value!r} must be true or false") from None
 
     def own_natural(self, name: str) -> int | None:
-        """Return a non-negative integer that Nomad does not have. Raises `Malformed`."""
+        """Return a non-negative integer parameter that Nomad does not have. Raises `Malformed`."""
         try:
             return self.natural(name)
         except InvalidParameter:

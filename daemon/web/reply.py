@@ -35,7 +35,7 @@ TEXT = "text/plain; charset=utf-8"
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]")  # invalid in headers, but possible in identifiers
 _OF_CONTENT = {"X-Content-Type-Options": "nosniff"}  # a browser must not guess another type
 _RETRY_AFTER = "1"  # seconds; a failed write has already waited for the lock
-_RETRY_PART_AFTER = "5"  # seconds; such a request has also waited already
+_RETRY_PART_AFTER = "5"  # seconds; the failed request has already waited before
 _GZIP_LEVEL = 1  # the client requested compression, but loopback does not need it
 
 # First match wins: a subclass comes before its base.

@@ -86,7 +86,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     async def worked_out(self, size: int, work: Callable[[], R]) -> R:
-        """Return the result of `work` on a text of a size; a thread runs it if the text is long.
+        """Return the result of `work` on a text; a thread runs it if the text's `size` is large.
 
         Raises `TooOften`, and the errors of `work`.
         """
@@ -107,13 +107,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         self.check(lambda caller: caller.grant.may(namespace, *self.needs.any_of))
 
     def check(self, passes: Callable[[Caller], bool]) -> None:
-        """Raise `Denied` unless the caller passes; a stream ends as soon as it no longer does."""
+        """Raise `Denied` unless the caller passes; a stream ends as soon as its caller fails."""
         if not passes(self.caller):
             raise Denied
         self.passed.append(passes)
 
     def still_passes(self, caller: Caller) -> bool:
-        """Return whether the caller, as it is now, passes the checks of the route and the handler."""
+        """Return whether the caller still passes the checks of the route and the handler."""
         job_id = self.parameters.get("job_id", "")
         return caller.has(self.needs, self.namespace, job_id) and all(
             passes(caller) for passes in self.passed
@@ -158,8 +158,8 @@ class WriteRoute(msgspec.Struct, frozen=True):
     path: str
     handler: WriteHandler
     needs: RequiredCapability
-    # It has an effect outside the store, or changes the store while its response is streamed. So it
-    # must be reported to the audit log.
+    # The route has an effect outside the store, or changes the store while its response is
+    # streamed. So its calls must be reported to the audit log.
     acts: bool = False
     in_any_region: bool = False  # served for any region in the query
     shows_jobs: bool = False  # its response has parts of stored jobs, which are masked

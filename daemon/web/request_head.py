@@ -36,7 +36,7 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_long_body(head: RequestHead) -> bool:
-    """Return whether a body may be longer than `SHORT_BODY`: so announced, or without a length."""
+    """Return whether a body may exceed `SHORT_BODY`: its announced length does, or is missing."""
     if "transfer-encoding" in head.headers:
         return True
     length = head.headers.get("content-length", "0")
@@ -60,7 +60,7 @@ def path(target: bytes) -> str:
 
 
 def escaped_path(target: bytes) -> str:
-    """Return the path as the client escaped it, in ASCII: %2F tells a slash of an identifier.
+    """Return the path as the client escaped it, in ASCII: %2F is a slash of an identifier.
 
     >>> escaped_path(b"/ui/job/a%2Frun"), escaped_path("/ui/job/\u00fc".encode())
     ('/ui/job/a%2Frun', '/ui/job/%C3%BC')
@@ -109,7 +109,7 @@ def _credential(value: str) -> tuple[str, str]:
 
 
 def accepts_gzip(headers: Mapping[str, str]) -> bool:
-    """Return whether a client accepts gzip: it names it, not with the weight 0."""
+    """Return whether a client accepts gzip: the header names gzip, with a weight above 0."""
     for item in headers.get("accept-encoding", "").lower().split(","):
         name, *parameters = (part.strip() for part in item.split(";"))
         if name == "gzip":

@@ -40,8 +40,8 @@ class _Pattern(Generic[R]):
     def _regex(self) -> re.Pattern[str]:
         """Return the expression of the whole path.
 
-        It is compiled for the first path that it may match: to compile all of them would be half of
-        the daemon's start.
+        It is compiled for the first path that it may match. Compiling all expressions would take
+        half of the daemon's start time.
         """
         # A parameter matches slashes only if a literal end is all that can follow.
         inner = "".join(
@@ -126,8 +126,8 @@ _OF_NOMAD = frozenset(
 def is_own(route: str) -> bool:
     """Return whether the path of a route is an endpoint of a job that Nomad does not have.
 
-    Nomad accepts a job whose ID ends like it. So a request falls back to the job with the whole ID:
-    if the endpoint has no such method, or if a read finds no job with the shorter ID.
+    Nomad accepts a job whose ID ends like such an endpoint. So a request falls back to the job with
+    the whole ID: if the endpoint has no such method, or if a read finds no job with the shorter ID.
 
     >>> is_own("/v1/job/{job_id}/run"), is_own("/v1/job/{job_id}/plan"), is_own("/v1/job/{job_id}")
     (True, False, False)

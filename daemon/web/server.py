@@ -5,7 +5,7 @@ response are used, without its routing and sessions.
 
 The framework stores a body while it arrives, whether or not a handler waits for it. So each request
 passes its pieces through a `BodyGate`. A short body passes. A long one waits until the dispatcher
-has checked the caller, and counts for the `BodyBudget`, which all requests share.
+has checked the caller, and counts against the `BodyBudget`, which all requests share.
 """
 
 import logging
@@ -83,7 +83,7 @@ class BodyBudget:
         self._by_client: Counter[str] = Counter()
 
     def take(self, client: str, size: int) -> None:
-        """Count bytes of a client; without a name, it is an operator, who may use all.
+        """Count bytes of a client; an empty `client` is an operator, who may use the whole budget.
 
         Raises `Unavailable` if they do not fit.
         """
@@ -311,7 +311,7 @@ async def _refuse_target(send: ASGISendCallable) -> None:
 
 
 def public_context(parts: AppContext) -> AppContext:
-    """Return the same parts for public documents, which accept any host name."""
+    """Return the same parts for public documents, which are served under any host name."""
     config = msgspec.structs.replace(parts.config, host_names=[ANY_NAME])
     return msgspec.structs.replace(parts, config=config)
 

@@ -89,7 +89,7 @@ class SessionStore:
         return self._sessions.get(session.name) is session and now - session.seen_at <= IDLE
 
     def all(self, now: int) -> list[UiSession]:
-        """Return the sessions that are valid, the one that was used last first."""
+        """Return the valid sessions, most recently used first."""
         return [session for session in reversed(self._sessions.values()) if self.has(session, now)]
 
     def end(self, name: str) -> None:

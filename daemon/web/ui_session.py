@@ -7,8 +7,8 @@ exists. So a page shows and does nothing that the user's token does not allow.
 A login sets a cookie (`HttpOnly`, `SameSite=Strict`, for `/ui` only, until the browser is closed).
 A change must come from a Steward page: `Origin` or `Sec-Fetch-Site` shows that, and the form
 contains the session's CSRF token. Other services on the same host name could set a cookie of this
-name for a part of the path. If there are two, none counts. Over TLS, the name has a prefix that
-browsers accept only in encrypted responses (RFC 6265bis, section 4.1.3.1).
+name for a part of the path. If a request has two such cookies, neither counts. Over TLS, the name
+has a prefix that browsers accept only in encrypted responses (RFC 6265bis, section 4.1.3.1).
 """
 
 import hmac
@@ -368,7 +368,7 @@ class UiRequest:
                 secret, self.request.address, client_key=self.request.client_key
             )
             if not secret or caller.token.uses_left is not None:
-                raise Malformed("signing in needs a token without a limit of uses")
+                raise Malformed("signing in requires a token without a limit on its uses")
             self._trail.known(caller.token.accessor)
             await self.sign_out()
         except StewardError:
@@ -394,7 +394,7 @@ class UiRequest:
             await self._end(ending)
 
     async def sessions(self, most: int) -> tuple[list["SessionView"], int]:
-        """Return the sessions of the user that were used last, and the number of all."""
+        """Return the user's most recently used sessions, and the number of all their sessions."""
         own_sessions, tokens = self._own_sessions(), self.request.parts.tokens
         session_views: list[SessionView] = []
         for item in own_sessions[:most]:
@@ -545,7 +545,7 @@ class UiPages:
     async def _refusal(
         self, ui_request: UiRequest, headers: Mapping[str, str], long_body: Body | None
     ) -> str:
-        """Return why a form is rejected, or read it: it must be of a page of this session.
+        """Read a form; return why it is rejected: it must come from a page of this session.
 
         Raises `Malformed`, and the errors of `long_body`.
         """

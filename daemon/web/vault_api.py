@@ -122,7 +122,7 @@ class VaultApi:
     async def _with_body(
         self, request: Request, caller: Caller, long_body: Body, *, is_open: bool
     ) -> Request:
-        """Return a call with its long body; without a permission for its path, the call as it is.
+        """Return a call with its long body, or unchanged if the caller may not use its path.
 
         Raises `TooLarge` for an endpoint that is open to all, `Unavailable` or `BodyUnavailable`.
         """
