@@ -115,7 +115,7 @@ class Listing(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     key: Callable[[T], Key]
     line: Callable[[ReadSnapshot, T], bytes]
     wanted: Callable[[ReadSnapshot, T], bool] | None = None
-    is_number: bool = True  # the first part of the keys
+    is_number: bool = True  # whether the first part of each key is a number
     newest_first: bool = False
     group: Callable[[T], bytes] | None = None
 

@@ -17,7 +17,7 @@ from daemon.web.reply import HandlerReply
 from daemon.web.ui_session import UiRequest
 from storage.errors import Malformed, NotFound
 
-# Suffixes of the names of durations.
+# Suffixes of the names of fields that hold a duration.
 _DURATIONS = ("_ttl", "_period", "_window", "_leeway", "_delay")
 
 ACCESS = "/ui/access"

@@ -69,7 +69,7 @@ def link(path: str, pairs: Sequence[tuple[str, str]], **changes: object) -> str:
 
 
 def label_cells(page: str) -> str:
-    """Add its column's header to each cell of simple tables of a page, as `data-label`.
+    """Add to each cell of a page's simple tables the header of its column, as `data-label`.
 
     A narrow screen shows each row as a card, in which the labels replace the headers. The templates
     have escaped all values, so no value can look like a tag.

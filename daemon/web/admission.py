@@ -61,7 +61,7 @@ _OWNER_AT = _HEADER.size + 4 + 48 + 12
 _PEERCRED = struct.Struct("3i")  # pid, uid, gid
 
 
-Address = tuple[str, int]  # followed by more for IPv6
+Address = tuple[str, int]  # IPv6 addresses have two more elements
 
 
 class Share(float, Enum):
@@ -162,7 +162,7 @@ class Admission:
         self._proxies = TrustedProxies(config.trusted_proxies)
         self._open: Counter[str] = Counter()
         self._number = 0
-        self._explained: deque[float] = deque()  # when the newest explanations began
+        self._explained: deque[float] = deque()  # start times of the newest explanations
 
         # Rejected connections that wait to be closed may use the remaining descriptors.
         self.most_rejected = most_rejected(share)

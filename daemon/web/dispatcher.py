@@ -134,7 +134,7 @@ class _RequestSpan:
     def end(self, match: RouteMatch, answer: WireResponse) -> None:
         """Record the span and tell the client its trace.
 
-        A request without a route, or without a permission, makes no span.
+        No span is recorded for a request without a route or without a permission.
         """
         trace = self.origin.partition(" ")[2]
         if not trace:
@@ -281,7 +281,7 @@ class Dispatcher:
     def may_wait(self, head: RequestHead) -> bool:
         """Return whether a response may take long: a write, or a read that blocks or filters.
 
-        It recognizes every spelling of the parameters.
+        Every spelling of the parameters is recognized.
         """
         return head.method != "GET" or _MAY_WAIT.search(head.query) is not None
 

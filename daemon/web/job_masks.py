@@ -37,7 +37,8 @@ async def masked(route: Route, request: Request, reply: HandlerReply) -> Handler
         return reply
     job = await _job_of(request)
     if reply.stream is not None:
-        stream = cast("AsyncGenerator[bytes, None]", reply.stream)  # `StreamLimit` holds it
+        # from `StreamLimit.count`
+        stream = cast("AsyncGenerator[bytes, None]", reply.stream)
         return msgspec.structs.replace(
             reply, stream=_masked_stream(source, stream, job, is_json=is_json)
         )

@@ -170,7 +170,7 @@ def load_certificate(
 def _load_authorities(context: ssl.SSLContext, file: Path) -> None:
     """Load the CA certificates and revocation lists for new connections. Raises `Invalid`.
 
-    If the file has a revocation list, every CA in it needs a valid one.
+    If the file has a revocation list, every CA in the file needs a valid list.
     """
     try:
         context.load_verify_locations(file)

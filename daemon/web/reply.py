@@ -194,7 +194,7 @@ def _body(reply: HandlerReply, *, pretty: bool) -> bytes:
 
 
 def _state_headers(reply: HandlerReply) -> dict[str, str]:
-    """Return the headers about the state, with neutral and vendor names, for clients of either."""
+    """Return the headers about the state, under neutral names and under Nomad's names."""
     state = {}
     if reply.index is not None:
         state["X-Service-Index"] = state["X-Nomad-Index"] = str(reply.index)

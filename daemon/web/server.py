@@ -55,7 +55,7 @@ KEEP_ALIVE = 120  # seconds until an idle connection is closed
 _NO_TARGET = b"the target of the request has no path"
 GATE = "steward.body"  # the key of the body's gate in a request's scope
 CLOSING = 2  # seconds for running requests at the shutdown
-_SHARE = 16  # long bodies may use this part of the host's memory
+_SHARE = 16  # long bodies may use 1/16 of the host's memory
 _LEAST, _MOST = 64 * 1024 * 1024, 512 * 1024 * 1024  # lower and upper limit of this part, in bytes
 _LINGER = 1.0  # seconds in which the rest of a rejected body is read and discarded
 

@@ -13,8 +13,9 @@ import msgspec
 
 from storage.records.base import HOUR
 
-MOST = 1000  # the one that has been idle longest is evicted first
-MOST_OF_OWNER = 20  # so that one token or person does not evict the sessions of others
+MOST = 1000  # sessions; the one that has been idle longest is evicted first
+# sessions of one owner, so that one token or person does not evict the sessions of others
+MOST_OF_OWNER = 20
 IDLE = 12 * HOUR
 
 
@@ -56,8 +57,8 @@ class SessionStore:
     ) -> tuple[UiSession, list[UiSession]]:
         """Return a new session, whose name is a fresh secret, and the sessions that it evicts.
 
-        Sessions whose idle time has expired are also evicted. The caller must revoke the tokens of
-        evicted sessions that own theirs.
+        Sessions whose idle time has expired are also evicted. The caller must revoke the token of
+        each evicted session that `is_own`.
         """
         name, proof = self._new_secret(), self._new_secret()
         ui_session = UiSession(

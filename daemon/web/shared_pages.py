@@ -28,7 +28,7 @@ class SharedPage:
         self.lock = trio.Lock()
         self.known: Mapping[str, object] | None = None
         self.tag, self.body = "", b""
-        self.index = 0  # of the store, before the data was read
+        self.index = 0  # index of the store before the data was read
 
 
 class SharedPages:

@@ -56,7 +56,7 @@ PROOF = "proof"  # the form field of the CSRF token
 COOKIE = "steward_session"
 SECURE_COOKIE = f"__Secure-{COOKIE}"
 DENSITY_COOKIE = "steward_density"  # `compact`, or anything else
-_ROWS = 25  # on one page of a list; a browser lays out 50 jobs in 40 ms
+_ROWS = 25  # rows on one page of a list; a browser lays out 50 jobs in 40 ms
 _COMPACT_ROWS = 50
 _MOST_FIELDS = 200  # fields of a form
 _LONGEST_FORM = 6 * 1024 * 1024  # bytes; a form with a job file of 4 MB fits
@@ -412,7 +412,10 @@ class UiRequest:
         return [item for item in all_ if item.accessor == caller.token.accessor]
 
     async def end_session(self, id_: str) -> None:
-        """End a session, which may be the current one. Raises `NotFound` for other users'."""
+        """End a session, which may be the current one.
+
+        Raises `NotFound` if it is another user's.
+        """
         ending = next(
             (own_session for own_session in self._own_sessions() if own_session.id == id_), None
         )

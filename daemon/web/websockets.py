@@ -139,7 +139,8 @@ class WebSockets:
             audit_scope.known(request.caller.token.accessor)
             identify(request.caller.token.accessor)
             if request.query.text("command"):
-                from daemon.web.exec_masks import masked_query  # imported late: few sessions
+                # imported late: few requests start a session
+                from daemon.web.exec_masks import masked_query
 
                 audit_scope.set_query(await masked_query(request))
             await audit_scope.acted()
@@ -166,7 +167,7 @@ class WebSockets:
 def _traced(request: Request, parent: str, route: WebSocketRoute) -> Iterator[None]:
     """Record a session as a span if its client sends a sampled trace.
 
-    A session without a permission makes no span.
+    No span is recorded for a session without a permission.
     """
     recorder = request_context.TRACING.recorder
     if recorder is None:

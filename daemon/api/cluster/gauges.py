@@ -246,7 +246,8 @@ class _Counted(msgspec.Struct, frozen=True):
 
 
 _COUNTED: WeakKeyDictionary[Store, _Counted] = WeakKeyDictionary()
-_SHARE = 20  # validity as a multiple of the CPU time of the count: at most 5 % of a core
+# a count stays valid for this multiple of its CPU time: counting takes at most 5 % of a core
+_SHARE = 20
 
 
 async def _job_states(parts: AppContext, now: int) -> list[GaugeValue]:

@@ -10,10 +10,10 @@ from storage.records.acl import ANONYMOUS
 
 
 def visible_metrics(request: Request, gauges: Iterable[GaugeValue]) -> list[GaugeValue]:
-    """Return the metrics for the caller: all with `agent:read`, or if `metrics_public` is set.
+    """Return the metrics that the caller may see.
 
-    Other tokens see the metrics of their namespaces and of the host. Raises `Denied` without a
-    token.
+    Callers with `agent:read` see all metrics, and with `metrics_public` all callers do. Other
+    tokens see the metrics of their namespaces and of the host. Raises `Denied` without a token.
     """
     grant = request.caller.grant
     if request.parts.config.metrics_public or grant.may_in("agent", "read"):

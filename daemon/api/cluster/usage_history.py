@@ -30,7 +30,7 @@ from storage.records.usage_history import (
 )
 
 MOST = 2000  # values of a series in one answer
-_PREFERRED = 120  # values, if the request names no step
+_PREFERRED = 120  # values in an answer, if the request names no step
 _STEPS = (10, 30, 60, 300, 900, 3600, 6 * 3600)  # seconds; the default is one of them
 _FINE, _COARSE = 10, 300
 _HOUR = 3600

@@ -21,8 +21,8 @@ from storage.records.bulk_dispatch import BulkDispatchAnswer
 
 EXIT_LINE_FAILED = 2
 EXIT_INTERRUPTED = 130
-LINES = 1000  # per request
-BYTES = 8 * 1024 * 1024  # per request
+LINES = 1000  # lines per request
+BYTES = 8 * 1024 * 1024  # bytes per request
 _STEP = 100  # answers between two changes of the progress bar
 
 

@@ -45,7 +45,7 @@ def wait_for_end(
     """Return the result of an evaluation's allocations; None after a timeout.
 
     With `logs`, the output of the tasks is printed in the meantime. Raises `KeyboardInterrupt`,
-    `BrokenPipeError` if the reader closed the output, and the errors of waiting.
+    `BrokenPipeError` if the reader closed the output, and the errors of the client.
     """
     watch = _Watch(client, screen, progress, eval_id, logs=logs)
     trio.run(watch.run, seconds)
@@ -57,7 +57,7 @@ def wait_for_end(
 def exit_status(ending: FollowResult) -> int:
     """Return 0 for success, the exit code of the task that failed first, or 124 for a timeout.
 
-    The run of a workflow decides instead of its tasks, because it may allow failures.
+    For a workflow, the run decides instead of the tasks, because the run may allow failures.
     """
     if ending.status == EXIT_NOT_PLACED:
         return EXIT_NOT_PLACED

@@ -75,7 +75,9 @@ class MetadataClient:
             connection.close()
         if answer.status != http.client.OK:
             message = body.decode(errors="replace").strip()[:500]
-            raise MetadataUnavailable(f"the metadata service at {self._url} refuses: {message}")
+            raise MetadataUnavailable(
+                f"the metadata service at {self._url} rejected the request: {message}"
+            )
         return body
 
 

@@ -312,7 +312,7 @@ _LINES: Mapping[str, Sections] = {
             "api": "Make any call of the API",
             "audit": "List the audit log, newest first",
             "check": "Check the store for damage and inconsistency",
-            "confinement": "Show the kernel's limits of all processes",
+            "confinement": "Show the limits of all processes, read from the kernel",
             "debug": "Collect diagnostics into a file, without secrets",
             "fault": "List and release failed units of Steward's own work",
             "metrics": "Print the metrics",

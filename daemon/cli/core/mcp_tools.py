@@ -233,7 +233,8 @@ def caller(
 def log_line(name: str, arguments: Parameters, outcome: str) -> str:
     """Return the line that records a call.
 
-    It has no control characters. Texts are truncated. Values that can contain secrets are lengths.
+    It has no control characters. Texts are truncated. Values that can contain secrets are replaced
+    by their lengths.
     """
     logged = {key[:_SHOWN]: _logged_value(key, value) for key, value in arguments.items()}
     return f"tool {name} {json.dumps(logged)}: {json.dumps(outcome[:MOST_OUTCOME])}"

@@ -144,7 +144,7 @@ class Screen:
             click.echo(line)
 
     def hint(self, words: str) -> None:
-        """Suggest the next command, but only on a terminal: this is a no-op."""
+        """Do nothing: only a screen on a terminal suggests the next command."""
 
     def warn(self, words: str) -> None:
         """Print a warning to standard error."""
@@ -157,7 +157,7 @@ class Screen:
 
     @contextmanager
     def bar(self) -> Iterator[ProgressDisplay]:
-        """Show a progress bar while the block runs, but only on a terminal: this is a no-op."""
+        """Run the block without a progress bar: only a screen on a terminal shows one."""
         yield SilentDisplay()
 
     def short(self, identifier: str) -> str:
