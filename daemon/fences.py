@@ -29,9 +29,9 @@ from storage.writer import Transaction
 
 __all__ = ("ATTEMPTS", "LOOP", "TOPIC", "Fault", "Fences", "open_fences")
 
-TOPIC = faults.TOPIC  # the store error of held units may be gone after this time
+TOPIC = faults.TOPIC  # a change of this topic wakes the owners of held units
 _PAUSES = (1 * SECOND, 5 * SECOND)  # after the first and the second error
-_LOOP_PAUSE = 60 * SECOND  # after every further error of a loop, which is never given up
+_LOOP_PAUSE = 60 * SECOND  # after every further error of a loop, which is always restarted
 LOOP = "loop"  # the kind of the daemon's loops
 _ENDED = "the daemon crashed while it processed this"
 _LAST_WORD = 1.0  # seconds that the shutdown waits for the store
@@ -115,7 +115,7 @@ class Fences:
         """Run a loop of the daemon, and restart it after an error, indefinitely.
 
         A `StorageError` passes through, alone or in a group, unless it means that writes are not
-        possible now, or concerns some rows only.
+        possible now, or concerns only some rows.
         """
         while True:
             async with tolerate_disk_full(f"{name}: the loop failed and restarts"):

@@ -110,6 +110,6 @@ async def _copied(sink: AuditSink, entries: Sequence[AuditEntry]) -> bool:
     try:
         await trio.to_thread.run_sync(sink.write, entries)
     except OSError as error:
-        log.error("cannot copy the audit log: %s", error)  # noqa: TRY400  # no bug, so no traceback
+        log.error("cannot copy the audit log: %s", error)  # noqa: TRY400  # not a bug, so without a traceback
         return False
     return True

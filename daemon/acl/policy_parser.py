@@ -141,7 +141,7 @@ class _Reader:
         self._text = text
         self._at = 0
         self._depth = 0
-        self._line, self._counted = 1, 0  # the line of `_counted`
+        self._line, self._counted = 1, 0  # the line of the position `_counted`
 
     def whole(self) -> PolicyObject:
         items = []

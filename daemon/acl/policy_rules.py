@@ -121,7 +121,8 @@ _SCOPES: Mapping[str, tuple[str, ...]] = {
     "plugin": (DENY, "list", "read"),
 }
 _SLICES = ("namespace", "node_pool", "host_volume")  # kinds that are lists in Nomad's error texts
-_ONCE = frozenset({"policy", "min_wrapping_ttl", "max_wrapping_ttl"})  # single values of a block
+# keys with a single value in a block
+_ONCE = frozenset({"policy", "min_wrapping_ttl", "max_wrapping_ttl"})
 _TOP = frozenset({"path", "namespace", "node_pool", "host_volume", *_SCOPES})
 
 

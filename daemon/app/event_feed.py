@@ -23,7 +23,7 @@ from storage.store import Store
 PAGE = 64  # events encoded together; the events of one write are never separated, even beyond this
 SHORT = 2  # events encoded on the event loop: each takes up to a millisecond
 _KEPT_BYTES = 4 * 1024 * 1024  # bytes of encoded events that are cached for other readers
-_APART = 700  # bytes of an event apart from its texts
+_APART = 700  # bytes of an encoded event besides its texts
 
 
 class EncodedEvent(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,8 +30,8 @@ from pathlib import Path
 from storage.errors import StorageUnusable
 
 STORE, TASKS = "store", "tasks"
-OUTPUT, PAYLOADS, STAGING = "output", "payloads", "staging"  # a directory below `STORE`
-ALLOC, LOGS, UIDS, VOLUMES = "alloc", "logs", "uids", "volumes"  # a directory below `TASKS`
+OUTPUT, PAYLOADS, STAGING = "output", "payloads", "staging"  # directories below `STORE`
+ALLOC, LOGS, UIDS, VOLUMES = "alloc", "logs", "uids", "volumes"  # directories below `TASKS`
 UNFINISHED = ".store.unfinished"  # store of an older version while it is moved
 _FILE = "steward.db"
 

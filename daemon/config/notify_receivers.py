@@ -9,7 +9,7 @@ from storage.errors import Invalid
 from storage.records.notification import Encryption, Receiver, ReceiverKind, read_webhook
 
 MOST = 32
-_RESERVED = ("webhook", "command")  # kinds of channels that jobs define, as labels in metrics
+_RESERVED = ("webhook", "command")  # metrics use these labels for the channels that jobs define
 _LONGEST_GROUP = 3600  # seconds
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # These characters suffice for an address, and none of them ends a header or separates addresses.

@@ -37,7 +37,7 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 _MOST = 2**31 - 1  # limit of any number: its value in bytes or nanoseconds fits into 64 bits
 Natural = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=_MOST)]
-_CENTURIES = 100_000  # days, 273 years; nanoseconds in 64 bits end at 292 years
+_CENTURIES = 100_000  # days (273 years); 64 bits can hold 292 years in nanoseconds
 Days = Annotated[int, msgspec.Meta(ge=0, le=_CENTURIES)]
 SomeDays = Annotated[int, msgspec.Meta(ge=1, le=_CENTURIES)]
 Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
@@ -370,7 +370,7 @@ def is_loopback(host: str) -> bool:
 
 
 def default_data_dir(environment: Mapping[str, str], *, is_root: bool | None = None) -> Path:
-    """Return the default data directory: the service's directory for root, else one of the user's.
+    """Return the default data directory: that of the service for root, otherwise one of the user.
 
     `is_root` says whether root started the daemon; None means to ask the kernel.
     """

@@ -47,7 +47,7 @@ class Confinement(NamedTuple):
 
 
 def of(status: str, *, files_restricted: bool, dumpable: bool) -> Confinement:
-    """Return the privileges from the text of `/proc/PID/status` and the given other values."""
+    """Return the privileges, from the text of `/proc/PID/status` and the other arguments."""
     fields = _fields(status)
     return Confinement(
         user=int(fields["Uid"].split()[1]),
@@ -235,7 +235,7 @@ def _fields(status: str) -> dict[str, str]:
 
 
 def _capabilities(fields: Mapping[str, str], *, can_gain: bool) -> list[str]:
-    """Return the capabilities in any set; the bounding set only if it is usable.
+    """Return the capabilities in any set; the bounding set counts only if it is usable.
 
     With no_new_privs, an ordinary user gains none from a program file.
     """

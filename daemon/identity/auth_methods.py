@@ -31,7 +31,7 @@ from storage.records.base import HOUR
 from storage.records.signing import ALGORITHM
 from storage.writer import Transaction
 
-NAME_FORMAT = "${auth_method_type}-${auth_method_name}"  # of the names of tokens, by default
+NAME_FORMAT = "${auth_method_type}-${auth_method_name}"  # default format of the names of tokens
 MOST_ITEMS = 100  # entries of a list or a map in a configuration
 _NAME = re.compile(r"[a-zA-Z0-9-]{1,128}")
 _LONGEST_TEXT = 64 * 1024  # characters of a text in a configuration, such as a certificate

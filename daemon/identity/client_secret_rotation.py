@@ -62,7 +62,7 @@ class ClientSecretRotator:
         self._credentials = credentials
         self._graph = graph
         self._client_of = client_of
-        self._under_way: dict[str, trio.Lock] = {}  # by mount accessor
+        self._under_way: dict[str, trio.Lock] = {}  # locks by mount accessor
 
     def state(self, mount: Mount) -> Rotation:
         """Return the state of a mount's rotation."""

@@ -275,8 +275,9 @@ def _expired(claims: StandardClaims) -> Refused:
 class TimeLeeways(msgspec.Struct, frozen=True):
     """Tolerances for the times of a token, in seconds.
 
-    The validity of a token without `exp` ends `expiration` after its start. One without a start
-    begins `not_before` before its end. `skew` extends the validity at both ends.
+    The validity of a token without `exp` ends `expiration` seconds after its start. The validity of
+    a token without a start begins `not_before` seconds before its end. `skew` extends the validity
+    at both ends.
     """
 
     expiration: int = 150

@@ -15,10 +15,10 @@ _NTFY_MESSAGE = 4096  # bytes: a longer message becomes an attachment
 _NTFY_TITLE = 250  # characters
 _ALERTS = 1000
 _FAILURE_ENDS = 7 * 24 * HOUR
-_PASSING_ENDS = HOUR  # nanoseconds; for events without a recovery
+_PASSING_ENDS = HOUR  # nanoseconds until an alert ends, for events without a recovery
 _TEST_ENDS = MINUTE
 _MENTION = re.compile(r"@(?=\w)")
-_BROKEN = "@\u200b"  # the receiver does not treat this as a mention
+_BROKEN = "@\u200b"  # an @ that the receiver does not treat as a mention
 
 
 def slack(batch: Batch) -> bytes:
@@ -99,10 +99,11 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 def alertmanager(batch: Batch) -> bytes:
     """Return the body for `POST /api/v2/alerts`.
 
-    Rules: https://prometheus.io/docs/alerting/latest/alerts_api and the OpenAPI document of Alertmanager
-    (api/v2/openapi.yaml). The body is a list of alerts. Equal labels mean the same alert, so labels hold
-    no run and no time; a recovery is the alert of the failure with an end. An alert without an end would
-    be resolved after `resolve_timeout`, because Steward does not send it again: it ends after 7 days.
+    Rules: https://prometheus.io/docs/alerting/latest/alerts_api and the OpenAPI document of
+    Alertmanager (api/v2/openapi.yaml). The body is a list of alerts. Equal labels mean the same
+    alert, so labels hold no run and no time; a recovery is the alert of the failure with an end. An
+    alert without an end would be resolved after `resolve_timeout`, because Steward does not send it
+    again. So each alert has an end: for a failure, it is 7 days later.
     """
     alerts: dict[tuple[str, ...], Alert] = {}
     entries = [

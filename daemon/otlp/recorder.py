@@ -79,7 +79,7 @@ class Recorder:
         random: Callable[[], float],
         percent: int,
     ) -> None:
-        """`percent` of the new traces are sampled; `random` is uniform in [0, 1)."""
+        """`percent` % of the new traces are sampled; `random` is uniform in [0, 1)."""
         self._put, self.now = put, now
         self._chance, self._percent = random, percent
 

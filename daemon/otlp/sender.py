@@ -223,7 +223,8 @@ async def open_traces(
 ) -> AsyncIterator[None]:
     """Record spans and send them while the block runs.
 
-    `now` returns nanoseconds since the epoch. `percent` of the traces that begin here are sampled.
+    `now` returns nanoseconds since the epoch. `percent` % of the traces that begin here are
+    sampled.
     """
     queue = SpanQueue(receiver.send, resource)
     TRACING.recorder = Recorder(queue.put, now, random, percent)

@@ -184,7 +184,7 @@ def _check_namespace(tx: Transaction, name: VariableKey) -> None:
 def _changed(
     variable: VariableRow | None, name: VariableKey, sealed: bytes, now: int
 ) -> VariableRow:
-    """Return the current variable, or a new one, with other items."""
+    """Return the variable, or a new one, with these encrypted items."""
     if variable is None:
         return VariableRow(
             namespace=name.namespace,

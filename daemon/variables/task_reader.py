@@ -34,7 +34,8 @@ class TaskVariableReader:
         try:
             if found is None:
                 return None
-            from daemon.variables.change import decrypt_items  # imported late: few tasks read any
+            # imported late: few tasks read variables
+            from daemon.variables.change import decrypt_items
 
             return decrypt_items(self._seal, found)
         except Unsealable as error:

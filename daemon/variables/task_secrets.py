@@ -28,7 +28,7 @@ from storage.writer import Transaction
 _ROOT = "output/"
 JOB_ROOT = "job-variables/"  # followed by namespace, job, create index and version
 JOB_TABLE = "job_secrets"  # name of the index that changes with these rows
-_MOST_ROWS = 200  # deliveries of an allocation, until one row replaces them
+_MOST_ROWS = 200  # rows of an allocation, one per delivery; then one row replaces all of them
 _MOST_FORMS = 100_000  # forms of secrets in the cached matchers of all allocations: some 60 MB
 _MOST_OF_JOBS = 100_000  # the same limit for the matchers of all jobs
 _SMALL = 10  # forms that are added to the size of each matcher, for its fixed cost
