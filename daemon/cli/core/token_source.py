@@ -13,7 +13,7 @@ import click
 from storage.errors import Invalid
 
 FILE_VARIABLE = "STEWARD_TOKEN_FILE"
-ASK = "-"  # stands for a secret: prompt for the secret
+ASK = "-"  # given in place of a secret: prompt for the secret
 
 
 def find_token(option: str, environment: Mapping[str, str]) -> str:
