@@ -195,9 +195,9 @@ def test_no_command_ignores_a_response() -> None:
 @pytest.mark.parametrize("body", [b"\xff", b'{"Name": "\xff"}', b"[" * 10_000])
 def test_error_of_an_unreadable_response_names_the_request(body: bytes) -> None:
     response = ClientResponse(body, 0, "GET /v1/x")
-    with pytest.raises(DaemonUnreachable, match="the response to GET /v1/x is not one of a"):
+    with pytest.raises(DaemonUnreachable, match="the response to GET /v1/x does not come from a"):
         response.decode(Namespace)
-    with pytest.raises(DaemonUnreachable, match="the response to GET /v1/x is not one of a"):
+    with pytest.raises(DaemonUnreachable, match="the response to GET /v1/x does not come from a"):
         check_document(body, "GET /v1/x")
 
 

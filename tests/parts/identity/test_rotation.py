@@ -197,7 +197,7 @@ async def test_every_step_is_audited(login: Login, cloud: Cloud, clock: Clock) -
     assert beginnings == [
         "a new client secret was created",
         "the new client secret works and",
-        "old client secrets were removed: there",
+        "old client secrets were removed: none",
     ]
 
 

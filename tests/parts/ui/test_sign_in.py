@@ -73,9 +73,9 @@ async def test_duplicate_session_cookies_are_rejected_and_reported_to_the_browse
         for page, status in (("/ui/jobs", 403), ("/ui/variables", 200), ("/ui/sign-in", 200)):
             answer = await site.browser().http.get(page, headers={"Cookie": cookies})
             assert answer.status_code == status
-            assert "Your browser sent two cookies" in answer.text
+            assert "Your browser sent two session cookies" in answer.text
             assert "Sign out" not in answer.text
-    assert "two cookies" not in (await ours.get("/ui/jobs")).text
+    assert "two session cookies" not in (await ours.get("/ui/jobs")).text
 
 
 @pytest.fixture
