@@ -3,5 +3,5 @@
 It is forked before anything else is imported. It parses no external input, and uses neither threads
 nor Trio. It takes one message at a time from the daemon, checks each message separately, and
 answers. If one of the two processes ends, so does the other.
-`docs/decisions/0020-a-launcher-beside-the-daemon.md` lists its operations.
+`docs/decisions/0020-launcher-separate-from-the-daemon.md` lists its operations.
 """
