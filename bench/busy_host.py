@@ -2,8 +2,8 @@
 
     python -m bench.busy_host [--rounds 3] [--children 200]
 
-Two tasks per CPU run a busy loop. In this time four clients dispatch children, and one client reads
-a job repeatedly.
+Two tasks per CPU run a busy loop. In the meantime, four clients dispatch children, and one client reads a
+job repeatedly.
 """
 
 import argparse
@@ -88,7 +88,7 @@ def ended(client: Client) -> int:
 
 
 def turn(port: int, children: int) -> tuple[float, list[float]]:
-    """Return the rate of children per second, and the latency of each read in milliseconds."""
+    """Return the completed children per second, and the latency of each read in milliseconds."""
     took, is_over = list[float](), threading.Event()
 
     def read() -> None:
@@ -123,8 +123,8 @@ def main() -> None:
             rate, took = turn(port, options.children)
             middle, late = statistics.median(took), statistics.quantiles(took, n=20)[-1]
             print(
-                f"{rate:>5.0f} children per s, a read {middle:>5.1f} ms at the middle, "
-                f"{late:>5.1f} at the twentieth"
+                f"{rate:>5.0f} children per s, a read takes {middle:>5.1f} ms (median), "
+                f"{late:>5.1f} ms (p95)"
             )
 
 

@@ -2,8 +2,8 @@
 
     python -m bench.cluster [--rounds 20] [--jobs 200] [--open 500] [--seconds 60]
 
-Requires the Slurm packages (docs/cluster.md). The same run measures `sbatch` alone, whose
-throughput is the upper limit.
+Requires the Slurm packages (docs/cluster.md). The same run also measures `sbatch` without Steward,
+whose throughput is the upper limit.
 """
 
 import argparse
@@ -24,12 +24,12 @@ from tests.service.slurm.cluster import Cluster, open_cluster
 from tests.service.slurm.conftest import is_ready, with_pool
 from tests.service.slurm.jobs import POOL, script
 
-CLIENTS = 4  # concurrent submissions: more are not faster
+CLIENTS = 4  # concurrent submissions; more of them are not faster
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 async def first_instruction(steward: Steward, cluster: Cluster, place: Path, rounds: int) -> object:
-    """Return the time from registration to the first instruction, in milliseconds."""
+    """Return the time from submission to the first instruction in ms, with Steward and `sbatch`."""
     ours, theirs = [], []
     for number in range(rounds):
         stamp = place / f"first-{number}"
@@ -73,7 +73,7 @@ def _submit(cluster: Cluster, text: str) -> str:
 
 
 async def throughput(steward: Steward, cluster: Cluster, count: int) -> object:
-    """Return the completed no-op jobs per second, with `sbatch` alone and with Steward."""
+    """Return the no-op jobs completed per second, with `sbatch` alone and with Steward."""
     begun = time.monotonic()
     await _at_once(
         count, lambda: trio.to_thread.run_sync(_submit, cluster, "#!/bin/sh\nexec true\n")
@@ -108,8 +108,8 @@ async def _at_once(count: int, work: Callable[[], Awaitable[object]]) -> None:
             nursery.start_soon(one_client)
 
 
-async def witness(steward: Steward, cluster: Cluster, count: int, seconds: float) -> object:
-    """Return the CPU use of the daemon and its children, in cores, while many jobs wait."""
+async def polling_cost(steward: Steward, cluster: Cluster, count: int, seconds: float) -> object:
+    """Return the CPU use, in cores, of the daemon and of its children while many jobs wait."""
     cluster.run("scontrol", "update", "nodename=node[1-2]", "state=drain", "reason=figures")
     parent = script("waits", "exec true") | {"ParameterizedJob": {}}
     await steward.register(parent)
@@ -141,7 +141,7 @@ async def main(rounds: int, jobs: int, waiting: int, seconds: float) -> None:
             await steward.until(f"/v1/node/pool/{POOL}/nodes", is_ready)
             print(json.dumps(await first_instruction(steward, cluster, place, rounds)))
             print(json.dumps(await throughput(steward, cluster, jobs)))
-            print(json.dumps(await witness(steward, cluster, waiting, seconds)))
+            print(json.dumps(await polling_cost(steward, cluster, waiting, seconds)))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python -m bench.commands [--rounds 25]
 
-The commands run in alternation, so that other load on the host affects all of them equally.
+The commands run alternately, so that other load on the host affects all of them equally.
 """
 
 import argparse
@@ -47,8 +47,8 @@ def measure(url: str, rounds: int) -> None:
     for name, times in took.items():
         middle = statistics.median(times)
         print(
-            f"{name:24} {middle:6.0f} ms at the middle, {min(times):4.0f} at least; "
-            f"{middle - bare:+.0f} beside a bare Python"
+            f"{name:24} median {middle:6.0f} ms, minimum {min(times):4.0f} ms; "
+            f"{middle - bare:+.0f} ms compared with python -c pass"
         )
 
 

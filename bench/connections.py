@@ -2,9 +2,10 @@
 
     python -m bench.connections [--connections 10000] [--floods 10] [--seconds 2] [--again]  (as root)
 
-In each flood another user opens the connections as fast as possible. With `--again` this user opens
-a new connection for each rejected one. From the beginning of a flood on, root requests the list of
-jobs, each time with a new connection: through the port, and through the operators' socket.
+In each flood, another user opens the connections as fast as possible. With `--again`, this user
+opens a new connection for each rejected one. From the beginning of a flood, root repeatedly
+requests the list of jobs, through the port and through the operators' socket. Each request has a
+new connection.
 """
 
 import argparse
@@ -22,13 +23,13 @@ from tests.wire.scenarios import daemon
 
 NOBODY = 65534
 PAUSE = 0.005  # seconds between two requests
-BETWEEN = 2.0  # seconds in which the daemon closes the connections of a flood
+BETWEEN = 2.0  # seconds after a flood, in which the daemon closes its connections
 Places = dict[str, str | tuple[str, int]]  # addresses by name
 QUESTION = b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 def hold(port: int, number: int, *, again: bool) -> None:
-    """Hold connections indefinitely; with `again`, reopen each one that the daemon closes."""
+    """Hold connections until killed; with `again`, reopen each one that the daemon closes."""
     waits, held = select.epoll(), dict[int, socket.socket]()
 
     def connect() -> None:
@@ -69,13 +70,13 @@ Latencies = dict[str, list[float]]
 
 
 def flood(port: int, places: Places, options: argparse.Namespace) -> Latencies:
-    """Return the latencies by place from the beginning of a flood on."""
+    """Return the latencies of requests since the beginning of a flood, by address."""
     words = [sys.executable, "-m", "bench.connections", "--hold", str(port)]
     words += ["--connections", str(options.connections)]
     words += ["--again"] if options.again else []
     found: Latencies = {name: [] for name in places}
     pipe = subprocess.PIPE
-    # The kernel shares the CPU among sessions, and users have different ones.
+    # The kernel shares the CPU among sessions, and each user has a separate session.
     with subprocess.Popen(words, stdin=pipe, stdout=pipe, start_new_session=True) as holder:
         try:
             assert holder.stdin is not None
@@ -98,7 +99,7 @@ def show(name: str, took: list[float]) -> None:
     p95 = statistics.quantiles(took, n=20)[-1] if len(took) > 1 else took[0]
     print(
         f"{name:<40} {statistics.median(took):>7.1f} ms median, {p95:>7.1f} p95, "
-        f"{max(took):>7.1f} at most, {len(took)} requests"
+        f"{max(took):>7.1f} maximum, {len(took)} requests"
     )
 
 
@@ -116,7 +117,7 @@ def main() -> None:
     if options.hold:
         os.setresuid(NOBODY, NOBODY, NOBODY)
         hold(options.hold, options.connections, again=options.again)
-    path = Path(f"/tmp/steward-connections-{os.getpid()}.sock")  # short, as sockets need
+    path = Path(f"/tmp/steward-connections-{os.getpid()}.sock")  # socket paths must be short
     with daemon("--socket", str(path)) as url:
         places: Places = {
             "port": ("127.0.0.1", int(url.rpartition(":")[2])),

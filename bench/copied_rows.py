@@ -1,4 +1,4 @@
-"""Fast creation of long histories: many copies of rows that the daemon has written."""
+"""Fast creation of long histories by copying rows that the daemon has written."""
 
 import sqlite3
 from collections.abc import Mapping
@@ -18,10 +18,11 @@ def copy(
     step: int = 0,
     order: str = "",
 ) -> None:
-    """Insert the rows of `table` that match the condition `source`, for each `n` of `numbers`.
+    """Copy the rows of `table` that match the condition `source`, once for each `n` of `numbers`.
 
-    Each text of `texts` is replaced by the result of its expression of `n`, in any column. Write
-    indexes grow by `step` per copy. `order` names the columns that sort the rows of one `n`.
+    In every column of a copy, each key of `texts` is replaced by the value of its SQL expression,
+    which can contain `n`. Write indexes grow by `step` per copy. `order` names the columns by which
+    the copies with the same `n` are sorted.
     """
     found = connection.execute(f"SELECT * FROM {table} WHERE {source}")
     columns = [item[0] for item in found.description]

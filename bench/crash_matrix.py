@@ -1,13 +1,15 @@
-"""Kill the daemon before and after every persistent effect, and check its promises.
+"""Kills of the daemon before and after every persistent effect, and checks of its promises.
 
     python -m bench.crash_matrix [--runs 2000] [--seed 1] [--workers 2] [--into DIRECTORY] [--all]
                                  [--scenes SCENE...]
 
-Each scene first runs without a kill. Then workers execute the plan concurrently, each with its own
-daemons. The directory stores one line per run, so that the same command resumes an interrupted
-plan. The output is the number of kills per kind of point, or with `--all` per point. The exit
-status is 1 if a promise was broken or a point was never hit. With `--scenes`, only these scenes
-run, and points that they do not reach are not reported. See `tests/crash/matrix.py`.
+A point is a place in the code with a persistent effect, and a scene is a scenario that reaches
+points. Each scene first runs without a kill. Then workers execute the planned runs concurrently,
+each with its own daemons. The files in the directory have one line for each completed run, so the
+same command continues an interrupted series. The output is the number of kills for each kind of
+point, or with `--all` for each point. The exit status is 1 if a promise was broken, a point was
+never reached, or a run is missing. With `--scenes`, only these scenes run, and points that they do
+not reach are not reported. See `tests/crash/matrix.py`.
 """
 
 import argparse
@@ -53,9 +55,9 @@ def run(directory: Path, kept: Path, options: argparse.Namespace) -> int:
     if not (kept / _WAYS).exists():
         found = trio.run(_rehearsed, directory / "rehearsal", options.scenes)
         (kept / _WAYS).write_bytes(msgspec.json.encode(found))
-        print(f"rehearsed in {time.monotonic() - began:.0f} s", flush=True)
+        print(f"ran each scene without a kill in {time.monotonic() - began:.0f} s", flush=True)
     if not options.scenes:
-        show("no scene comes to", matrix_of(kept, options.seed).missed(points()))
+        show("no scene reaches", matrix_of(kept, options.seed).missed(points()))
     done = {row.number for row in rows_of(kept)}
     left = [number for number in range(options.runs) if number not in done]
     random.Random(options.seed).shuffle(left)  # so that no worker gets all slow runs
@@ -83,12 +85,12 @@ async def _rehearsed(directory: Path, scenes: Collection[str]) -> list[Way]:
 
 
 def matrix_of(kept: Path, seed: int) -> Matrix:
-    """Return the plan, which is the same for all workers."""
+    """Return the planned runs, which are the same for all workers."""
     return Matrix(msgspec.json.decode((kept / _WAYS).read_bytes(), type=list[Way]), seed)
 
 
 def rows_of(kept: Path) -> list[Row]:
-    """Return the completed runs that the directory stores."""
+    """Return the completed runs that are recorded in the directory."""
     lines = [line for file in kept.glob(_ROWS) for line in file.read_bytes().splitlines(True)]
     whole = (line for line in lines if line.endswith(b"\n"))
     return sorted(
@@ -131,8 +133,8 @@ def report(rows: list[Row], options: argparse.Namespace) -> int:
         print(f"{kind:{width}} {len(members):6} {len(mine):6} {before:6} {after:6} {broken:6}")
     exact = sum(row.is_exact for row in rows)
     print(
-        f"{len(rows)} runs, {exact} of them at their point and the others when its scene was over; "
-        f"{sum(row.seconds for row in rows):.0f} s of all workers together"
+        f"{len(rows)} runs: in {exact}, the kill came exactly at the point; in the others, when "
+        f"the scene was over; {sum(row.seconds for row in rows):.0f} s for all workers together"
     )
     never = [] if options.scenes else [name for name in points() if not _is_hit(hit, name)]
     broken_rows = [row for row in rows if row.broken]

@@ -1,11 +1,12 @@
-"""Random sessions of requests to two servers, and every difference between their responses.
+"""Random sessions of requests to two servers, with a list of all differences between the responses.
 
     python -m bench.differential [--sessions 100] [--length 100] [--peer-binary FILE | --peer URL]
 
-The first server is a new development daemon. The second is a Nomad agent in development mode that
-this program starts from the binary FILE, the server at URL, or without both, another daemon that
-serves every request through the framework. Intended differences are listed in
-`tests/differential/decided.txt`, and only counted. The exit status is 1 if there are other differences.
+The first server is a new development daemon. With `--peer-binary`, the second server is a Nomad
+agent in development mode, which this program starts from the binary FILE. With `--peer`, it is the
+server at URL. Otherwise it is another daemon, which serves every request through the framework.
+Intended differences, which `tests/differential/decided.txt` lists, are only counted. The exit
+status is 1 if there are other differences.
 """
 
 import argparse
@@ -31,7 +32,7 @@ TIMEOUT = 60  # seconds for a response
 
 @contextmanager
 def peer(binary: Path) -> Iterator[str]:
-    """Run a Nomad agent in development mode on its default port; yield its address."""
+    """Run a Nomad agent in development mode on Nomad's default port; yield its address."""
     address = "http://127.0.0.1:4646"
     with tempfile.TemporaryDirectory() as directory:
         words = [str(binary), "agent", "-dev", f"-alloc-dir={directory}/alloc"]
@@ -50,14 +51,14 @@ def _wait_for_leader(address: str) -> None:
         try:
             if httpx.get(f"{address}/v1/status/leader").json():
                 return
-        except (httpx.TransportError, ValueError):  # it does not listen yet, or has no leader
+        except (httpx.TransportError, ValueError):  # Nomad does not listen yet, or has no leader
             pass
-        time.sleep(0.2)  # it offers nothing to wait for
+        time.sleep(0.2)  # Nomad has no event to wait for
     raise TimeoutError(f"{address} has no leader after {START} s")
 
 
 def main() -> int:
-    """Print the differences, by method, path and place, and return the exit status."""
+    """Print the differences by method, path and field; return the exit status."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--sessions", type=int, default=100)
     parser.add_argument("--length", type=int, default=100)
@@ -86,7 +87,7 @@ def main() -> int:
                 print(f"seed {seed}: {one.method} {one.path} at {one.where or 'body'}:")
                 print(f"  {one.first!r}\n  {one.second!r}")
     count = options.sessions * options.length
-    print(f"{count} requests: {others.total()} differences, and {intended} intended")
+    print(f"{count} requests: {others.total()} unintended and {intended} intended differences")
     return int(bool(others))
 
 

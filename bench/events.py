@@ -2,10 +2,10 @@
 
     PYTHONPATH=. python bench/events.py [--events 100000] [--readers 50]
 
-Starts its own daemon and registers jobs until this many events exist. All readers stream from the
-beginning. One of them is slow and reads most events only after the last write. Halfway, the daemon
-is killed (SIGKILL) and restarted. The benchmark compares each reader's events with the daemon's
-database. The exit status is 1 if a reader received different events.
+The benchmark starts a daemon and registers jobs until the given number of events exist. All readers
+stream from the beginning. One of them is slow and reads most events only after the last write.
+Halfway, the daemon is killed (SIGKILL) and restarted. The benchmark compares each reader's events
+with the daemon's database. The exit status is 1 if a reader received different events.
 """
 
 import argparse
@@ -31,13 +31,13 @@ from tests.service.daemon import Steward, open_steward
 from tests.service.streaming import open_stream
 
 WRITERS = 16  # concurrent requests
-END = "end"  # the last registered job
+END = "end"  # the ID of the last registered job
 PAUSE = 0.2  # pause of the slow reader between the events of two writes, in seconds
 TASK = {"Name": "t", "Driver": "raw_exec", "Config": {"command": "true"}}
 
 
 class Seen:
-    """The events of one reader: their number, their digest, and whether they were in order."""
+    """The events that one reader received: their number, digest, and whether they were in order."""
 
     def __init__(self) -> None:
         self.events, self.last, self.in_order = 0, 0, True
@@ -55,18 +55,18 @@ class Seen:
 
 
 class Run:
-    """A daemon, its stored events, and readers that stream until the end."""
+    """A daemon, its stored events, and readers that stream until the last event."""
 
     def __init__(self, steward: Steward) -> None:
         self.steward = steward
         self.up, self.over = trio.Event(), trio.Event()
 
     async def read(self, seen: Seen, *, slow: bool) -> None:
-        """Read to the end of the events, across reconnections."""
+        """Read until the last event, across reconnections."""
         ended = False
         while not ended:
             await self.up.wait()
-            # It reconnects.
+            # Reconnect.
             with suppress(OSError, trio.BrokenResourceError, h11.RemoteProtocolError):
                 ended = await self._read_on(seen, slow=slow)
 
@@ -130,7 +130,7 @@ async def main(events: int, readers: int) -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         config = Path(directory) / "steward.toml"
-        config.write_text("retention_events = 100_000_000\n")  # all are compared at the end
+        config.write_text("retention_events = 100_000_000\n")  # all events are compared at the end
         async with open_steward(Path(directory), "--dev", "--config", str(config)) as steward:
             run, seen = Run(steward), [Seen() for _ in range(readers)]
             run.up.set()
@@ -150,9 +150,9 @@ async def main(events: int, readers: int) -> int:
     told = {
         "events": stored.events,
         "readers": readers,
-        "readers that saw anything else": len(wrong),
+        "readers with other events": len(wrong),
         "seconds of writing": round(wrote, 1),
-        "seconds until all had read": round(time.monotonic() - began, 1),
+        "seconds until all readers were done": round(time.monotonic() - began, 1),
     }
     print(json.dumps(told))
     return 1 if wrong else 0

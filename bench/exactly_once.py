@@ -1,11 +1,11 @@
-"""A program of the client library dispatches 1,000 children while the daemon is killed.
+"""A program with the client library dispatches 1,000 children while the daemon is killed.
 
     PYTHONPATH=.:packaging/client python bench/exactly_once.py [--children 1000]
 
-Starts its own daemon, and runs the program once under asyncio and once under Trio. The daemon is
-killed and started again when a tenth of the children have ended. Each child writes its number to a
-ledger. The benchmark checks that the ledger has each number once, and that the program has each
-result once.
+The benchmark starts a daemon, and runs the program once under asyncio and once under Trio. When a
+tenth of the children have ended, the daemon is killed and started again. Each child writes its
+number to a ledger. The benchmark checks that the ledger has each number once, and that the program
+received each result once.
 """
 
 import argparse
@@ -35,7 +35,7 @@ DEADLINE = 1800.0
 
 
 async def program(address: str, job_id: str, ledger: Path, count: int) -> list[bytes]:
-    """Dispatch children and return their outputs: the whole program of a user."""
+    """Dispatch children and return their outputs, as a user's program does."""
     task = Task(
         name="main",
         driver="raw_exec",
@@ -58,7 +58,7 @@ async def program(address: str, job_id: str, ledger: Path, count: int) -> list[b
 
 
 async def kill(steward: Steward, job_id: str, ended: int) -> None:
-    """Kill the daemon when some children have ended, and start it again."""
+    """Kill the daemon when `ended` children have ended, and start it again."""
     index = 0
     while True:
         query = {"index": index, "wait": "60s"} if index else {}
@@ -86,7 +86,7 @@ async def measure(steward: Steward, backend: str, directory: Path, count: int) -
     expected = [f"{number}\n".encode() for number in range(count)]
     written = sorted(map(int, ledger.read_text().split()))
     verdict = "each once" if (outputs, written) == (expected, [*range(count)]) else "WRONG"
-    print(f"{backend}: {count} children in {taken:.1f} s, a kill in between: {verdict}")
+    print(f"{backend}: {count} children in {taken:.1f} s, with a kill of the daemon: {verdict}")
 
 
 async def main() -> None:

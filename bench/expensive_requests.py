@@ -1,6 +1,6 @@
-"""The most expensive request of each route, for the benchmark of stalls and its test.
+"""The most expensive request of each route, for `bench/stall.py` and the tests of stalls.
 
-Read routes share the same query parameters. Streams have their own in `STREAMS`.
+All read routes get the same query parameters. `STREAMS` has those of routes that stream.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from daemon.ui.routes import PAGES
 from daemon.web.request import Endpoint, Operation, ReadRoute, StreamRoute
 from daemon.web.ui_session import UiPage
 
-# Query parameters that make a listing read as many rows as possible.
+# Query parameters that make a list read as many rows as possible.
 QUERIES: tuple[Mapping[str, object], ...] = (
     {},
     {"per_page": 20, "namespace": "*"},
@@ -29,7 +29,7 @@ BODIES: Mapping[str, object] = {
     "/v1/search/fuzzy": {"Text": "dispatch", "Context": "all"},
 }
 WIDE = "wide"  # a job with as many allocations as all other jobs together
-# Streamed responses, each with its request.
+# Routes that stream their response, each with its query parameters.
 STREAMS: Mapping[str, Mapping[str, object]] = {
     "/v1/job/{job_id}/logs": {"type": "stdout"},
     "/v1/job/{job_id}/logs/lines": {},
@@ -63,7 +63,7 @@ METHODS = {Operation.READ: "GET", Operation.LIST: "LIST"}
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A request for one route: its row in the route table, and its content."""
+    """A request for one route. `row` is the method and path of the route in the route table."""
 
     row: str
     method: str
@@ -114,7 +114,7 @@ def _of_read(route: ReadRoute, names: Mapping[str, str]) -> Iterator[Asked]:
     for name, value in names.items():
         path = path.replace(f"{{{name}}}", value)
     method = "POST" if "GET" not in route.methods else "GET"
-    # Routes of one object accept only that object's namespace.
+    # Routes of a single object do not accept `namespace=*`.
     hidden = {"namespace"} if "{" in route.path else set()
     for given in QUERIES:
         query = {name: value for name, value in given.items() if name not in hidden}

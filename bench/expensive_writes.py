@@ -1,4 +1,4 @@
-"""The slowest request of each write route, for the benchmark of stalls and its test."""
+"""The slowest request of each write route, for `bench/stall.py` and the tests of stalls."""
 
 import time
 from base64 import b64encode, urlsafe_b64encode
@@ -36,7 +36,7 @@ _MANY_NAMES = [f"name-{number}" for number in range(5000)]
 
 
 def job(job_id: str, groups: int = 1, count: int = 1, **fields: object) -> dict[str, Any]:
-    """Return a job with small resources."""
+    """Return a job that requests few resources."""
     made = [{"Name": f"g{number}", "Count": count, "Tasks": [_TASK]} for number in range(groups)]
     return {"ID": job_id, "Type": "service", "TaskGroups": made, **fields}
 
@@ -78,7 +78,7 @@ _LOGIN = {"role": "many-1", "jwt": "a." * 20_000 + "b"}
 
 
 def _signed(size: int) -> Mapping[str, object]:
-    """Return a login with an unsigned token that has a claim of this many bytes."""
+    """Return a login request with an unsigned token that has a claim of this many bytes."""
     now = int(time.time())
     parts = (
         {"alg": "RS256", "typ": "JWT", "kid": "k"},
@@ -197,7 +197,7 @@ FORMS: Mapping[str, Mapping[str, object]] = {
 
 
 def hostile(size: int) -> tuple[bytes, ...]:
-    """Return bodies that take long to parse, by size in bytes."""
+    """Return bodies of this size in bytes that take long to parse."""
     return (
         b'{"x":[' + b"0," * (size // 2) + b"0]}",
         b"[" * size,

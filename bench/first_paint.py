@@ -1,4 +1,4 @@
-"""Time until a browser shows the list of many jobs, and its transfer size.
+"""Time until a browser shows the list of many jobs, and the transfer size of this page.
 
     python -m bench.first_paint [--jobs 5000]
 
@@ -60,11 +60,11 @@ async def main(jobs: int) -> None:
                 sizes.append(size)
     told = {
         "jobs": jobs,
-        "ms first visit": round(paints[0]),
-        "ms p50 of others": round(statistics.median(paints[1:])),
-        "ms longest of others": round(max(paints[1:])),
-        "kB first visit": round(sizes[0] / 1000, 1),
-        "kB of others": round(statistics.median(sizes[1:]) / 1000, 1),
+        "first load, ms": round(paints[0]),
+        "later loads, median, ms": round(statistics.median(paints[1:])),
+        "later loads, maximum, ms": round(max(paints[1:])),
+        "first load, kB": round(sizes[0] / 1000, 1),
+        "later loads, kB": round(statistics.median(sizes[1:]) / 1000, 1),
     }
     print(json.dumps(told))
 

@@ -1,10 +1,10 @@
 """Workflows: `python -m bench.flows [--chain 100] [--array 1000] [--layers 20] [--wide 50]`.
 
 A daemon runs a chain, an array, a layered graph, runs that share a queue, and jobs that follow each
-other, all of `/bin/true`. Times between tasks are those that the daemon stores. Further rows are
-one decision about 2,000 steps, the page of the layered run, and the limits of the host in the same
-run. `--waiting N` measures N runs that wait at a gate, with another daemon. `--frozen N` measures the
-release of N runs that a freeze holds.
+other. All tasks run `/bin/true`. Times between tasks are computed from the times that the daemon
+stores. The script also measures one decision about 2,000 steps, the page of the layered run, and
+the limits of the host in the same run. With `--waiting N`, it only measures N runs that wait at a
+gate. With `--frozen N`, it only measures how fast N runs begin after a freeze that held them.
 """
 
 import argparse
@@ -31,9 +31,9 @@ from storage.records.flow import FlowRun
 from tests.browser.chromium import open_browser
 
 ROUNDS = 20  # runs that share a queue, or ends that start a follower
-VISITS = 9  # of the page of a run
+VISITS = 9  # page loads
 BATCH = 1000  # runs per bulk dispatch
-SECONDS = 20.0  # for which waiting runs are measured
+SECONDS = 20.0  # duration of the measurement with waiting runs
 
 
 def step(name: str, needs: Iterable[str] = (), count: int = 1) -> dict[str, Any]:
@@ -147,7 +147,8 @@ def layers(steward: Daemon, depth: int, wide: int) -> None:
     steward.until_dead("layers")
     took = time.perf_counter() - began
     print(
-        f"{depth} layers of {wide}: registered {registered * 1000:.0f} ms, done {took:.2f} s",
+        f"{depth} layers of {wide}: registered in {registered * 1000:.0f} ms, "
+        f"completed in {took:.2f} s",
         flush=True,
     )
 
@@ -159,7 +160,7 @@ def page(steward: Daemon, pid: int, directory: Path) -> None:
         for what, path in (("view", "/v1/job/layers/run"), ("page", "/ui/job/layers/run"))
     }
     for what, values in answers.items():
-        shown(f"{what} of the run in layers, answer", values)
+        shown(f"{what} of the layered run, response", values)
 
     async def paint() -> list[float]:
         async with open_browser(directory) as tab:
@@ -170,9 +171,10 @@ def page(steward: Daemon, pid: int, directory: Path) -> None:
             return paints
 
     before = spent(pid)
-    shown("page of the run in layers, first paint", trio.run(paint))
+    shown("page of the layered run, first paint", trio.run(paint))
     print(
-        f"CPU of the daemon per visit: {(spent(pid) - before) / VISITS * 1000:.0f} ms", flush=True
+        f"CPU of the daemon per page load: {(spent(pid) - before) / VISITS * 1000:.0f} ms",
+        flush=True,
     )
 
 
@@ -180,7 +182,7 @@ def waiting(steward: Daemon, pid: int, number: int) -> None:
     held = step("a")
     held["Meta"]["steward_gate"] = "Begin?"
     steward.register("hold", [held], ParameterizedJob={})
-    # The first runs fill the caches of SQLite and import modules; neither is a cost per run.
+    # The first runs fill the caches of SQLite and import modules. Neither is a cost of each run.
     steward.dispatch("hold", 1)
     rest(pid)
     idle = resident(pid)
@@ -197,7 +199,7 @@ def waiting(steward: Daemon, pid: int, number: int) -> None:
     time.sleep(SECONDS)
     share = (spent(pid) - used) / SECONDS * 100
     print(
-        f"{number} waiting runs: made in {took:.1f} s, {share:.2f} % of a core, "
+        f"{number} waiting runs: created in {took:.1f} s, {share:.2f} % of a core, "
         f"memory {idle} MiB with 1 run, {before} MiB with {BATCH}, and {resident(pid)} MiB after",
         flush=True,
     )
@@ -210,14 +212,14 @@ def frozen(steward: Daemon, pid: int, number: int) -> None:
     for first in range(0, number, BATCH):
         steward.dispatch("hold", min(BATCH, number - first))
     while len(steward.get("/v1/runs", prefix="hold/", per_page=str(number))) < number:
-        time.sleep(0.1)  # leaves the processor to the daemon
+        time.sleep(0.1)  # leave the CPU to the daemon
     used, began = spent(pid), time.perf_counter()
     steward.send("DELETE", f"/v1/freeze/{freeze}")
     while steward.get("/v1/job/hold/summary")["Children"]["Pending"]:
-        time.sleep(0.1)  # a request per 100 ms costs the daemon little
+        time.sleep(0.1)  # one request per 100 ms is little work for the daemon
     took = time.perf_counter() - began
     print(
-        f"{number} runs held by a freeze: released in {took:.1f} s, {number / took:.1f} per s, "
+        f"{number} runs held by a freeze: began within {took:.1f} s, {number / took:.1f} per s, "
         f"{(spent(pid) - used) / took * 100:.1f} % of a core",
         flush=True,
     )

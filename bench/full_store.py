@@ -2,9 +2,10 @@
 
     python -m bench.full_store [--children 100000] [--events 1000000] [--only dispatch,logs]
 
-A daemon runs one dispatched child to completion. The benchmark copies its rows: this many children
-with their evaluation, allocation and task events, and this many events. The oldest events belong to
-children that no longer exist. `bench.py` then measures a daemon on each store.
+A daemon runs one dispatched child to completion. The benchmark copies the rows of this child, until
+the store has the given numbers of children and events. Each child has an evaluation, an allocation
+and task events. The oldest events belong to children that no longer exist. `bench.py` then measures
+a daemon on each store.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from bench.reads import daemon
 from daemon.config.data_directory import store_dir
 from storage.store import FILE_NAME
 
-SECRET = "b0075742-0000-4000-8000-000000000001"  # for daemons that run for minutes
+SECRET = "b0075742-0000-4000-8000-000000000001"  # only for daemons of this benchmark
 TASK = {"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/true"}}
 PARENT = {
     "ID": "old",
@@ -35,10 +36,10 @@ PARENT = {
     "ParameterizedJob": {"Payload": "optional"},
     "TaskGroups": [{"Name": "g", "Tasks": [TASK]}],
 }
-# Like real IDs, they are spread among new ones.
+# An expression that spreads the IDs of copies evenly, like real IDs.
 MIXED = "n * 2654435761 % 4294967296"
 STEPS = 4  # writes per child
-# Tables of a child by the column with its ID, then tables of its allocation.
+# Tables with rows of a child, each with the column of its ID. Then those of its allocation.
 OF_CHILD = {
     "jobs": "id",
     "job_versions": "job_id",
@@ -48,7 +49,7 @@ OF_CHILD = {
 }
 OF_ALLOCATION = ("task_events", "task_handles")
 INDEXES = "UPDATE {table} SET last_index = (SELECT max(write_index) FROM events)"
-# Path of a result, its description and its target.
+# Each result of `bench.py`: its path in the JSON, its description and its target.
 FIGURES = {
     "cold_start_s": ("cold start until a node is ready, s", "≤ 0.8"),
     "idle_pss_mib": ("idle memory (PSS), MiB", "≤ 60"),
@@ -59,7 +60,7 @@ FIGURES = {
     "dispatch completed_per_s": ("dispatched and completed per s", ""),
     "dispatch share": ("the same, as a share of fork+exec", "≥ 0.10"),
     "dispatch accepted_per_s": ("accepted dispatches per s", "≥ 150"),
-    "dispatch call p50_ms": ("their call, p50, ms", "≤ 22"),
+    "dispatch call p50_ms": ("latency of a dispatch call, p50, ms", "≤ 22"),
     "dispatch call p95_ms": ("the same, p95", "≤ 50"),
     "memory start_all_s": ("40 tasks of one job, all running, s", "≤ 0.3"),
     "memory kib_per_task": ("memory per running task, KiB", "≤ 307"),
@@ -116,12 +117,12 @@ def run_one(data_dir: Path) -> None:
 
 
 def children(client: httpx.Client) -> dict[str, int]:
-    """Return the number of children in each state."""
+    """Return the number of children of the parent job in each state."""
     return dict(client.get("/job/old/summary").json()["Children"])
 
 
 def fill(file: Path, children: int, events: int) -> None:
-    """Copy the child, and its events until this many exist."""
+    """Copy the child `children` times, and copy its events until this many exist."""
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.row_factory = sqlite3.Row
         child = connection.execute("SELECT id FROM jobs WHERE parent_id = 'old'").fetchone()["id"]
@@ -141,7 +142,7 @@ def fill(file: Path, children: int, events: int) -> None:
         there = connection.execute(f"SELECT count(*) FROM events WHERE {of_child}").fetchone()[0]
         numbers = range(1, max(children, -(-events // there)))
         kept = numbers[-children + 1 :]
-        # No other process uses the file, and an incomplete file is useless.
+        # No other process uses the file, and an incomplete file is discarded.
         for setting in (
             *("foreign_keys = OFF", "journal_mode = OFF", "synchronous = OFF"),
             "cache_size = -500000",  # kiB
@@ -196,7 +197,7 @@ def measure(data_dir: Path, only: str) -> dict[str, Any]:
 
 
 def show(found: list[dict[str, Any]]) -> None:
-    print(f"\n| {'Figure':<38} | {'To reach':<20} | {'Empty':>8} | {'Full':>8} |")
+    print(f"\n| {'Measurement':<38} | {'Target':<20} | {'Empty':>8} | {'Full':>8} |")
     for path, (name, wanted) in FIGURES.items():
         values = [figure(item, path.split()) for item in found]
         if None not in values:

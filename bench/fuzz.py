@@ -1,10 +1,10 @@
-"""Hundreds of thousands of malformed inputs for every parser of external data; none may do harm.
+"""Malformed inputs for all parsers of external data, to find inputs that do harm.
 
     python -m bench.fuzz [--inputs 1000000] [--seed 1] [TARGET]...
 
-Divides the inputs among the targets of `tests/fuzz`. These are parsers in this process, and
-requests and WebSockets to a daemon. Prints each target's wrong results, its slowest input, and the
-memory that it used and retained. The exit status is 1 for any finding.
+The script divides the inputs among the targets of `tests/fuzz`: parsers in this process, and
+requests and WebSockets to a daemon. It prints each target's findings, the time of its slowest
+input, and the memory that it used and retained. The exit status is 1 if there is a finding.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from tests.fuzz.vault_requests import any_requests
 from tests.service.daemon import environment
 
 API, SOCKETS = "requests", "WebSockets"
-SHARES = {  # per thousand inputs
+SHARES = {  # inputs of each target, per thousand inputs
     API: 60,
     SOCKETS: 15,
     "job files": 200,
@@ -53,12 +53,12 @@ SHARES = {  # per thousand inputs
     "templates": 20,
 }
 PARTS = 10
-GROWTH = 20  # MiB retained in the second half, because caches are full by then
-SHOWN = 20  # findings per target
+GROWTH = 20  # permitted MiB of growth in the second half, in which caches are already full
+SHOWN = 20  # findings that are printed per target
 
 
 class Found(NamedTuple):
-    """Results of a target's inputs."""
+    """The results of one target."""
 
     inputs: int
     faults: list[str]
@@ -103,9 +103,9 @@ def fuzz(name: str, count: int, number: int) -> Found:
 
 
 def texts(name: str, count: int, number: int) -> Found:
-    """Parse texts in this process; report each kind of fault only once."""
+    """Parse texts in this process; return the results, with each kind of fault only once."""
     target, faults = TARGETS[name], dict[str, str]()
-    for text in target.texts(number + 1, 1000):  # imports and caches that all inputs share
+    for text in target.texts(number + 1, 1000):  # fill the caches first
         attempt(target.look, text)
     slowest = largest = middle = 0.0
     begun, most = time.process_time(), peak()
@@ -119,7 +119,7 @@ def texts(name: str, count: int, number: int) -> Found:
             middle = resident()
     took = time.process_time() - begun
     kept = resident() - middle
-    found = [*faults.values(), *[f"keeps {kept:.0f} MiB"] * (kept > GROWTH)]
+    found = [*faults.values(), *[f"retains {kept:.0f} MiB"] * (kept > GROWTH)]
     return Found(count, found, took, 1000 * slowest, largest, kept)
 
 
@@ -175,7 +175,7 @@ Part = Callable[[Attack, int, int, dict[str, str]], float]
 
 
 def daemon(part: Part, directory: Path, count: int, number: int) -> Found:
-    """Send the inputs of `part` to a daemon in batches, and check the daemon after each batch."""
+    """Send the inputs of `part` to a daemon in batches; check the daemon after each batch."""
     faults, sizes, slowest = dict[str, str](), [], 0.0
     with running(directory) as (process, address):
         target = Attack(address)
@@ -193,7 +193,7 @@ def daemon(part: Part, directory: Path, count: int, number: int) -> Found:
         *[f"ended with {status}"] * (status != 0),
         *[line for line in text.splitlines() if "Traceback" in line or " ERROR " in line][:SHOWN],
         *check(directory / "data"),
-        *[f"keeps {kept:.0f} MiB"] * (kept > GROWTH),
+        *[f"retains {kept:.0f} MiB"] * (kept > GROWTH),
     ]
     return Found(count, found, took, 1000 * slowest, None, kept)
 

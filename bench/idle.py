@@ -2,8 +2,8 @@
 
     python -m bench.idle [--tasks 500] [--seconds 60] [--driver raw_exec]
 
-Starts its own daemon and one job with this many sleeping tasks. The measurement begins when all of
-them have been running for a while.
+The benchmark starts a daemon, and one job with the given number of sleeping tasks. The measurement
+begins when all tasks have been running for a while.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import trio
 
 from tests.service.daemon import Steward, open_steward
 
-SETTLE = 15.0  # seconds until health is decided and pending writes are done
+SETTLE = 15.0  # seconds in which the health of tasks is decided and pending writes complete
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 

@@ -2,9 +2,9 @@
 
     python bench/job_files.py
 
-The limits are valid for a host with two cores on which the loop takes about 55 ms. On a slower or
-busier host they grow in proportion. Nomad's results come from the same host and are request times
-with keep-alive.
+The limits apply to a host with two cores on which the fixed loop takes about 55 ms. On a slower or
+busier host, the limits are increased in proportion. Nomad's results come from the same host. They
+are the times of requests over a connection that stays open.
 """
 
 import statistics
@@ -111,7 +111,7 @@ def loop() -> int:
 
 
 def imported() -> float:
-    """Return the CPU time in ms that the parser's import adds to one of the daemon's routes."""
+    """Return the CPU time in ms of importing the parser after the daemon's routes."""
     measure = (
         "import time, daemon.api.routes; begun = time.process_time(); import daemon.jobspec.parse; "
         "print(1000 * (time.process_time() - begun))"
@@ -134,13 +134,15 @@ def main() -> int:
         taken = cpu(lambda file=file: parse_job(file, outside))
         verdict = "" if taken <= limit * slower else "  MISSED"
         missed += bool(verdict)
-        title = f"{lines} lines to a job"
-        print(f"{title:<44} {taken:8.2f} ms (at most {limit:.0f}; the peer {peer}){verdict}")
+        title = f"{lines} lines, parsed and evaluated"
+        print(f"{title:<44} {taken:8.2f} ms (at most {limit:.0f}; Nomad {peer}){verdict}")
         source = SourceText("bench", file.text)
-        print(f"{'  of that, reading the syntax':<44} {cpu(lambda s=source: read_body(s)):8.2f} ms")
+        print(
+            f"{'  part of it: parsing the syntax':<44} {cpu(lambda s=source: read_body(s)):8.2f} ms"
+        )
         completed = cpu(lambda file=file: complete(parse_job(file, outside)))
-        print(f"{'  with Canonicalize':<44} {completed:8.2f} ms")
-        print(f"{'  fmt':<44} {cpu(lambda s=source: formatted(s)):8.2f} ms")
+        print(f"{'  with the defaults filled in':<44} {completed:8.2f} ms")
+        print(f"{'  formatting (job fmt)':<44} {cpu(lambda s=source: formatted(s)):8.2f} ms")
     title = "import at the first use (none at the start)"
     print(f"{title:<44} {imported():8.2f} ms")
     return 1 if missed else 0

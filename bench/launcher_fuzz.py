@@ -1,4 +1,9 @@
-"""Random messages to launchers: python -m bench.launcher_fuzz [NUMBER] [SEED]; docs/reliability.md has the result."""
+"""Random messages to launchers, which must create nothing.
+
+    python -m bench.launcher_fuzz [NUMBER] [SEED]
+
+docs/reliability.md has the results.
+"""
 
 import random
 import sys
@@ -14,5 +19,6 @@ with tempfile.TemporaryDirectory() as directory:
     began = time.monotonic()
     ended = fuzz(random.Random(seed), Path(directory), number)
 print(
-    f"{number} messages in {time.monotonic() - began:.0f} s: {ended} ended a launcher, nothing was made"
+    f"{number} messages in {time.monotonic() - began:.0f} s: "
+    f"{ended} ended a launcher, none created anything"
 )

@@ -1,4 +1,4 @@
-"""Host limits, measured in the same run as the results that are shares of them."""
+"""Limits of the host, of which benchmarks express their results as shares."""
 
 import os
 import tempfile

@@ -1,10 +1,10 @@
-"""Logins by a token alone: rate, cost per login, and results of forged tokens.
+"""Logins that need only an identity token: rate, cost per login, and responses to forged tokens.
 
 python bench/login.py [--seconds 10] [--forged 20000]
 
 A minimal server on the same framework (hypercorn, quart-trio) serves as reference. It only reads
-the body, checks the signature and writes a row in a group commit. The difference is Steward's
-overhead.
+the body, checks the signature and writes a row in a group commit. The difference between the two
+servers is Steward's overhead.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def measure(url: str, path: str, body: bytes, clients: int, seconds: float) -> d
     pid, port = pid_listening_at(url), int(url.rpartition(":")[2])
     lines = (f"POST {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json")
     request = "\r\n".join((*lines, f"Content-Length: {len(body)}", "", "")).encode() + body
-    # Lazy imports are not part of the cost of a login.
+    # A first login imports modules, which is not part of the cost of a login.
     httpx.post(f"{url}{path}", content=body, timeout=30).raise_for_status()
     before, began = cpu_of(pid), time.monotonic()
     took = exchange(port, request, clients, seconds)
@@ -87,7 +87,7 @@ def measure(url: str, path: str, body: bytes, clients: int, seconds: float) -> d
 
 
 def bare(connection: Connection, jwks: dict[str, Any], directory: str) -> None:
-    """Run a server that does only the indispensable work."""
+    """Run the minimal server."""
     from hypercorn.config import Config
     from hypercorn.trio import serve
     from quart import request

@@ -1,12 +1,12 @@
-"""10,000 secrets in 1 GiB of output, read by a client that may not see them.
+"""Output of 1 GiB with 10,000 secrets, read by a client that must not see the secrets.
 
     PYTHONPATH=. python -m bench.many_secrets [--jobs 10] [--megabytes 103]
 
-Starts its own daemon with access control. Each job has 1,000 random secrets in a variable: as many
-as the daemon masks for one allocation. Its task writes its log in pieces of odd sizes. In the log
-are the secrets as they are, in URLs, and in base64 at each of the three offsets. A client follows
-the log while the task writes it. Another client, with `read-raw-logs`, reads it afterwards, as a
-control of the search.
+The benchmark starts a daemon with access control. Each job has 1,000 random secrets in a variable,
+which is the maximum that the daemon masks for one allocation. The task of the job writes a log in
+pieces of irregular sizes. The log contains the secrets unchanged, encoded for URLs, and in base64
+at each of the three offsets. A client follows the log while the task writes it. Afterwards, a
+client with `read-raw-logs` reads the log, to check that the search finds the secrets.
 """
 
 import argparse
@@ -56,14 +56,14 @@ def secret_of(chance: random.Random) -> str:
 
 
 def traces_of(secret: str) -> list[bytes]:
-    """Return the texts that show a secret; of base64, the part that only the secret decides."""
+    """Return the texts that reveal a secret; for base64, the part that only the secret decides."""
     plain = secret.encode()
     encoded = [base64.b64encode(b"-" * n + plain + b"-" * (3 - n))[4:-4] for n in range(3)]
     return [plain, quote(secret, safe="").encode(), *(one for one in encoded if len(one) > 12)]
 
 
 class Search:
-    """A search for secrets in a text that arrives in chunks."""
+    """A search for secrets in a log that arrives in chunks."""
 
     def __init__(self, secrets: list[str]) -> None:
         texts = [text for secret in secrets for text in traces_of(secret)]
@@ -99,7 +99,7 @@ def job(job_id: str, number: int, megabytes: int) -> object:
 
 
 async def read(steward: Steward, token: str, path: str, search: Search) -> None:
-    """Read a log to its end, and search it."""
+    """Read a log to its end, and pass it to the search."""
     host, _, port = steward.address.removeprefix("http://").rpartition(":")
     async with await trio.open_tcp_stream(host, int(port)) as stream:
         request = f"GET {path} HTTP/1.0\r\nX-Nomad-Token: {token}\r\n\r\n"
@@ -148,9 +148,9 @@ async def main() -> None:
                 seen, shown, size = seen + masked.found, shown + raw.found, size + masked.size
                 await steward.request("DELETE", f"/v1/job/{job_id}", purge=True)
     print(
-        f"{given.jobs * SECRETS:,} secrets in {size >> 20:,} MiB: {shown:,} places show one to a "
-        f"reader with the right, {seen:,} to one without it; followed with "
-        f"{(size >> 20) / following:,.0f} MiB/s, the search included"
+        f"{given.jobs * SECRETS:,} secrets in {size >> 20:,} MiB: a reader with read-raw-logs "
+        f"sees a secret in {shown:,} places, a reader without it in {seen:,}; the log was followed at "
+        f"{(size >> 20) / following:,.0f} MiB/s, including the search"
     )
 
 

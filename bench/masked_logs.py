@@ -2,8 +2,8 @@
 
     PYTHONPATH=. python -m bench.masked_logs [--megabytes 256] [--secrets 20]
 
-Starts its own daemon with access control. A task with secrets in a variable writes a log. One client
-with `read-raw-logs` and one without it read the log alternately.
+The benchmark starts a daemon with access control. A task whose secrets are in a variable writes a
+log. A client with `read-raw-logs` and a client without it read the log alternately.
 """
 
 import argparse
@@ -27,7 +27,7 @@ _TEXT = (
 
 
 def job(megabytes: int) -> object:
-    """Return a job that writes a log and has read a variable."""
+    """Return a job that reads a variable into a template, and writes a log."""
     template = "{{ with nomadVar `nomad/jobs/job` }}{{ .s0 }}{{ end }}"
     task = {
         "Name": "main",

@@ -2,8 +2,8 @@
 
     python -m bench.model [--examples 500] [--steps 50]
 
-See `tests/model`. The exit status is 1 at the first difference, with the shortest sequence that has
-it.
+See `tests/model`. At the first difference, the script prints the shortest sequence that causes it,
+and the exit status is 1.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""Many objects of every kind except jobs.
+"""Creation of many objects of every kind except jobs.
 
-These are tokens, policies, roles, entities, groups, variables and services.
+The objects are tokens, policies, roles, entities, groups, variables and services.
 """
 
 from pathlib import Path
@@ -32,7 +32,7 @@ FEW = 20  # divisor for objects that users create by hand
 
 
 async def fill_others(data_dir: Path, number: int) -> None:
-    """Fill a store that no daemon has open; the services belong to the first allocation."""
+    """Add the objects to a store without a daemon; services belong to its first allocation."""
     async with open_store(store_dir(data_dir), cluster_id="", now=0) as store:
         row = store.read(lambda db: db.one("SELECT id FROM allocations"))
         assert row is not None
@@ -53,7 +53,7 @@ def add(tx: Transaction, number: int, alloc_id: str, now: int) -> None:
 
 
 def add_without_services(tx: Transaction, number: int, now: int) -> None:
-    """Add this many objects of each other kind."""
+    """Add this many objects of each kind except services."""
     path, uuid = "many/", identifier("m", 1)
     mounts.put(tx, Mount(path=path, type="azure", accessor=MOUNT, uuid=uuid))
     for n in range(number):

@@ -1,14 +1,16 @@
-"""Many short jobs: Steward next to the queues that people use on one host.
+"""Many short jobs: Steward compared with other job queues for one host.
 
     python -m bench.other_queues [--jobs 500] [--rounds 3] [--only NAME,NAME]
 
-The rivals are task-spooler (`tsp` or `ts`), GNU parallel, pueue and HyperQueue (`hq`). A rival whose
-program is not on the PATH is named as absent. All run `/bin/true`, with four concurrent jobs, alternately, with their
-defaults. A share is the rate relative to fork+exec in the same round.
+The other programs are task-spooler (`tsp` or `ts`), GNU parallel, pueue and HyperQueue (`hq`). The
+script names those that are not on the PATH. The programs run `/bin/true` alternately, with four
+concurrent jobs and otherwise default settings. The script prints the rate of each program, also
+relative to the fork+exec rate in the same round.
 
-Then each runs jobs that write their begin and end to a ledger. When a quarter has begun, the program
-that holds the queue is killed with SIGKILL and continued as its documentation says. The ledger shows
-which jobs never began (lost), which did not end (cut), and which began more than once (doubled).
+Then each program runs jobs that write their beginning and end to a ledger. When a quarter of the
+jobs have begun, the process that holds the queue is killed with SIGKILL. It is then continued as
+the documentation of the program says. The ledger shows which jobs never began (lost), which did not
+end (cut), and which began more than once (doubled).
 """
 
 import argparse
@@ -34,7 +36,7 @@ from bench.limits import fork_exec_per_s
 
 AT_ONCE = 4
 _DEADLINE = 300.0  # seconds for one round
-_QUIET = 5.0  # seconds without a new line after which no further lines are expected
+_QUIET = 5.0  # seconds without a new line in the ledger, after which no more lines are expected
 _POLL = 0.02
 Command = Sequence[str]
 
@@ -43,7 +45,7 @@ class Rival:
     """A program with a queue of jobs, in one directory."""
 
     name = ""
-    programs: tuple[str, ...] = ()  # one of them must be on the PATH
+    programs: tuple[str, ...] = ()  # names of the program; one of them must be on the PATH
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -51,7 +53,7 @@ class Rival:
 
     @classmethod
     def program(cls) -> str | None:
-        """Return the path of the program, or None if it is absent."""
+        """Return the path of the program, or None if it is not on the PATH."""
         return next(filter(None, map(shutil.which, cls.programs)), None)
 
     def start(self) -> None:
@@ -66,7 +68,7 @@ class Rival:
         raise NotImplementedError
 
     def kill(self) -> None:
-        """Kill the process that holds the queue, but no job."""
+        """Kill the process that holds the queue, but not the jobs."""
         raise NotImplementedError
 
     def go_on(self) -> None:
@@ -230,7 +232,7 @@ class Steward(Rival):
                 stdout=-1,
                 stderr=log,
                 env=self.env,
-                start_new_session=True,  # as a service, which leads its session
+                start_new_session=True,  # so that it leads its session, like a service
             )
         assert self._process.stdout is not None
         line = self._process.stdout.readline().decode()
@@ -294,7 +296,7 @@ class Steward(Rival):
     def _ask(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401  # JSON
         data = body if isinstance(body, bytes) else json.dumps(body).encode() if body else None
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_DEADLINE)
-        with suppress(ConnectionError):  # the caller tries again
+        with suppress(ConnectionError):  # no answer; the caller tries again
             connection.request(method, path, data)
             answer = connection.getresponse()
             said = answer.read()
@@ -324,7 +326,7 @@ def _dispatch(number: int) -> dict[str, object]:
 
 
 def _template(command: Command) -> list[str]:
-    """Return the command of all jobs: the last word, a number, comes from the metadata."""
+    """Return the command of all jobs. The last word, a number, comes from the metadata."""
     return [*command[:-1], "${NOMAD_META_number}"] if command[-1].isdecimal() else [*command]
 
 
@@ -332,7 +334,7 @@ RIVALS: tuple[type[Rival], ...] = (TaskSpooler, Parallel, Pueue, HyperQueue, Ste
 
 
 def _processes(name: str, variable: str) -> set[int]:
-    """Return the processes of a name that have a variable in their environment."""
+    """Return the IDs of processes with a name whose environment contains a variable."""
     found = set()
     for path in Path("/proc").iterdir():
         with suppress(OSError):  # it has ended
@@ -353,7 +355,7 @@ def _until(holds: Callable[[], bool], within: float = _DEADLINE) -> None:
 
 @contextmanager
 def started(kind: type[Rival]) -> Iterator[Rival]:
-    """Run a rival in a new directory while the block runs."""
+    """Keep a program started, in a new directory, while the block runs."""
     with tempfile.TemporaryDirectory(prefix="rival-", ignore_cleanup_errors=True) as directory:
         rival = kind(Path(directory))
         rival.start()
@@ -383,7 +385,7 @@ def survival(kind: type[Rival], jobs: int) -> str:
         def lines() -> list[str]:
             return ledger.read_text().splitlines()
 
-        _until(lambda: len(lines()) >= jobs // 2)  # two lines for each
+        _until(lambda: len(lines()) >= jobs // 2)  # two lines for each job
         rival.kill()
         rival.go_on()
         seen, since = 0, time.monotonic()

@@ -1,12 +1,15 @@
-"""The pages of the web interface on a large store: time to the first paint, size, and open pages.
+"""The pages of the web interface on a large store: first paint, size, and cost of open pages.
 
     python -m bench.pages [--jobs 5000] [--children 100000] [--open 200]
 
-The store has this many jobs, and finished children with an allocation each. The first paint is the
-browser's own measurement, from the start of the navigation. The size is that of the page and its
-styles and scripts, compressed by gzip. The cost of open pages is the CPU time of the daemon, without
-changes and with one dispatched child per second: of one page in a browser, which also reloads, and
-of many event streams as pages have them, without reloads and with those of the list of jobs.
+The store has the given number of jobs, and of finished children with an allocation each. The
+browser measures the first paint, from the start of the navigation. The size is that of the page and
+its styles and scripts, compressed by gzip.
+
+The cost of open pages is the CPU time of the daemon, first without changes, and then with one
+dispatched child per second. It is measured for one page in a browser, for many event streams as
+pages open them, and for as many event streams whose clients also reload the list of jobs after
+changes.
 """
 
 import argparse
@@ -33,7 +36,7 @@ from tests.browser.chromium import Tab, open_browser
 from tests.service.daemon import Steward, open_steward
 
 VISITS = 9
-SECONDS = 20.0  # for which open pages are measured
+SECONDS = 20.0  # duration of each measurement with open pages
 PAUSE = 8.0  # seconds between two reloads while changes continue
 TAG = re.compile(r'data-tag="([^"]*)"')
 FILES = re.compile(r'(?:src|href|data-live-script)="(/ui/static/[^"]+)"')
@@ -55,7 +58,7 @@ EDITOR = ("editor", "codemirror", "xterm", "terminal")
 
 
 async def prepare(place: Path) -> None:
-    """Create a store and run one child to its end in it."""
+    """Create a store, and run one child in it to completion."""
     async with open_steward(place, "--dev") as steward:
         await steward.post("/v1/jobs", {"Job": PARENT})
         await steward.post("/v1/job/old/dispatch", {})
@@ -66,7 +69,7 @@ async def prepare(place: Path) -> None:
 
 
 async def weigh(steward: Steward, path: str) -> float:
-    """Return the compressed size of a page with its files in kB, without editor and terminal."""
+    """Return the compressed size in kB of a page with its files, without editor and terminal."""
     async with httpx.AsyncClient(base_url=steward.address, timeout=60) as client:
         page = await client.get(f"/ui/{path}")
         names = {item for item in FILES.findall(page.text) if not any(w in item for w in EDITOR)}
@@ -90,7 +93,7 @@ async def paint(tab: Tab, address: str, pid: int) -> tuple[float, float]:
 
 
 async def reload(client: httpx.AsyncClient, changed: trio.Event) -> None:
-    """Reload the list of jobs after changes, with the longest pause of the pages' script."""
+    """Reload the list of jobs after changes, with the longest pause between two reloads."""
     tag = "none"
     while True:
         await changed.wait()
@@ -102,7 +105,7 @@ async def reload(client: httpx.AsyncClient, changed: trio.Event) -> None:
 
 @asynccontextmanager
 async def opened(steward: Steward, number: int, *, reloads: bool) -> AsyncIterator[None]:
-    """Keep this many pages open; each follows the events."""
+    """Keep this many pages open while the block runs; each of them follows the events."""
 
     async def follow(client: httpx.AsyncClient, begun: trio.Event, changed: trio.Event) -> None:
         async with client.stream("GET", "/ui/events") as stream:

@@ -1,9 +1,10 @@
-"""Memory of the daemon while an input file of 1 GiB arrives, whose upload is killed ten times.
+"""Memory of the daemon during the upload of an input file of 1 GiB that is interrupted ten times.
 
     PYTHONPATH=. python -m bench.payload_file [--megabytes 1024] [--kills 10]
 
-Starts its own daemon. `steward job dispatch --file` is killed with SIGKILL, each time after another
-share of the file, and then runs to its end. The task computes the digest of the file that it got.
+The benchmark starts a daemon. `steward job dispatch --file` is killed with SIGKILL several times,
+each time after another share of the file. Then it is started again and runs to its end. The task
+computes the digest of the file that it gets.
 """
 
 import argparse
@@ -44,7 +45,7 @@ JOB = {
 
 
 def memory(pid: int, field: str) -> float:
-    """Return a field of the daemon's status in MiB; `VmHWM` is the highest since `forget_peak`."""
+    """Return a field of `/proc/PID/status` in MiB; `VmHWM` is the peak since `forget_peak`."""
     status = Path(f"/proc/{pid}/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if field in line) / 1024
 
@@ -100,7 +101,7 @@ async def main() -> None:
                 process = await upload(steward, file)
                 limit = size * number // (given.kills + 1)
                 while await received(steward, digest) < limit:  # noqa: ASYNC110  # no notification
-                    await trio.sleep(0.01)  # the kill must come soon after the limit
+                    await trio.sleep(0.01)  # short, so that the kill is not late
                 process.kill()
                 await process.wait()
                 ends.append(await received(steward, digest) // MIB)

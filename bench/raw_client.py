@@ -1,6 +1,6 @@
-"""A low-overhead client for measurements: the same request repeatedly, on raw sockets.
+"""A client for measurements that sends the same request repeatedly on raw sockets.
 
-A Python HTTP library takes one to two milliseconds per request. That is more than the measured
+An HTTP library in Python takes one to two milliseconds per request, which is more than the measured
 server needs.
 """
 

@@ -1,9 +1,10 @@
-"""Reads, compared with a minimal server that sends the same bytes; then with a long history.
+"""Reads, compared with a minimal server that sends the same bytes, and with a long history.
 
     python -m bench.reads [--jobs 1000] [--children 100000]
 
-The minimal server is the framework alone: hypercorn and quart-trio with a handler that returns
-bytes. Rates are for one client. CPU is the server process's CPU time per request.
+The minimal server is the framework alone: hypercorn and quart-trio, with a handler that returns
+bytes. Rates are those of one client. CPU is the CPU time of the server process per request. The
+measurement is then repeated with many finished children in the store.
 """
 
 import argparse
@@ -50,7 +51,7 @@ from tests.samples import NOW, evaluation, job
 ROUNDS, SECONDS = 5, 1.0  # alternating rounds, so that other load affects both servers
 LIST, READ = "/v1/jobs?prefix=j-", "/v1/job/j-0"
 BATCH = 200  # children per write while the history is created
-BUSY = 0.02  # CPU seconds per half second
+BUSY = 0.02  # CPU seconds in half a second; a daemon that uses less is idle
 CLOCK = os.sysconf("SC_CLK_TCK")
 
 
@@ -78,7 +79,7 @@ def run(directory: Path, count: int, children: int) -> None:
     shutil.copytree(few, many)
     begun = time.perf_counter()
     trio.run(grow, many, children)
-    print(f"history of {children} children made in {time.perf_counter() - begun:.0f} s")
+    print(f"history of {children} children created in {time.perf_counter() - begun:.0f} s")
     with bare(bodies) as alone, daemon(few) as before, daemon(many) as after:
         rest(after[1])
         for path, name in ((LIST, f"list of {count}"), (READ, "read of one")):
@@ -163,7 +164,7 @@ def ask(port: int, path: str) -> bytes:
 
 
 def measure(path: str, *servers: tuple[int, int]) -> list[Figure]:
-    """Return the cost of a request for each server: the median of several rounds."""
+    """Return the cost of a request for each server, as the median of several rounds."""
     rounds = [[once(path, *server) for server in servers] for _ in range(ROUNDS)]
     return [
         Figure(*(statistics.median(values) for values in zip(*figures, strict=True)))
@@ -189,7 +190,7 @@ def cpu(pid: int) -> float:
 
 
 def rest(pid: int) -> None:
-    """Wait until a daemon is idle: with a long history it first deletes old events."""
+    """Wait until a daemon is idle, because with a long history it first deletes old events."""
     used = -1.0
     while (now := cpu(pid)) - used > BUSY:
         used = now

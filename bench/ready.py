@@ -1,9 +1,9 @@
 """Time until the daemon is ready, and its memory at that time: `python -m bench.ready COMMAND...`.
 
-COMMAND is the program, such as `dist/steward` or `.venv/bin/steward`. The first start is a cold
-start where possible. The cache for unpacking the single file is empty (as a user other than root),
-and no page of the file is in memory. The other starts are warm. Each start uses its own data
-directory.
+COMMAND is the program, such as `dist/steward` or `.venv/bin/steward`. At the first start, the
+directory to which the single-file program unpacks itself is empty. If root runs the script, the
+page cache is empty too, and COMMAND runs as another user. The other starts are warm. Each start
+uses its own data directory.
 """
 
 import os
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 STARTS = 8
-IDLE = 3.0  # seconds until memory is measured
+IDLE = 3.0  # seconds from readiness to the measurement of memory
 
 
 def start(command: list[str], place: Path, number: int) -> tuple[float, float]:
@@ -44,7 +44,7 @@ def start(command: list[str], place: Path, number: int) -> tuple[float, float]:
 
 
 def main(command: list[str]) -> None:
-    """Measure a cold start and warm starts, and print a line."""
+    """Measure a cold start and several warm starts, and print the results."""
     place = Path(tempfile.mkdtemp(prefix="steward-start-"))
     try:
         if os.geteuid() == 0:

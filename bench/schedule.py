@@ -1,4 +1,4 @@
-"""Run time of scheduling decisions, which block the event loop.
+"""Duration of scheduling decisions, in which they block the event loop.
 
 python bench/schedule.py
 """
@@ -32,12 +32,12 @@ from tests.samples import NOW, evaluation, group, job
 from tests.unit.scheduler.world import held, node, resources
 
 RUNS = 20
-OF_A_JOB = 100  # running allocations
-PLENTY = 100_000_000  # MHz or MB
+OF_A_JOB = 100  # running allocations of each job
+PLENTY = 100_000_000  # MHz or MB: enough for all allocations
 
 
 def decide(the_job: Job, nodes: int, allocations: tuple = ()) -> tuple[Plan, float]:
-    """Return a plan and the median run time in milliseconds."""
+    """Return a plan, and the median duration of its decision in milliseconds."""
     places = [node(f"node-{number}") for number in range(nodes)]
     state = ClusterState(
         index=10,
@@ -60,7 +60,7 @@ def wanting(number: int, **fields: object) -> Job:
 
 
 def among(running: int) -> float:
-    """Return the median time in ms of a decision about a new job among running allocations.
+    """Return the median time in ms of a decision about a new job, among running allocations.
 
     The time includes the reads from the database.
     """
@@ -120,10 +120,10 @@ def main() -> None:
     plan, _ = decide(wanting(1000), 1)
     kept = tuple(msgspec.structs.replace(alloc, create_index=1) for alloc in plan.place)
     _, taken = decide(wanting(1000), 1, kept)
-    print(f"{f'{len(kept)} as they should be':<32} {taken:8.3f} ms")
+    print(f"{f'{len(kept)} running, nothing to do':<32} {taken:8.3f} ms")
     few, many = among(100), among(10_000)
     print(
-        f"{'1 new among 100, among 10,000':<32} {few:8.3f} ms, {many:.3f} ms: {many / few:.1f} times"
+        f"{'1 new; 100 and 10,000 running':<32} {few:8.3f} ms, {many:.3f} ms: {many / few:.1f} times"
     )
 
 

@@ -1,4 +1,4 @@
-"""Simulated runs of the daemon: each seed produces other operations, and all promises must hold.
+"""Simulated runs of the daemon: each seed gives different operations, and all promises must hold.
 
     python -m bench.simulate [--seeds 2000] [--first 0] [--steps 60] [--workers 1]
     python -m bench.simulate --seed 17
@@ -34,7 +34,9 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--workers", type=int, default=1, help="processes that live at a time")
+    parser.add_argument(
+        "--workers", type=int, default=1, help="number of processes that simulate concurrently"
+    )
     options = parser.parse_args()
     if options.workers < 1:
         parser.error(f"--workers is {options.workers}: give at least 1")

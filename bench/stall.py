@@ -4,10 +4,11 @@
     TEXT] [--writes]
 
 The benchmark sends the most expensive request to each read route of both APIs and the UI
-(`bench/expensive_requests.py`). With `--writes` it then sends the largest permitted bodies and hostile bodies to
-each write route (`bench/expensive_writes.py`). At the same time a probe reads one job every 5 ms on its
-own connection. The probe's longest wait is a stall of the event loop or of the host. For
-comparison, each line also shows an idle second just before. Tokens are off.
+(`bench/expensive_requests.py`). With `--writes`, it then sends the largest permitted bodies and
+hostile bodies to each write route (`bench/expensive_writes.py`). At the same time, a probe reads
+one job every 5 ms on its own connection. The probe's longest wait is a stall of the event loop or
+of the host. For comparison, each line also shows the longest wait in a quiet period just before.
+ACLs are off.
 """
 
 import argparse
@@ -33,9 +34,9 @@ from storage.store import FILE_NAME
 
 PAUSE = 0.005  # seconds between two requests of the probe
 LONGEST = 20.0  # maximum seconds to read a response
-QUIET = 0.5  # seconds of an idle probe, and for reading an endless response
-AFTER = 0.5  # seconds of probing after a write, to include its consequences
-SIZE = 16 * 1024 * 1024 - 4096  # bytes of hostile bodies; one more byte is rejected
+QUIET = 0.5  # seconds of the quiet period, and for reading an endless response
+AFTER = 0.5  # seconds for which the probe continues after a write, to include its consequences
+SIZE = 16 * 1024 * 1024 - 4096  # bytes of hostile bodies: just below the largest accepted size
 ENDLESS = {"GET /ui/events", "GET /v1/event/stream", "GET /v1/agent/monitor"}
 
 
@@ -69,11 +70,13 @@ def main() -> None:
     parser.add_argument("--children", type=int, default=100_000)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument(
-        "--data-dir", type=Path, help="a store that is full already, or is filled and kept"
+        "--data-dir", type=Path, help="use the store in this directory, or fill and keep a new one"
     )
-    parser.add_argument("--only", default="", help="a part of the routes' names")
     parser.add_argument(
-        "--writes", action="store_true", help="change the store as well, in the end"
+        "--only", default="", help="measure only routes whose name contains this text"
+    )
+    parser.add_argument(
+        "--writes", action="store_true", help="also measure write routes, after the read routes"
     )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="steward-stall-", dir=Path.cwd()) as name:

@@ -2,8 +2,8 @@
 
     python -m bench.start [--times 30]
 
-Starts its own daemon. The task is a shell that connects to a port of this script to report its
-start. The result includes the start of the shell.
+The benchmark starts a daemon. The task is a shell that connects to a port of this script to report
+its start. The result includes the start of the shell.
 """
 
 import argparse

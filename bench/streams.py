@@ -2,9 +2,10 @@
 
     PYTHONPATH=. python bench/streams.py [events|queries|logs] [--streams 1000]
 
-Starts its own daemon and opens streams of its events, of a blocking query or of a task's log. The
-benchmark measures their cost and the latency of another request while no data arrives. The reader
-is also a Python process and shares the CPUs with the daemon.
+The benchmark starts a daemon, and opens event streams, blocking queries, or streams of a task's
+log. While no data arrives, it measures their cost and the latency of another request. Then new data
+arrives, and it measures the time until all readers have received this data. The reader is also a
+Python process, and shares the CPUs with the daemon.
 """
 
 import argparse
@@ -29,7 +30,7 @@ IDLE = {
     "TaskGroups": [{"Name": "g", "Count": 0, "Tasks": [{"Name": "t", "Driver": "raw_exec"}]}],
 }
 SAYS = "trap 'echo late' USR1; echo early; while :; do sleep 600 & wait $!; done"
-QUIET = 5.0  # seconds without data in which CPU time is measured
+QUIET = 5.0  # seconds without data, in which the CPU time is measured
 DEADLINE = 600.0
 
 News = Callable[[], Awaitable[Any]]
@@ -50,7 +51,7 @@ def processor(pid: int) -> float:
 
 
 async def of_events(steward: Steward) -> tuple[str, str, News]:
-    """Return the request, its initial data, and a trigger for the data called `late`."""
+    """Return the path, the text that ends the initial data, and a function that causes new data."""
     return "/v1/event/stream?topic=Job:late", "{}", partial(register, steward, "late")
 
 
@@ -144,9 +145,9 @@ async def main(kind: str, streams: int) -> None:
                 kind: streams,
                 "MiB before": round(before, 1),
                 "MiB more": round(after - before, 1),
-                "% of a processor while nothing comes": round(100 * used / QUIET, 1),
-                "ms of another request": round(other * 1000, 1),
-                "ms of processor until all have heard": round(answering * 1000),
+                "% of a CPU without new data": round(100 * used / QUIET, 1),
+                "ms for another request": round(other * 1000, 1),
+                "CPU ms until all readers have the new data": round(answering * 1000),
                 "ms first": round(took[0] * 1000, 1),
                 "ms p50": round(took[len(took) // 2] * 1000, 1),
                 "ms last": round(took[-1] * 1000, 1),

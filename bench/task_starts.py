@@ -1,8 +1,9 @@
 """How long a start of a task holds the event loop: `python -m bench.task_starts [--starts 150]`.
 
-A start is all that the daemon asks of its launcher: directories, start, wait for the end, and the
-exit status. Each row is a number of concurrent starts, without load and with four processes
-that use all CPUs. *Held* is the longest time of one start in which the loop did not wait for input.
+A start consists of the requests of the daemon to its launcher: create the directories, start the
+task, wait for its end, and return the exit status. The script measures one and several concurrent
+starts, without load and with four processes that use all CPUs. *Held* is the longest time during
+one start in which the loop did not return to wait for input.
 """
 
 import argparse
@@ -52,7 +53,7 @@ LAYOUT = AllocDirLayout(rooms=[ROOM], about=b"{}")
 
 
 class HeldTimes(trio.abc.Instrument):
-    """The longest time between two waits of the loop since the last `take`, in milliseconds."""
+    """The longest time between two waits of the loop, in ms, since the last call of `take`."""
 
     def __init__(self) -> None:
         self._longest, self._begun = 0, time.perf_counter_ns()
@@ -64,7 +65,7 @@ class HeldTimes(trio.abc.Instrument):
         self._longest = max(self._longest, time.perf_counter_ns() - self._begun)
 
     def take(self) -> float:
-        """Return the longest time, and reset it."""
+        """Return the longest time in ms, and reset it."""
         found, self._longest = self._longest, 0
         return found / 1e6
 
@@ -109,7 +110,7 @@ async def measured(directory: Path, concurrent: int, starts: int) -> tuple[float
 
 @contextmanager
 def busy(number: int) -> Iterator[None]:
-    """Run processes that use all CPUs, each in a separate session like a task."""
+    """Use all CPUs while the block runs, by processes in separate sessions, like tasks."""
     words = [sys.executable, "-c", "while True: pass"]
     every = [subprocess.Popen(words, start_new_session=True) for _ in range(number)]
     try:
@@ -121,7 +122,7 @@ def busy(number: int) -> Iterator[None]:
 
 
 def show(load: int, concurrent: int, starts: int) -> None:
-    """Measure in a session with the priority of a daemon, and print a row."""
+    """Measure starts in a process with the priority of a daemon, and print a row."""
     os.setsid()
     set_priority()
     with tempfile.TemporaryDirectory(prefix="steward-starts-") as directory, busy(load):

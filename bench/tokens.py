@@ -1,4 +1,4 @@
-"""CPU cost of authentication and authorization, with few tokens and with many.
+"""CPU cost of authentication and authorization, with one token and with many.
 
 python bench/tokens.py
 """

@@ -1,8 +1,8 @@
-"""CPU use of `steward top`, and of the daemon for it, with many allocations.
+"""CPU use of `steward top`, and of the daemon that answers it, with many allocations.
 
     python -m bench.top [--allocations 500] [--seconds 20]
 
-For comparison it also measures a table of 40 rows that rich alone draws once a second.
+For comparison, it also measures the library rich, which draws a table of 40 rows once a second.
 """
 
 import argparse
@@ -31,11 +31,11 @@ ROOM = (
     *("--memory-total-mb", "200000", "--cpu-total-mhz", "200000"),
     *("--disk-total-mb", "500000"),
 )
-SETTLES_WITHIN = 300.0  # seconds
+SETTLES_WITHIN = 300.0  # timeout in seconds for all tasks to run or to stop
 
 
 def main() -> None:
-    """Run the allocations, then `steward top` in a separate terminal."""
+    """Start the allocations, measure `steward top` in a pseudo-terminal, and print the results."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--allocations", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=20.0)
@@ -53,18 +53,20 @@ def main() -> None:
         used = {item: (cpu(item) - began[item]) / options.seconds for item in began}
         os.kill(pid, signal.SIGTERM)
         os.waitpid(pid, 0)
-        idle = share(daemon_pid, options.seconds)  # starting here, because the start-up is over
+        idle = share(daemon_pid, options.seconds)  # the start of the daemon is over
         stop_jobs(url)
     print(
         f"{options.allocations} allocations, {options.seconds:.0f} s, a screen of {COLUMNS}x{ROWS}"
     )
     print(f"steward top        {used[pid]:7.2%} of a core, {written / options.seconds:.0f} bytes/s")
-    print(f"daemon             {used[daemon_pid] - idle:+7.2%} of a core beside {idle:.2%}")
-    print(f"a table of rich    {rich_share():7.2%} of a core, drawn once a second")
+    print(
+        f"daemon             {used[daemon_pid] - idle:+7.2%} of a core, in addition to {idle:.2%}"
+    )
+    print(f"table by rich      {rich_share():7.2%} of a core, drawn once a second")
 
 
 def run_jobs(url: str, count: int) -> None:
-    """Run `count` sleeping tasks, ten to a job, and wait until all run."""
+    """Start `count` sleeping tasks, ten in each job, and wait until all are running."""
     for number in range(count // 10):
         task = {
             "Name": "main",
@@ -80,7 +82,7 @@ def run_jobs(url: str, count: int) -> None:
         if sum(line["ClientStatus"] == "running" for line in lines) >= count // 10 * 10:
             return
         time.sleep(1.0)
-    raise SystemExit("the allocations do not run")
+    raise SystemExit("the allocations are not running")
 
 
 def stop_jobs(url: str) -> None:
@@ -105,7 +107,7 @@ def ask(url: str, path: str, body: object = None) -> list[dict[str, str]]:
 
 
 def start_top(url: str) -> tuple[int, int]:
-    """Start `steward top` in a terminal; return its process and the terminal's other end."""
+    """Start `steward top` in a pseudo-terminal; return its process ID and the master side."""
     pid, terminal = pty.fork()
     if not pid:
         os.environ["STEWARD_ADDR"] = url
@@ -138,7 +140,7 @@ def share(pid: int, seconds: float) -> float:
 
 
 def rich_share() -> float:
-    """Return the CPU time that rich needs to draw the table for one second, in seconds."""
+    """Return the CPU time in seconds that rich takes to draw the table once."""
     from rich.console import Console
     from rich.table import Table
 

@@ -2,8 +2,9 @@
 
     python -m bench.usage_history [--allocations 100] [--seconds 60]
 
-It measures a daemon that records, and one that does not. The disk space is that of random samples
-of 30 days. Each allocation belongs to another job.
+The benchmark measures a daemon that records the usage of its allocations, and a daemon that does
+not. The disk space is that of random samples for 30 days. Each allocation belongs to a separate
+job.
 """
 
 import argparse
@@ -41,7 +42,7 @@ def main() -> None:
             with daemon(Path(name) / "data", *ROOM, "--config", str(settings)) as (port, pid):
                 url = f"http://127.0.0.1:{port}"
                 run_jobs(url, options.allocations)
-                share(pid, 10)  # the start-up is over
+                share(pid, 10)  # let the start complete
                 used = share(pid, options.seconds)
                 stop_jobs(url)
         print(f"usage_history = {setting:5} {used:7.2%} of a core")
@@ -57,7 +58,7 @@ async def fill(directory: Path, count: int) -> None:
         name = f"{number:08x}-0000-4000-8000-000000000000"
         keys += [SeriesKey("alloc", name, "default", task) for task in ("", "main")]
         keys.append(SeriesKey("job", f"job-{number}", "default"))
-    chance = random.Random(1)  # no secret
+    chance = random.Random(1)  # reproducible; not used for secrets
     async with open_store(directory, cluster_id="c", now=NOW * SECOND) as store:
         for step in (COARSE, FINE):
             for begin in range(NOW - KEPT[step], NOW, LENGTH[step]):
@@ -75,7 +76,7 @@ async def fill(directory: Path, count: int) -> None:
 
 
 def block(key: SeriesKey, length: int, rng: random.Random) -> UsageBlock:
-    """Return random samples: CPU with much noise, memory with some."""
+    """Return random samples, in which the CPU varies much and the memory little."""
 
     def noisy(mean: float, part: float) -> Values:
         return [max(0, int(rng.gauss(mean, mean * part))) for _ in range(length)]

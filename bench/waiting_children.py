@@ -2,9 +2,9 @@
 
     python -m bench.waiting_children [--children 1000000]
 
-A real dispatch creates the first child; the other children are copies. Then a daemon starts on the
-database. The benchmark measures the start time, the memory, and the time to find the next
-evaluation. It repeats this for one job with a count of a million.
+A real dispatch creates the first child, and the other children are copies of its rows. Then a
+daemon starts with this store. The benchmark measures the start time, the memory, and the time to
+find the next evaluation. It also measures the decision about one job with a count of a million.
 """
 
 import argparse
@@ -39,17 +39,17 @@ from tests.unit.scheduler.world import held, node
 
 ROUNDS = 3
 FIRST = "many/dispatch-0"
-ONE = {CHILDREN_AT_ONCE.name: "1"}  # the first child runs indefinitely
-TABLES = {  # tables of a child with the columns that contain its ID
+ONE = {CHILDREN_AT_ONCE.name: "1"}  # the first child keeps the only slot
+TABLES = {  # the tables with rows of a child, each with the columns that contain its ID
     "jobs": "id",
     "job_versions": "job_id",
     "job_version_states": "job_id",
     "evaluations": "job_id",
 }
-# Reasons for waiting: the change of the children's rows, and whether they have evaluations.
+# For each reason to wait, the SQL that makes the copied children wait for it.
 WAYS = {
     "for the scheduler": "UPDATE evaluations SET wait_until = 0",
-    "for room": "UPDATE evaluations SET status = 'blocked', needs_cpu = 9000000, "
+    "for capacity": "UPDATE evaluations SET status = 'blocked', needs_cpu = 9000000, "
     "needs_memory = 9000000, needs_disk = 1, tried_index = 1, "
     "document = json_set(document, '$.Status', 'blocked')",
     "for other children": f"UPDATE jobs SET held = 1 WHERE parent_id <> '' AND id <> '{FIRST}'; DELETE FROM evaluations",
@@ -67,8 +67,8 @@ def main() -> None:
             directory = Path(name) / way.replace(" ", "-")
             trio.run(begin, directory)
             fill(directory, options.children, change)
-            line = f"{way}: next handed out {trio.run(handed_out, directory, way):.3f} ms"
-            if way != "for the scheduler":  # including those that a daemon would start
+            line = f"{way}: next evaluation found in {trio.run(handed_out, directory, way):.3f} ms"
+            if way != "for the scheduler":  # a daemon would start those
                 seconds, size = started(directory)
                 line += f"; ready {seconds - none[0]:+.2f} s, {size - none[1]:+} MiB"
             print(line, flush=True)
@@ -94,7 +94,7 @@ async def begin(directory: Path) -> None:
 
 
 def fill(directory: Path, number: int, change: str) -> None:
-    """Copy the first child this many times, and make all of them wait."""
+    """Copy the first child this many times, and make the copies wait by the SQL of `change`."""
     with closing(sqlite3.connect(directory / FILE_NAME, isolation_level=None)) as connection:
         connection.execute("PRAGMA foreign_keys = OFF")
         connection.execute("BEGIN")
@@ -110,7 +110,7 @@ def fill(directory: Path, number: int, change: str) -> None:
 
 
 def started(directory: Path) -> tuple[float, int]:
-    """Return the start time and the idle daemon's memory, each the best of several starts."""
+    """Return the seconds of a start and the idle memory in MiB, each the least of several."""
     seconds, sizes = [], []
     for _ in range(ROUNDS):
         begun = time.perf_counter()
@@ -122,12 +122,12 @@ def started(directory: Path) -> tuple[float, int]:
 
 
 async def handed_out(directory: Path, way: str) -> float:
-    """Return the milliseconds to find the next evaluation."""
+    """Return the time in milliseconds to find the next evaluation or queued child."""
     async with open_store(directory, cluster_id="bench", now=NOW) as store:
-        if way == "for room":  # first without any, and then with enough
+        if way == "for capacity":  # first without free capacity, then with enough
             await store.write(lambda tx: nodes.put(tx, node(), "NodeRegistration"))
             await store.write(lambda tx: tx.touch(evaluations.ROOM))
-            print(f"{way}: that none fits found in {timed(partial(look, store)):.3f} ms")
+            print(f"{way}: found that none fits in {timed(partial(look, store)):.3f} ms")
             with closing(sqlite3.connect(directory / FILE_NAME)) as connection:
                 connection.execute("UPDATE evaluations SET needs_cpu = 10, needs_memory = 10")
                 connection.commit()
@@ -144,7 +144,7 @@ async def handed_out(directory: Path, way: str) -> float:
 
 
 def who_is_next(db: ReadSnapshot) -> None:
-    """Find the oldest queued child of each parent."""
+    """Find the oldest queued child of each parent, as the daemon does."""
     for parent in children.parents_with_queued(db):
         assert children.queued_children(db, *parent, 1)
 
@@ -163,7 +163,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def one_job(number: int) -> None:
-    """Evaluate one job with this count on a node with capacity for few allocations."""
+    """Evaluate one job with this count on a node that has capacity for only few allocations."""
     wanted = job("many", group(count=number), type="batch")
     state = ClusterState(
         index=1, job=wanted, nodes=(held(node(), ()),), versions={wanted.version: wanted}

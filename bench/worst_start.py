@@ -1,11 +1,11 @@
-"""Time until a daemon with the largest permitted jobs is ready, after a week without it.
+"""Time until a daemon with the largest permitted jobs is ready, after it was stopped for a week.
 
     python -m bench.worst_start [--periodic 200] [--large 5] [--starts 3]
 
 The periodic jobs have the maximum number of cron expressions, with rare dates, intervals of one
-minute and many time zones; their schedules are a week behind. The large jobs have the maximum
-number of task groups, none of which fits the node. Each start uses the store of the previous one,
-with the schedules put back by a week again.
+minute and many time zones. Their schedules are a week behind. The large jobs have the maximum
+number of task groups, none of which fits on the node. Each start uses the store of the previous
+start, after the schedules were put back by a week again.
 """
 
 import argparse
@@ -34,7 +34,7 @@ NO_NODE = [{"LTarget": "${attr.kernel.name}", "RTarget": "none", "Operand": "="}
 
 
 def periodic(number: int) -> dict[str, object]:
-    """Return a job whose slots are expensive to find; every tenth job has frequent slots."""
+    """Return a job whose rare slots take long to find; every tenth job has frequent slots."""
     specs = [f"{spec % 60} {spec % 24} 29 2 {spec % 7}" for spec in range(SPECS)]
     if number % 10 == 0:
         specs[0] = "* * * * *"
@@ -88,7 +88,7 @@ def put_back(store: Path) -> int:
 
 
 async def ready(directory: Path, seconds: float) -> tuple[float, float]:
-    """Return the seconds until readiness, and the longest read of a job in the time after it."""
+    """Return the seconds until readiness, and the longest read in the `seconds` after it."""
     began = time.perf_counter()
     async with open_steward(directory, "--dev") as steward:
         took = time.perf_counter() - began

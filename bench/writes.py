@@ -1,4 +1,4 @@
-"""Writes per second, single and concurrent, compared with the disk.
+"""Writes per second, single and concurrent, compared with the fsync rate of the disk.
 
 python bench/writes.py
 """
@@ -23,7 +23,7 @@ def write(tx: Transaction, *, time: int) -> None:
 
 
 async def clients(store: Store, number: int, first: int) -> float:
-    """Return the writes per second of `number` clients that each wait for their own write."""
+    """Return the writes per second of `number` clients, each of which waits for its own writes."""
 
     async def one(client: int) -> None:
         for turn in range(WRITES // number):

@@ -1,1 +1,1 @@
-"""Mutation tests: small changes of the code, each of which the tests must detect."""
+"""Mutation tests: small changes of the code, which the tests should detect."""

@@ -1,12 +1,12 @@
-"""How many small changes of the code the tests detect.
+"""Measurement of the share of small changes of the code that the tests detect.
 
     python -m bench.mutants AREA [--sample 400] [--seed 1] [--directory DIR] [--shard 1/2]
     python -m bench.mutants --list
 
-The first run of an area records the lines that each of its tests executes. Each mutant of the
-sample then runs with the tests that execute its line, for at most a minute: the fast tests of each
-file by turns, then the slow ones. A mutant that no test detects is printed. Tests that start a separate daemon do not count,
-because the change is made in this process.
+The first run of an area records the lines that each test of the area executes. Each mutant of the
+sample then runs with the tests that execute its line, for at most a minute. First come the fast
+tests, one of each file in turn, and then the slow tests. The script prints the mutants that no test
+detects. Tests that start a separate daemon are not used, because only this process has the change.
 
 It needs root and Python 3.12 or newer: each mutant runs in separate namespaces, because a change
 in code that kills and removes may kill and remove anything.
@@ -35,9 +35,9 @@ from bench.mutants.lines import LinePlugin
 from bench.mutants.sandbox import run_inside
 
 ROOT = Path(__file__).parents[2]
-SECONDS_OF_TESTS = 60.0  # time limit, as a multiple of the time without a mutant
-FAST = 0.5  # seconds of a test that runs before the slow ones
-START = 60.0  # seconds until pytest runs its first test, with much to spare
+SECONDS_OF_TESTS = 60.0  # limit for the tests of a mutant, by their time without a mutant
+FAST = 0.5  # seconds; tests up to this duration run before the slow ones
+START = 60.0  # seconds that pytest may take until its first test; more than it needs
 MAP_SECONDS = 7200.0
 
 
@@ -49,7 +49,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--directory", type=Path, default=Path("/var/tmp/steward-mutants"))
     parser.add_argument("--shard", default="1/1", metavar="N/OF")
-    parser.add_argument("--only", metavar="PATH:LINE", help="all mutants of one line")
+    parser.add_argument(
+        "--only", metavar="PATH:LINE", help="run all mutants of this line instead of a sample"
+    )
     options = parser.parse_args()
     if options.list or options.area is None:
         for name, area in sorted(AREAS.items()):
@@ -84,7 +86,7 @@ def choose(area: str, sample: int, seed: int, only: str | None) -> list[Mutant]:
 
 
 def line_map(area: str, directory: Path) -> list[dict[str, Any]]:
-    """Return the tests of an area that pass, with their lines; run them if nothing is recorded."""
+    """Return the passing tests of an area with their lines; run the tests if none are recorded."""
     output = directory / f"{area}.lines"
     if not output.exists():
         part = directory / f"{area}.part"
@@ -121,7 +123,7 @@ def judge(chosen: list[Mutant], tests: list[dict[str, Any]], directory: Path) ->
 
 
 def tests_of(mutant: Mutant, tests: list[dict[str, Any]]) -> tuple[list[str], float]:
-    """Return tests of all files that execute the mutant's line, and their total seconds."""
+    """Return the tests to run for a mutant, which execute its line, and their total seconds."""
     by_file: dict[str, list[tuple[float, str]]] = {}
     for test in tests:
         lines = test["lines"].get(mutant.path, ())
@@ -152,7 +154,7 @@ def outcome(mutant: Mutant, names: list[str], seconds: float, directory: Path) -
 
 
 def _with_mutant(mutant: Mutant, run: Callable[[], int]) -> int:
-    """Import the mutated file instead of the original, then run the tests."""
+    """Call `run` in a state in which an import of the file loads the mutant; return its result."""
     tree = mutated(mutant)
     original = importlib.machinery.SourceFileLoader.get_code
 

@@ -1,4 +1,4 @@
-"""The areas: the files that are changed, and the tests that must detect the changes."""
+"""The areas of mutation tests: files that are changed, and tests that should detect the changes."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""The changes: every place of a file that a mutant changes, and the changed syntax tree."""
+"""The mutants of a file: every small change of its syntax tree."""
 
 import ast
 import copy
@@ -38,9 +38,7 @@ class Mutant:
 
     path: str
     line: int
-    statement: (
-        int  # the first line of the statement that has the node; of a jump, the one around it
-    )
+    statement: int  # first line of the statement with the node; of the one around it for a jump
     node: int  # index in the order of `ast.walk`
     change: int  # index of the change, for nodes that can change in several ways
     is_executed_at_import: bool
@@ -93,7 +91,7 @@ def _places(tree: ast.Module) -> Iterator[tuple[ast.AST, int, bool]]:
         node: ast.AST, statement: int, in_function: bool
     ) -> Iterator[tuple[ast.AST, int, bool]]:
         if isinstance(node, ast.stmt) and not isinstance(node, ast.Break | ast.Continue):
-            # Python may report no separate line for a jump: the statement around it counts.
+            # Python may report no line for a jump such as `break`: use the statement around it.
             statement = node.lineno
             if _is_not_code(node):
                 return
@@ -181,7 +179,7 @@ def _with(node: ast.AST, **fields: object) -> ast.AST:
 
 
 def _is_falsy(node: ast.AST) -> bool:
-    """Return whether a value is falsy, so that `None` instead would hardly make a difference."""
+    """Return whether a value is falsy, so that replacing it by `None` would change little."""
     return isinstance(node, ast.Constant) and not node.value
 
 
@@ -192,7 +190,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _is_log(node: ast.AST) -> bool:
-    """Return whether a call only writes to the log, whose texts are not tested."""
+    """Return whether a call only writes to the log, because tests do not check log texts."""
     text = ast.unparse(node)
     return text.startswith(("logger.", "_LOG.", "log.", "_log."))
 

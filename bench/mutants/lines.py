@@ -1,7 +1,8 @@
-"""A pytest plugin: which lines of an area each test executes, and how long the test takes.
+"""A pytest plugin that records the lines of an area that each test executes, and its duration.
 
-The lines come from `sys.monitoring` (Python 3.12 and newer). An event is switched off after its
-first time, and on again at the next test, so that a test costs little more than without it.
+The lines come from `sys.monitoring` (Python 3.12 and newer). The event of a line is switched off
+after its first occurrence, and on again for the next test. So the plugin slows tests down only a
+little.
 """
 
 import json

@@ -1,7 +1,8 @@
-"""Runs a function in separate namespaces, where a mutant can kill and remove only what is there.
+"""A sandbox of namespaces for a function, so that a mutant can do no harm to the host.
 
-The function sees its own processes, a file system that is read-only except for one directory, and
-empty directories for temporary files. All its processes end with it. Only root can do this.
+The function sees only its own processes, a file system that is read-only except for one directory,
+and empty directories for temporary files. All its processes end with it. Only root can create such
+a sandbox.
 """
 
 import ctypes
@@ -30,7 +31,7 @@ def run_inside(function: Callable[[], int], writable: Path, seconds: float) -> i
 
 
 def _outer(function: Callable[[], int], writable: Path, seconds: float) -> None:
-    """Become the parent of the first process of new namespaces, which ends with this process."""
+    """Create the namespaces and their first process, which ends together with this process."""
     try:
         os.unshare(os.CLONE_NEWPID | os.CLONE_NEWNS | os.CLONE_NEWIPC)
         inner = os.fork()
@@ -51,7 +52,7 @@ def _outer(function: Callable[[], int], writable: Path, seconds: float) -> None:
 
 
 def _init(function: Callable[[], int], writable: Path) -> None:
-    """As process 1: mount, run the function in a child, and reap what it leaves behind."""
+    """As process 1: mount, run the function in a child, and reap all orphaned processes."""
     try:
         _mount(writable)
         main = os.fork()

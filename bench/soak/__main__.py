@@ -1,24 +1,25 @@
-"""Hours of mixed load with churn, kills and faults: nothing grows, slows down or gets lost.
+"""Hours of mixed load with kills and faults, to check that nothing grows, slows down or gets lost.
 
     python -m bench.soak [--minutes 60] [--warm 5] [--kill 10] [--pages 50] [--seed 1]
                          [--disk 2048] [--directory /dev/shm]
 
-The daemon has tokens, a small fake cloud and a short retention. The load is four times as fast
-during the warm-up, so that the warm-up fills the retention. Clients register, update, scale, stop
-and dispatch jobs, one by one and in bulk. Arrays, workflows with gates and periodic jobs run.
-Clients run commands in tasks and read logs, events and open pages. They log in, change variables,
-collect garbage, take snapshots, and exceed budgets. Traces and notifications go to receivers that
-often fail.
+The daemon requires tokens, uses a small fake cloud for logins, and has short retention times.
+During the warm-up, the load is four times as high, so that the store then has as many old objects
+as the retention permits. Clients register, update, scale, stop and dispatch jobs, one by one and in
+bulk. Arrays, workflows with gates and periodic jobs run. Clients run commands in tasks, read logs
+and events, and keep pages open. They log in, change variables, collect garbage, take snapshots, and
+send requests beyond the limits. Traces and notifications go to receivers that often fail.
 
 The daemon is killed after the warm-up and then every `--kill` minutes. In between, the CPUs are
 busy for a minute, and the disk is full for a minute (as root, on a file system of `--disk` MiB in
-memory). At the end, a ledger outside the daemon shows whether each accepted run happened once.
+memory). At the end, a ledger outside the daemon shows whether each accepted run happened exactly
+once.
 
-Each minute records the daemon's resources, call latencies and the host's limits. The benchmark
-compares the last span between kills with the first, at equal ages of the daemon. Latencies are
-also shown as shares of the host's limit in the same minute, because other processes can use the
-host. Job versions are never deleted, so the store's size excludes them. The exit status is 1 if
-anything grew, slowed down, failed, was lost or ran twice.
+Each minute, the benchmark records the daemon's resources, call latencies and the host's limits. It
+compares the last period between two kills with the first one, at equal times since the start of the
+daemon. Latencies are also shown relative to the host's limit in the same minute, because other
+processes can use the host. Job versions are never deleted, so the size of the store is measured
+without them. The exit status is 1 if anything grew, slowed down, failed, was lost or ran twice.
 """
 
 import argparse
@@ -75,7 +76,7 @@ url = "{receiver}"
 secret_file = "{secret}"
 group_seconds = 2
 """
-SPAN = 10  # minutes, without kills
+SPAN = 10  # minutes of a compared period if there are no kills
 DRAINS_WITHIN = 300.0  # seconds until all accepted runs have ended
 
 
@@ -122,7 +123,7 @@ async def run(options: argparse.Namespace, seen: list[Minute]) -> list[str]:
                 )
             )
             with small_disk(disk, options.disk) as can_fill:
-                # The log is outside of the disk, so that it can report the full disk.
+                # The log is not on the disk that gets full, so that it can report the full disk.
                 log = options.log or place / "daemon.log"
                 (disk / "daemon.log").symlink_to(log)
                 flags = ("--dev", "--acl", "--dev-cloud", "--config", str(config))
@@ -148,7 +149,7 @@ async def work(
     *,
     can_fill: bool,
 ) -> None:
-    """Put the load on the daemon, with disturbances, until all runs have ended."""
+    """Run the load and the disturbances, and then wait until all accepted runs have ended."""
     async with trio.open_nursery() as endless:
         endless.start_soon(receive, soak, collector, receiver)
         for every, kind in ENDLESS:
@@ -174,7 +175,9 @@ async def pass_minutes(
         {span * 7 // 10: "full disk"} if can_fill else {}
     )
     for number in range(-options.warm, options.minutes):
-        soak.pace = WARMING if number < -1 else 1  # the last minute is for the backlog
+        soak.pace = (
+            WARMING if number < -1 else 1
+        )  # the last minute of the warm-up works off the backlog
         age = number % span if number >= 0 else number + options.warm
         if options.kill and number >= 0 and not age:
             await kill(soak)
@@ -195,14 +198,18 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--minutes", type=int, default=60)
     parser.add_argument("--warm", type=int, default=5)
-    parser.add_argument("--kill", type=int, default=10, help="minutes between kills; 0: none")
-    parser.add_argument("--pages", type=int, default=50, help="number of open pages")
+    parser.add_argument(
+        "--kill", type=int, default=10, help="minutes between kills; 0 means no kills"
+    )
+    parser.add_argument("--pages", type=int, default=50, help="number of pages that stay open")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--disk", type=int, default=2048, help="MiB; 0: no full disk")
+    parser.add_argument(
+        "--disk", type=int, default=2048, help="size of the disk in MiB; 0 means no full disk"
+    )
     parser.add_argument(
         "--directory", help="parent of the data directory, if the test has no separate disk"
     )
-    parser.add_argument("--log", type=Path, help="file for the daemon's log, which is kept")
+    parser.add_argument("--log", type=Path, help="write the daemon's log to this file, and keep it")
     options = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each start would compile all modules
     minutes: list[Minute] = []

@@ -14,8 +14,8 @@ from bench.soak.load import Soak, meet_cloud
 from tests.fakes.collector import Collector, metrics_of, spans_of
 from tests.fakes.receiver import Receiver
 
-LASTS = 50.0  # seconds of a minute, for a disturbance
-CHECK = 10.0  # seconds between two changes of the receivers
+LASTS = 50.0  # seconds that a disturbance lasts, within a minute
+CHECK = 10.0  # seconds between two changes of the receivers' behavior
 HOGS = 2
 BLOCK = 4096  # bytes
 
@@ -60,7 +60,7 @@ async def fill_disk(soak: Soak) -> None:
 
 
 def _fill(descriptor: int) -> None:
-    """Append until no block is free."""
+    """Append to a file until no block is free."""
     for size in (1 << 20, BLOCK):
         try:
             while True:
@@ -92,7 +92,7 @@ async def receive(soak: Soak, collector: Collector, receiver: Receiver) -> None:
         receiver.received.clear()
         failing = soak.chance.random() < 0.5
         collector.receiver.answers[:] = [503] * 1000 if failing else []
-        # Most messages fail once or more; some get no answer.
+        # Most messages are refused at least once. For some of them, the connection is closed.
         receiver.answers[:] = soak.chance.choices([500, 0, 200], weights=[6, 1, 3], k=100)
         await trio.sleep(CHECK)
 

@@ -1,8 +1,8 @@
 """A ledger outside the daemon: each accepted run must have happened once.
 
-Three sources are independent of each other. Each short task appends a line to a file. A client
-records a run only after the daemon has accepted it. A reader of the event stream records the
-restarts and ends that the daemon declares. The slots of periodic jobs are computed here.
+The ledger has three independent sources. Each short task appends a line to a file. A client records
+a run only after the daemon has accepted it. A reader of the event stream records the restarts and
+ends that the daemon declares. This module computes the slots of periodic jobs itself.
 """
 
 import re
@@ -20,7 +20,7 @@ SPEC = f"1-59/{EVERY} * * * *"
 ZONES = ("Asia/Kathmandu", "America/St_Johns", "Australia/Lord_Howe", "Pacific/Chatham")
 _NUMBER = re.compile(r"\[(\d{1,9})\]$")
 _SLOT = re.compile(r"^(.{1,200})/periodic-(\d{1,12})$")
-_MARGIN = 10  # seconds around the first and the last slot for which both outcomes are valid
+_MARGIN = 10  # a slot within so many seconds of the first or last one may have run or not
 
 
 class Run(NamedTuple):
@@ -41,7 +41,7 @@ class _TaskState(msgspec.Struct, rename="pascal"):
 
 
 class _Allocation(msgspec.Struct, rename="pascal", kw_only=True):
-    """An allocation; an event about a purged one has only its identifiers."""
+    """An allocation in an event. An event about a purged allocation has only its identifiers."""
 
     name: str = ""
     task_group: str = ""
@@ -66,7 +66,7 @@ class _Line(msgspec.Struct, rename="pascal"):
 
 
 class Declared(msgspec.Struct):
-    """The newest state of an allocation in the event stream, with reasons for unusual ends."""
+    """The newest state of an allocation in the event stream, with the reasons of unusual ends."""
 
     run: Run
     status: str
@@ -91,16 +91,16 @@ class Ledger:
     def __init__(self, directory: Path) -> None:
         self.path = directory / "ledger"
         self.path.touch()
-        self.accepted = dict[Run, str]()  # the kind of each
-        self.declared = dict[str, Declared]()  # by allocation
+        self.accepted = dict[Run, str]()  # the kind of each run
+        self.declared = dict[str, Declared]()  # by the ID of the allocation
         self.gaps = self.purged = 0
-        self.index = 1  # of the next event
-        self.zones = dict[str, str]()  # of periodic jobs
+        self.index = 1  # the index of the next event
+        self.zones = dict[str, str]()  # the time zones of periodic jobs
         self.began = self.ended = 0.0
 
     @property
     def script(self) -> str:
-        """Return the shell command with which a task appends its line in one write."""
+        """Return the shell command by which a task appends its line in a single write."""
         return (
             'echo "$NOMAD_JOB_ID $NOMAD_GROUP_NAME $NOMAD_ALLOC_INDEX $NOMAD_ALLOC_ID"'
             f" >>{self.path}"
@@ -124,7 +124,7 @@ class Ledger:
                 self.purged += 1
 
     def slots(self) -> Iterator[Run]:
-        """Yield the runs of all slots of each periodic job between its begin and its end."""
+        """Yield the runs of all slots of each periodic job, from its registration to its end."""
         first, last = int(self.began) + _MARGIN, int(self.ended) - _MARGIN
         for job, name in self.zones.items():
             zone = ZoneInfo(name)
@@ -141,7 +141,7 @@ class Ledger:
         return found
 
     def _is_slot(self, run: Run) -> bool:
-        """Return whether a run belongs to a periodic job, at any time near its begin or end."""
+        """Return whether a run belongs to any slot of a periodic job, with a margin of seconds."""
         match = _SLOT.match(run.job)
         if not match or match[1] not in self.zones:
             return False
@@ -158,7 +158,7 @@ class Ledger:
         return self.accepted.keys() | set(self.slots())
 
     def verdict(self) -> list[str]:
-        """Print the totals; return each deviation as a string."""
+        """Print the totals; return a description of each deviation."""
         lines, due = self.lines(), self._due()
         by_run = defaultdict[Run, list[str]](list)
         for allocation, item in self.declared.items():
@@ -186,10 +186,14 @@ class Ledger:
             f"ledger: {len(due)} due ({shown}), {written} lines, "
             f"{explained} declared repetitions, {self.purged} events after a purge"
         )
-        return [*wrong, *["events were collected before they were read"] * bool(self.gaps)]
+        return [
+            *wrong,
+            *["some events were deleted by garbage collection before they were read"]
+            * bool(self.gaps),
+        ]
 
     def _told(self, allocations: list[str]) -> str:
-        """Return the states that the daemon has declared, as a string."""
+        """Return a description of the states that the daemon has declared for these allocations."""
         return (
             "; ".join(
                 f"{item[:8]} {self.declared[item].status}, {' | '.join(self.declared[item].reasons)}"

@@ -20,10 +20,10 @@ from tests.service.daemon import Steward
 from tests.service.streaming import open_stream
 from tests.websocket_client import talk
 
-WARMING = 4  # factor of the load during the warm-up
+WARMING = 4  # factor by which the load is higher during the warm-up
 LINE = "x" * 1000
 SAYS = f"while :; do echo {LINE}; sleep 0.2; done"
-CLIENT_WAITS = 120.0  # seconds
+CLIENT_WAITS = 120.0  # timeout of a client in seconds
 PAUSE = 8.0  # seconds between two reloads of a page while changes continue
 TABS = 10  # pages of one browser, which share a session
 FULL = 507
@@ -48,12 +48,12 @@ class Soak:
         self.took = defaultdict[str, list[float]](list)
         self.faults: list[str] = []
         self.excused = Counter[str]()  # failures during a kill or on a full disk
-        self.disturbance = ""  # a present disturbance, during which requests may fail
-        self.disturbances = 0  # begins and ends of these
+        self.disturbance = ""  # the present disturbance, during which requests may fail
+        self.disturbances = 0  # counts the beginnings and ends of disturbances
         self.is_up = trio.Event()
         self.is_up.set()
         self.is_ending = False
-        self.finishing = trio.Lock()  # a child with a waiting client is not garbage
+        self.finishing = trio.Lock()  # held while a client waits for a child; delays the GC
         self.turn = self.spans = 0
         self.pace = WARMING
         self.login: dict[str, str] = {}
@@ -70,7 +70,7 @@ class Soak:
 
     @contextmanager
     def disturbed(self, name: str) -> Iterator[None]:
-        """Excuse requests that fail during the block."""
+        """Excuse requests that fail while the block runs."""
         self.disturbance = name
         self.disturbances += 1
         yield
@@ -79,7 +79,7 @@ class Soak:
 
     @contextmanager
     def excusing(self, name: str) -> Iterator[None]:
-        """Record a failure of the block: a fault, unless a disturbance overlaps with it."""
+        """Record a failure of the block as a fault, unless a disturbance overlaps with it."""
         before, disturbance = self.disturbances, self.disturbance
         try:
             yield
@@ -91,7 +91,7 @@ class Soak:
                 print(self.faults[-1], flush=True)
 
     async def repeat(self, every: float, work: Work) -> None:
-        """Repeat an operation until the end, with a pause of about this many seconds."""
+        """Repeat an operation until the end of the test, with pauses of about `every` seconds."""
         while not self.is_ending or work in AT_THE_END:
             await trio.sleep(every * self.chance.uniform(0.7, 1.3) / self.pace)
             await self.is_up.wait()
@@ -132,7 +132,7 @@ class Soak:
         return answer.json()
 
     async def until(self, path: str, condition: Callable[[Any], object]) -> Any:  # noqa: ANN401  # JSON
-        """Return the response at a path when it matches, even across a kill."""
+        """Return the response at a path when it matches the condition, even across a kill."""
         index = 0
         while True:
             query = {"index": index, "wait": "30s"} if index else {}
@@ -149,7 +149,7 @@ class Soak:
 
 
 def client() -> httpx.AsyncClient:
-    """Return a client with any number of connections, one for each open page."""
+    """Return a client with an unlimited number of connections, one for each open page."""
     limits = httpx.Limits(max_connections=None)
     return httpx.AsyncClient(timeout=CLIENT_WAITS, limits=limits, trust_env=False)
 
@@ -179,7 +179,7 @@ def job(job_id: str, kind: str, *words: str, count: int = 1, **more: object) -> 
 
 
 def step(name: str, script: str, count: int = 1, **keys: str) -> dict[str, object]:
-    """Return a group of a short job: a failure on a full disk is retried without a limit."""
+    """Return a group of a short job, which is retried without a limit after a failure."""
     return {
         "Name": name,
         "Meta": {f"steward_{key}": text for key, text in keys.items()},
@@ -205,7 +205,7 @@ def short(job_id: str, *groups: dict[str, object], **more: object) -> dict[str, 
     return {"ID": job_id, "Type": "batch", "TaskGroups": list(groups), **more}
 
 
-# --- runs that are in the ledger ---
+# --- runs that the ledger records ---
 
 
 async def dispatch(soak: Soak) -> None:
@@ -226,8 +226,8 @@ async def dispatch(soak: Soak) -> None:
 async def dispatch_bulk(soak: Soak) -> None:
     token, number = f"bulk-{soak.next_turn()}", soak.chance.randint(5, 30)
     accepted = dict[int, str]()
-    with soak.timed("bulk of 18"):
-        while len(accepted) < number:  # a full disk can refuse a part
+    with soak.timed("bulk dispatch of 18"):
+        while len(accepted) < number:  # on a full disk, the daemon refuses some lines
             answer = await soak.insist(
                 "POST", "/v1/job/report/dispatch/bulk", b"{}\n" * number, idempotency_token=token
             )
@@ -238,7 +238,7 @@ async def dispatch_bulk(soak: Soak) -> None:
             accepted |= found
             if len(accepted) < number:
                 assert soak.disturbance, lines
-                soak.excused[f"bulk in part, {soak.disturbance}"] += 1
+                soak.excused[f"part of a bulk dispatch, {soak.disturbance}"] += 1
                 await trio.sleep(1)
     assert len(set(accepted.values())) == number, "two lines have the same child"
     for child in accepted.values():
@@ -254,7 +254,7 @@ async def array(soak: Soak) -> None:
 
 
 async def workflow(soak: Soak) -> None:
-    """Run steps over a list that a step has written, up to a gate that is approved."""
+    """Run a workflow: a step writes a list, a step runs over it, and a gate is approved."""
     job_id, count = f"flow-{soak.next_turn()}", soak.chance.randint(1, 6)
     shards = f"""echo 'shards={json.dumps([*range(count)])}' >>"$STEWARD_OUTPUT"; """
     script = soak.ledger.script
@@ -346,7 +346,7 @@ async def log_in(soak: Soak) -> None:
     mine = {"X-Service-Token": answer["auth"]["client_token"]}
     url = f"{soak.steward.address}/v1/auth/token"
     (await soak.http.get(f"{url}/lookup-self", headers=mine)).raise_for_status()
-    if soak.chance.random() < 0.5:  # the other tokens end without a request
+    if soak.chance.random() < 0.5:  # the other tokens expire
         (await soak.http.post(f"{url}/revoke-self", headers=mine)).raise_for_status()
 
 
@@ -366,7 +366,7 @@ async def collect(soak: Soak) -> None:
 
 
 async def fail(soak: Soak) -> None:
-    """Dispatch a child that fails, so that its parent's receiver gets a notification."""
+    """Dispatch a child that fails, so that a receiver gets a notification."""
     await soak.steward.post("/v1/job/fails/dispatch", {})
 
 
@@ -384,7 +384,7 @@ async def snapshot(soak: Soak) -> None:
 
 
 async def exceed_budgets(soak: Soak) -> None:
-    """Send jobs and bodies beyond a limit: each is refused with its errors."""
+    """Send jobs and bodies that exceed a limit; each must be refused with the expected error."""
     groups = [step(f"g{number}", "true") for number in range(TOO_MANY_GROUPS)]
     refused: tuple[tuple[str, object], ...] = (
         ("/v1/jobs", {"Job": short("wide", *groups)}),
@@ -407,7 +407,7 @@ async def follow(soak: Soak) -> None:
 
 
 async def listen(soak: Soak) -> None:
-    """Read all allocation events into the ledger, starting after the last recorded event."""
+    """Record all allocation events in the ledger, starting after the last recorded event."""
     async with open_stream(
         soak.steward, "/v1/event/stream", topic="Allocation", index=soak.ledger.index
     ) as stream:
@@ -439,18 +439,18 @@ ENDLESS: tuple[tuple[float, Work], ...] = (
     (1, follow),
     (1, follow),
 )
-AT_THE_END = (listen,)  # until all accepted runs have ended
+AT_THE_END = (listen,)  # continues until all accepted runs have ended
 
 
 # --- open pages ---
 
 
 class Browser:
-    """A signed-in session that pages share. A kill of the daemon ends it."""
+    """A signed-in session that several pages share. A kill of the daemon ends the session."""
 
     def __init__(self, soak: Soak, http: httpx.AsyncClient) -> None:
         self._soak, self._http, self._lock = soak, http, trio.Lock()
-        self._life: trio.Event | None = None  # of the daemon, in which it signed in
+        self._life: trio.Event | None = None  # the life of the daemon in which the session began
 
     def _url(self, path: str) -> str:
         return f"{self._soak.steward.address}/ui/{path}"
@@ -518,7 +518,7 @@ async def _keep_open(soak: Soak, browser: Browser, path: str) -> None:
         await trio.sleep(soak.chance.uniform(0.5, 1.5))
 
 
-# --- the begin ---
+# --- preparation ---
 
 
 async def prepare(soak: Soak) -> None:
@@ -547,7 +547,7 @@ async def prepare(soak: Soak) -> None:
 
 
 async def meet_cloud(soak: Soak) -> None:
-    """Get a new token of the virtual machine; each start of the daemon has its own cloud."""
+    """Get a new identity token of the virtual machine; each start of the daemon has a new cloud."""
     lines = soak.steward.log.read_text().splitlines()
     cloud = [line for line in lines if "the cloud for development is at" in line][-1].rpartition(
         " "

@@ -1,4 +1,4 @@
-"""Measurements of each minute, and their comparison at the end."""
+"""Measurements of each minute of the soak test, and their comparison at the end."""
 
 import math
 import os
@@ -16,9 +16,8 @@ from daemon.config.data_directory import store_dir
 from storage.store import FILE_NAME
 from tests.service.daemon import Steward
 
-SLOWER = (
-    1.2  # tolerated factor of a latency, both in milliseconds and as a share of the host's limit
-)
+# Permitted factor of a latency, both in milliseconds and as a share of the host's limit.
+SLOWER = 1.2
 # Permitted growth from start to end: relative, and absolute.
 ROOM = {
     "pss_mib": (0.03, 2.0),
@@ -39,7 +38,7 @@ class Minute(msgspec.Struct, frozen=True, kw_only=True):
     """Measurements of one minute; latencies are medians in ms."""
 
     number: int
-    age: int  # minutes since the warm-up or the last kill
+    age: int  # minutes since the end of the warm-up, or since the last kill
     disturbance: str  # in this minute, for instance a full disk
     tables: dict[str, float]
     fork_exec_per_s: float
@@ -68,7 +67,7 @@ def held(steward: Steward) -> dict[str, float]:
     return {
         "pss_mib": kib["Pss"] / 1024,
         "anonymous_mib": kib["Anonymous"] / 1024,
-        # Not PSS: a child that the launcher forks shares its pages for a moment.
+        # Not PSS, which is lower while a child that the launcher forked shares its pages.
         "launcher_mib": sum(_memory(Path("/proc", pid))["Anonymous"] for pid in launchers) / 1024,
         "descriptors": len(list((process / "fd").iterdir())),
         "threads": len(list((process / "task").iterdir())),
@@ -90,7 +89,7 @@ def _memory(process: Path) -> dict[str, int]:
 
 
 def tables(steward: Steward) -> dict[str, float]:
-    """Return the size of each table and index of the store, in MiB."""
+    """Return the size of each table and index of the store in MiB."""
     uri = f"file:{store_dir(steward.data_dir) / FILE_NAME}?mode=ro"
     with closing(sqlite3.connect(uri, uri=True)) as connection:
         found = connection.execute("SELECT name, pgsize FROM dbstat WHERE aggregate = TRUE")
@@ -105,7 +104,7 @@ def _size_of(path: Path) -> int:
         return 0
 
 
-# --- verdict ---
+# --- comparison ---
 
 
 def line(minute: Minute) -> str:
@@ -140,15 +139,16 @@ def _took(name: str, minute: Minute) -> float | None:
 
 
 def _as_share(name: str, minute: Minute) -> float | None:
-    """Return a call's latency as a number of processes that the host could have started."""
+    """Return a call's latency as the number of processes that the host could start in this time."""
     took = minute.took.get(name)
     return took and took / 1000 * minute.fork_exec_per_s
 
 
 def verdict(minutes: list[Minute], span: int) -> list[str]:
-    """Print a comparison of the last span with the first; return the regressions.
+    """Print a comparison of the last `span` minutes with the first ones; return the regressions.
 
-    Both spans have the same ages and disturbances. Latencies are those of calm minutes.
+    Both periods have the same ages of the daemon, and the same disturbances. Latencies are those of
+    minutes without a disturbance.
     """
     whole = len(minutes) // span * span
     first, last = minutes[:span], minutes[whole - span : whole]
@@ -162,7 +162,9 @@ def verdict(minutes: list[Minute], span: int) -> list[str]:
     for name in ("fork_exec_per_s", "fdatasync_per_s", "processor"):
         values = [middle(some, partial(_value, name)) for some in calm]
         print(f"{name:24}{values[0]:10.2f}{values[1]:10.2f}")
-    print("\nmedian over all lives, by minutes since the start: PSS in MiB, descriptors, threads")
+    print(
+        "\nmedian over all lives of the daemon, by minutes since its start: PSS in MiB, descriptors, threads"
+    )
     for age in range(span):
         same = [minute for minute in minutes if minute.age == age]
         values = [
