@@ -1,4 +1,8 @@
-"""Completion scripts for shells: `completions.py DIRECTORY` writes them below `usr/share`, where they look."""
+"""Completion scripts for shells.
+
+`completions.py DIRECTORY` writes the scripts to the directories below DIRECTORY, which stands for
+/usr/share, in which the shells search for them.
+"""
 
 import sys
 from pathlib import Path
@@ -15,12 +19,12 @@ PLACES = {
 
 
 def main(target: Path) -> None:
-    """Write a file for each shell."""
+    """Write the script of each shell."""
     for kind, place in PLACES.items():
         path = target / place
         path.parent.mkdir(parents=True, exist_ok=True)
         asked = kind(command_line(), {}, "steward", "_STEWARD_COMPLETE")
-        # Not `source()`: it would ask the bash of this machine for its version.
+        # Do not call `source()`, which would ask the bash of this host for its version.
         path.write_text(asked.source_template % asked.source_vars())
 
 

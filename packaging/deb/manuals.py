@@ -1,7 +1,7 @@
-"""Manual pages, made from the command line and from the documentation of the settings.
+"""Manual pages, generated from the command line and from the documentation of the settings.
 
 `manuals.py DIRECTORY DOCUMENT` writes `man1/steward-….1`, a page for each command, and
-`man5/steward.toml.5`. The commands are the only source of their pages.
+`man5/steward.toml.5`. The pages of commands come only from the help texts of the commands.
 """
 
 import re
@@ -19,9 +19,9 @@ from daemon.version import VERSION
 
 _FILES = {
     "/etc/steward/steward.toml": "settings of the daemon: steward.toml(5)",
-    "/etc/steward/root.key": "the key around all secrets, made at the first start",
-    "/var/lib/steward": "all that is kept, and in store/bootstrap-token the first token",
-    "/run/steward/steward.sock": "the socket of operators of this machine",
+    "/etc/steward/root.key": "the root key, which encrypts all secrets; created at the first start",
+    "/var/lib/steward": "all data; store/bootstrap-token contains the first token",
+    "/run/steward/steward.sock": "the operators' socket of this host",
 }
 
 
@@ -32,7 +32,7 @@ def escaped(text: str) -> str:
 
 
 def page(title: str, section: int, parts: dict[str, str]) -> str:
-    """Return a page with the non-empty parts."""
+    """Return a manual page with the parts that are not empty."""
     head = f'.TH {title.upper()} {section} "" "Steward {VERSION}" "Steward"\n'
     return head + "".join(f".SH {name}\n{text}\n" for name, text in parts.items() if text)
 
@@ -40,7 +40,7 @@ def page(title: str, section: int, parts: dict[str, str]) -> str:
 def commands(
     command: click.Command, context: click.Context
 ) -> Iterator[tuple[click.Command, click.Context]]:
-    """Yield a command and its subcommands."""
+    """Yield a command and all its subcommands, each with its context."""
     yield command, context
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
@@ -106,9 +106,9 @@ def of_settings(document: str) -> str:
             "NAME": escaped("steward.toml - settings of the agent of Steward"),
             "SYNOPSIS": "/etc/steward/steward.toml",
             "DESCRIPTION": _paragraphs(
-                "TOML: a line NAME = VALUE for each setting. The same name in capitals after STEWARD_ is "
-                "the variable that overrides it, and with - in the place of _ the option of steward agent "
-                "that overrides both. A name that does not exist is an error."
+                "The file is in TOML, with a line NAME = VALUE for each setting. The environment variable "
+                "STEWARD_NAME, with the name in capitals, overrides the file. The option --NAME of "
+                "steward agent, with - in place of _, overrides both. An unknown name is an error."
             ),
             "SETTINGS": _terms(
                 (setting.name, f"{setting.meaning}. Default: {setting.default}.")

@@ -1,6 +1,7 @@
-"""The settings in docs/configuration.md, for the example file and the manual page.
+"""Reads the settings from docs/configuration.md, for the example file and the manual page.
 
-`settings.py DOCUMENT` prints the file: every setting with its meaning and its default, commented out.
+`settings.py DOCUMENT` prints the file: every setting with its meaning and its default, commented
+out.
 """
 
 import json
@@ -17,7 +18,7 @@ from daemon.config.settings import FIELDS
 
 _ROW = re.compile(r"^\| `(\w+)` \| (.+) \| (.+) \|$", re.MULTILINE)
 _LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
-# Only for the command line: a daemon that runs as a service is not in development mode.
+# Settings only for the command line: a service does not run in development mode.
 _ELSEWHERE = {"dev", "dev_cloud", "dev_cloud_port", "acl", "ask_passphrase"}
 _HEAD = """\
 # Settings of the agent: see steward.toml(5). Commented settings show the defaults. After a change:
@@ -26,7 +27,7 @@ _HEAD = """\
 
 
 class Setting(NamedTuple):
-    """A setting: `default` is text for the reader, `value` is in the syntax of TOML."""
+    """A setting. `default` is a text for the reader, and `value` is the default in TOML syntax."""
 
     name: str
     default: str
@@ -35,7 +36,7 @@ class Setting(NamedTuple):
 
 
 def settings(document: str) -> Iterator[Setting]:
-    """Yield the settings of a document in their order."""
+    """Yield the settings in the order of the document."""
     for name, default, meaning in _ROW.findall(document):
         if (field := FIELDS.get(name)) and name not in _ELSEWHERE:
             plain = _LINK.sub(r"\1", meaning).replace("\\|", "|")
@@ -48,7 +49,7 @@ def _toml(field: msgspec.structs.FieldInfo) -> str:
         default = field.default_factory()
     if isinstance(default, Path):
         default = ""
-    if default is None:  # it depends on `dev`, which is out of the question here
+    if default is None:  # the default depends on `dev`, which a service does not use
         default = False
     return "{}" if default == {} else json.dumps(default)
 

@@ -2,9 +2,9 @@
 
     python packaging/docs/recording.py [FILE]
 
-The script starts a development daemon in an empty directory and runs the commands of `SCENES` in a
-pseudo-terminal. It writes an SVG file that repeats their output at the pace of the recording. A
-pause longer than `LONGEST_PAUSE` is shortened.
+The script starts a development daemon in an empty directory, and runs the commands of `SCENES` in a
+pseudo-terminal. It writes an SVG file that shows their output at the speed of the recording. Pauses
+longer than `LONGEST_PAUSE` are shortened to it.
 """
 
 import contextlib
@@ -31,8 +31,8 @@ PICTURE = ROOT / "docs/images/first-job.svg"
 COLUMNS, ROWS = 88, 16
 PROMPT = "$ "
 LONGEST_PAUSE = 0.7  # seconds
-KEY = 0.05  # seconds between two keys
-READING = (3.5, 4.0, 6.0)  # seconds that the end of each scene stays
+KEY = 0.05  # seconds between two typed characters
+READING = (3.5, 4.0, 6.0)  # seconds for which the last screen of each scene stays
 
 CELL = (8.4, 19)  # width and height of a character, in pixels
 MARGIN = 16
@@ -96,14 +96,14 @@ _CONTROL = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])|([\r\n])|([^\x1b\r\n]+)")
 
 
 class Cell(NamedTuple):
-    """One character with its style: the numbers of its SGR sequence."""
+    """One character with its style, which is the numbers of an SGR sequence."""
 
     character: str
     style: str = ""
 
 
 class Screen:
-    """As much of a terminal as the command line uses: colors, and lines that are rewritten."""
+    """A terminal with the features that the command line uses: colors, and lines that change."""
 
     def __init__(self) -> None:
         self.rows: list[list[Cell]] = [[]]
@@ -140,7 +140,7 @@ class Screen:
             self.rows.append([])
 
     def visible(self) -> list[str]:
-        """Return the last rows as the contents of SVG elements, wrapped at the right edge."""
+        """Return the last rows as contents of SVG elements, wrapped at the right edge."""
         rows: list[list[Cell]] = []
         for cells in self.rows:
             row = _without_end(cells)
@@ -178,7 +178,7 @@ def record(address: str, directory: Path) -> tuple[list[Frame], float]:
 
 
 def run(command: str, address: str, directory: Path) -> Iterator[tuple[float, str]]:
-    """Run a command in a pseudo-terminal; yield each output with the seconds before it."""
+    """Run a command in a pseudo-terminal; yield each piece of output with the seconds before it."""
     controller, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     environment = {
@@ -201,7 +201,7 @@ def run(command: str, address: str, directory: Path) -> Iterator[tuple[float, st
         os.close(terminal)
         before = time.monotonic()
         text = bytearray()
-        # Reading fails with EIO when the last process has closed the terminal.
+        # A read fails with EIO when the last process has closed the terminal.
         with contextlib.suppress(OSError):
             while True:
                 text += os.read(controller, 65536)
@@ -239,7 +239,7 @@ def picture(frames: Sequence[Frame], duration: float) -> str:
             ".last{visibility:visible}.b{font-weight:bold}",
             *(f".c{code}{{fill:{color}}}" for code, color in {**COLORS, **DIM}.items()),
             *rules,
-            # Without animation the last screen stays.
+            # Viewers without animation show the last screen.
             "@media(prefers-reduced-motion:reduce){text{animation:none}}",
             "</style>",
             f'<rect width="100%" height="100%" rx="8" fill="{BACKGROUND}"/>',
@@ -252,7 +252,7 @@ def picture(frames: Sequence[Frame], duration: float) -> str:
 def _unchanged(
     frames: Sequence[Frame], duration: float, number: int
 ) -> Iterator[tuple[float, float, str]]:
-    """Yield start, end and content of each time in which a row shows the same text."""
+    """Yield the start, end and content of each period in which a row shows the same text."""
     start, content = 0.0, ""
     for at, rows in (*frames, Frame(duration, [])):
         now = rows[number] if number < len(rows) else ""
@@ -279,7 +279,7 @@ def _without_end(cells: list[Cell]) -> list[Cell]:
 
 
 def _spans(cells: list[Cell]) -> str:
-    """Return a row as SVG; each style is a span at its own column, for a font of any width."""
+    """Return a row as SVG. Each style is a span with an absolute column, for any font width."""
     spans: list[str] = []
     at = 0
     while at < len(cells):

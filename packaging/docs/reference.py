@@ -1,6 +1,6 @@
-"""The reference pages that are generated from the program when the documentation is built.
+"""Reference pages, which are generated from the program when the documentation is built.
 
-mkdocs calls `on_files` and `on_page_markdown`; `pages` needs nothing but Steward.
+mkdocs calls `on_files` and `on_page_markdown`. `pages` needs no package except Steward.
 """
 
 import re
@@ -33,7 +33,7 @@ _OUTSIDE = re.compile(r"\[([^\]]*)\]\(\.\./(?:bench|packaging)[^)]*\)")
 
 
 def pages() -> dict[str, str]:
-    """Return each page by its path."""
+    """Return the text of each generated page, by its path."""
     made = {
         "reference/commands.md": _commands(),
         "reference/http.md": _http(),
@@ -44,7 +44,7 @@ def pages() -> dict[str, str]:
 
 
 def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
-    """Add the pages to those of the documentation."""
+    """Add the generated pages to the documentation."""
     from mkdocs.structure.files import File
 
     for path, text in pages().items():
@@ -53,7 +53,7 @@ def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
 
 
 def on_page_markdown(markdown: str, page: "Page", **_: object) -> str:
-    """Return a page without links to files outside the documentation."""
+    """Return a page in which links to files outside the documentation are plain text."""
     if page.file.src_uri == "decisions/README.md":
         markdown += "\n" + "\n".join(_decisions()) + "\n"
     return _OUTSIDE.sub(r"\1", markdown)
@@ -127,7 +127,7 @@ def _http() -> Iterator[str]:
     yield "| Request | Query parameters | Body | Response |\n|---|---|---|---|"
     for path, methods in description["paths"].items():
         for method, operation in methods.items():
-            if method != "put":  # the same as POST
+            if method != "put":  # PUT is the same as POST
                 yield _call(method.upper(), path, operation)
     yield "\n## Types\n"
     for name, schema in sorted(description["components"]["schemas"].items()):
@@ -213,8 +213,8 @@ def _kind(kind: msgspec.inspect.Type) -> str:
 
 def _metrics() -> Iterator[str]:
     yield "# Metrics\n"
-    yield "What `GET /v1/metrics` shows, and `?format=prometheus` with `_` in the place of each point. All are gauges, counted when"
-    yield "somebody asks.\n"
+    yield "The metrics of `GET /v1/metrics`. With `?format=prometheus`, names have `_` in place of each point. The daemon"
+    yield "computes the values when a request arrives.\n"
     yield "| Metric | Meaning |\n|---|---|"
     for name, words in MEANINGS.items():
         yield f"| `{name}` | {_cell(words)} |"

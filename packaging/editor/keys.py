@@ -1,4 +1,4 @@
-"""Write the keys of job files in HCL, which the editor of the web interface completes.
+"""Write the keys of job files in HCL, for completion in the editor of the web interface.
 
 python packaging/editor/keys.py
 """
@@ -12,11 +12,11 @@ from daemon.jobspec.steward_meta.check import EXTENSIONS
 
 FILE = Path(__file__).parents[2] / "daemon/ui/static/job-keys.json"
 _PLACES = {"job": "job", "group": "task group", "task": "task"}
-_FREE = -1  # number of the shape of a block with arbitrary names
+_FREE = -1  # the shape of a block with arbitrary keys
 
 
 class _Shapes:
-    """The shapes of blocks by number. Equal blocks share one shape."""
+    """The shapes of blocks, by number. Blocks with the same keys share one shape."""
 
     def __init__(self) -> None:
         self.found: list[dict[str, object]] = []

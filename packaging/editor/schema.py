@@ -12,7 +12,7 @@ from storage.records.job import JobHead, SubmittedJob
 
 FILE = Path(__file__).parent / "job.schema.json"
 _REFERENCE = "#/$defs/"
-# Fields that the server sets. An editor need not offer them.
+# Fields that the server sets, which an editor should not offer.
 _OF_THE_SERVER = frozenset(
     {
         *(field.encode_name for field in msgspec.structs.fields(JobHead)),
@@ -24,7 +24,7 @@ Schema = dict[str, object]
 
 
 def schema() -> Schema:
-    """Return the schema: a job alone, or an object with the field `Job`."""
+    """Return the schema of a document: a job, or an object whose field `Job` is a job."""
     _, parts = msgspec.json.schema_components(
         [SubmittedJob],
         schema_hook=lambda _: {"description": "any JSON value"},
@@ -44,14 +44,15 @@ def schema() -> Schema:
 
 
 def _strict(name: str, part: Schema) -> Schema:
-    """Return the schema of a block in which an editor marks unknown names."""
+    """Return the schema of a block, in which an editor marks unknown names as errors."""
     fields = part.get("properties")
     if not isinstance(fields, dict):
         return part
     omitted = _OF_THE_SERVER if name == "SubmittedJob" else frozenset()
     shown = {field: about for field, about in fields.items() if field not in omitted}
     shown |= {alias: shown[field] for field, alias in ALIASES.items() if field in shown}
-    # Defaults of a record are those of an empty object; the server's depend on the type of the job.
+    # Omit defaults: those of the record are for an empty object, and the server's depend on the
+    # job.
     for field, about in shown.items():
         shown[field] = {key: value for key, value in about.items() if key != "default"}
     return {**part, "properties": shown, "additionalProperties": False}

@@ -1,4 +1,4 @@
-"""Entry point for PyInstaller, equal to `python -m daemon`."""
+"""The entry point for PyInstaller, which does the same as `python -m daemon`."""
 
 from daemon.__main__ import main
 

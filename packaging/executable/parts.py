@@ -1,6 +1,6 @@
 """Print the bill of materials (CycloneDX 1.5) of the single-file program.
 
-The interpreter of the build runs this script, so it sees the packages that the program contains.
+The interpreter of the build must run this script, because the program contains its packages.
 """
 
 import json

@@ -2,9 +2,9 @@
 
     audit.py PIP_AUDIT BILL PROJECT
 
-The exit status is 0 if no advisory is known, and 1 if there are advisories, which are printed. It is
-69 (UNAVAILABLE in environment.sh) if some packages could not be looked up. pip-audit has exit status
-0 for packages that its service does not know.
+The exit status is 0 if no advisory is known, and 1 if there are advisories, which are printed. It
+is 69 (UNAVAILABLE in environment.sh) if some packages could not be looked up. For packages that the
+advisory service does not know, the exit status of pip-audit itself is 0.
 """
 
 import json
@@ -19,7 +19,7 @@ UNAVAILABLE = 69
 
 
 def main(program: str, bill: str, project: str) -> int:
-    """Audit both lists. An advisory takes precedence over a failed query."""
+    """Audit both lists; return 1 for an advisory even if another query failed."""
     found = [
         audit(program, "shipped packages", shipped(json.loads(Path(bill).read_text()))),
         audit(program, "minimum versions", oldest(tomllib.loads(Path(project).read_text()))),
@@ -28,13 +28,13 @@ def main(program: str, bill: str, project: str) -> int:
 
 
 def shipped(bill: dict[str, list[dict[str, str]]]) -> list[str]:
-    """Return the packages of a bill of materials as pip pins them."""
+    """Return the packages of a bill of materials as pinned requirements of pip."""
     parts = [component for component in bill["components"] if component["type"] == "library"]
     return [f"{part['name']}=={part['version']}" for part in parts]
 
 
 def oldest(project: dict[str, dict[str, list[str]]]) -> list[str]:
-    """Return the dependencies of a project, each in the oldest allowed version."""
+    """Return the dependencies of a project, each pinned to its oldest allowed version."""
     pinned = [
         re.sub(r"^([\w.-]+)>=([\w.]+)(,<[\w.]+)?$", r"\1==\2", dependency)
         for dependency in project["project"]["dependencies"]
@@ -48,7 +48,7 @@ def oldest(project: dict[str, dict[str, list[str]]]) -> list[str]:
 
 
 def audit(program: str, what: str, pinned: list[str]) -> int:
-    """Print the advisories for these packages; return the matching exit status."""
+    """Print the advisories for these packages; return the exit status for this list."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("\n".join(pinned))
         file.flush()

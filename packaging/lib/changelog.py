@@ -2,8 +2,8 @@
 
     changelog.py VERSION
 
-If the section exists, the fragments are added to it. Otherwise a new section is added at the top. The
-script deletes the fragments.
+If the section exists, the fragments are added to it. Otherwise a new section is added at the top.
+The script deletes the fragments.
 """
 
 import re
@@ -21,7 +21,7 @@ def entry(fragment: Path) -> str:
 
 
 def collect(news: Path) -> dict[str, list[str]]:
-    """Return the items of each heading. Raises `ValueError` for a name of another form."""
+    """Return the items of each heading. Raises `ValueError` for a fragment of an unknown kind."""
     found: dict[str, list[str]] = {heading: [] for heading in KINDS.values()}
     for fragment in sorted(
         news.glob("[0-9]*.md"), key=lambda path: (int(path.name.partition(".")[0]), path.name)

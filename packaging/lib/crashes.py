@@ -1,9 +1,10 @@
-"""Print the crash tests that failed for another reason than a timeout.
+"""Print the crash tests that failed for a reason other than a timeout.
 
     crashes.py RESULTS
 
-RESULTS is the XML file of pytest. The exit status is 1 if there is such a test. A busy host can cause
-a timeout, so tests with a timeout run again. Other failures are final.
+RESULTS is the XML file with pytest's results. The exit status is 1 if there is such a test. A busy
+host can cause a timeout, so packaging/check runs tests with a timeout again. Other failures of
+crash tests are final.
 """
 
 import re
@@ -16,7 +17,7 @@ TIME_LIMIT = re.compile(r"([\w.]+\.)?(TooSlowError|TookTooLong)\b")
 
 
 def broken(results: Path) -> list[str]:
-    """Return the tests that failed for another reason than a timeout, each with its module."""
+    """Return the crash tests that failed for a reason other than a timeout, with their modules."""
     cases = ElementTree.parse(results).iter("testcase")  # noqa: S314  # by our own pytest
     ours = [case for case in cases if case.get("classname", "").startswith(TESTS)]
     return [

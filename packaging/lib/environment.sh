@@ -2,17 +2,17 @@
 # environments, and run steps that signals can interrupt. A script sets `root` (the directory of the
 # clone) and `me` (its name), sources this file, and calls `prepare`.
 #
-# Each step runs in its own session. A signal from the terminal reaches only this shell, which then
-# stops the step and all its processes. A shell ignores SIGINT in its background processes, and
-# tests of signals must not inherit that. `with_signals` resets it.
+# Each step runs in its own session. So a signal from the terminal reaches only this shell, which then
+# stops the step and all its processes. Background processes of a shell ignore SIGINT, and tests of
+# signals must not inherit this. The command in `with_signals` resets it.
 # shellcheck shell=sh
 
 UNAVAILABLE=69 # EX_UNAVAILABLE of sysexits.h: only an administrator can install a requirement
 step_pid=''
 with_signals=''
 updated=''
-policy='' # file that keeps apt-get from starting services
-step_must_end='' # name of the running step, if an interrupt would do damage
+policy='' # path of the file that keeps apt-get from starting services
+step_must_end='' # name of the running step, if an interrupt of it would do damage
 LOCK_WITHIN=300  # timeout for the lock of another package manager, in seconds
 
 say() { printf '==> %s\n' "$*"; }
@@ -93,7 +93,8 @@ is_python() {
     "$1" -I -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
 }
 
-# candidates [MINOR]...: Print paths where Python 3.MINOR, or any version, can be installed.
+# candidates [MINOR]...: Print paths at which Python 3.MINOR may be installed. Without MINOR, print
+# those of all supported versions.
 candidates() {
     if [ $# -eq 0 ]; then
         command -v python3 || :
@@ -107,8 +108,8 @@ candidates() {
     done
 }
 
-# find_python [MINOR]...: Print the path of the first suitable Python. Exit status 1 if there is
-# none.
+# find_python [MINOR]...: Print the path of the first suitable Python. Exit status 1 if no Python is
+# suitable.
 find_python() {
     candidates "$@" >"$scratch/candidates"
     while IFS= read -r candidate; do

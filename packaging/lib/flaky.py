@@ -2,17 +2,17 @@
 
     flaky.py FAILED COUNTS COMMIT
 
-FAILED is pytest's file of the last failed tests. COUNTS has a line for each flaky test: its number of
-failures, the commit of the last failure, and its name. The script updates COUNTS in the working tree,
-for the next commit. Several runs of one commit count once. Remove a line when the cause is fixed.
-The exit status is 1 at the third failure of a test.
+FAILED is the file in which pytest stores the tests that failed last. COUNTS has a line for each
+flaky test: its number of failures, the commit of the last failure, and its name. The script updates
+COUNTS in the working tree; commit the change with the next one. Several runs of one commit count
+once. When you fix the cause, remove the line. The exit status is 1 at the third failure of a test.
 """
 
 import json
 import sys
 from pathlib import Path
 
-MOST = 2  # failures of a test before it is an error
+MOST = 2  # permitted failures of a test
 
 
 def main(failed: Path, file: Path, commit: str) -> int:

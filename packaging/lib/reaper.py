@@ -1,16 +1,16 @@
-"""Run a command within a time limit, and name the processes and mounts that it leaves behind.
+"""Run a command with a time limit, and report the processes and mounts that it leaves behind.
 
     reaper.py SECONDS DIRECTORY COMMAND [ARGUMENT]...
 
-After the limit the command gets SIGINT, so that pytest reports the results so far. A minute
-later it is killed.
+After the limit, the command gets SIGINT, so that pytest reports the results so far. A minute later,
+the command is killed.
 
-Each process whose parent ends becomes a child of this one. A process that exists a few seconds
-after the end of the command was left behind, and so was a mount below the directory. Both are named
-on standard error and removed.
+Each process whose parent ends becomes a child of this process. If a process still exists a few
+seconds after the end of the command, the command left it behind. The same applies to a mount below
+DIRECTORY. Both are reported on standard error and removed.
 
-The exit status is that of the command, 70 if it is 0 but something was left behind, or 124 after
-the time limit.
+The exit status is that of the command. It is 70 if the command exits with 0 but leaves something
+behind, and 124 after the time limit.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 
 LEFT = 70
-LATE = 124  # as of timeout(1)
+LATE = 124  # as for timeout(1)
 GRACE = 5  # seconds in which the last processes may end without a signal
 REPORT = 60  # seconds in which a command may report after its time limit
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of linux/prctl.h
@@ -41,7 +41,7 @@ def children(pid: int) -> list[int]:
 
 
 def reap() -> bool:
-    """Take the exit status of each child that has ended; return whether children remain."""
+    """Collect the exit status of each child that has ended; return whether children remain."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -51,15 +51,15 @@ def reap() -> bool:
 
 
 def run(command: list[str], seconds: int) -> int:
-    """Run a command to its end, and reap all other processes in the meantime; return its exit status."""
-    # The object stays referenced: at its end it would take the exit status itself.
+    """Run a command to its end, reap all other processes in the meantime, and return its status."""
+    # Keep a reference to the object, because its destructor would collect the exit status.
     main = subprocess.Popen(command)
     is_late = False
 
     def stop(_: int, __: object) -> None:
         nonlocal is_late
-        # `main.send_signal` would take the exit status that the loop below waits for.
-        with suppress(ProcessLookupError):  # it has just ended
+        # `main.send_signal` would collect the exit status for which the loop below waits.
+        with suppress(ProcessLookupError):  # the command has just ended
             os.kill(main.pid, signal.SIGKILL if is_late else signal.SIGINT)
         is_late = True
         signal.alarm(REPORT)
@@ -70,7 +70,7 @@ def run(command: list[str], seconds: int) -> int:
         pid, status = os.wait()
         if pid == main.pid:
             signal.alarm(0)
-            main.returncode = 0  # it has been waited for
+            main.returncode = 0  # the loop has already collected the status
             code = os.waitstatus_to_exitcode(status)
             if is_late:
                 print(f"timeout: the command did not end within {seconds} s", file=sys.stderr)
@@ -79,7 +79,7 @@ def run(command: list[str], seconds: int) -> int:
 
 
 def described(pid: int) -> str:
-    """Return a line about a process: its directory and its command."""
+    """Return a line about a process, with its working directory and its command."""
     place = Path(f"/proc/{pid}")
     try:
         command = (
@@ -91,13 +91,13 @@ def described(pid: int) -> str:
 
 
 def end_processes() -> list[str]:
-    """Wait for the last processes, kill those that stay, and describe them."""
+    """Wait for the last processes, kill those that remain, and return a line about each."""
     end = time.monotonic() + GRACE
     while reap() and time.monotonic() < end:
         time.sleep(0.05)
     left: list[str] = []
     end = time.monotonic() + GRACE
-    # A process in an uninterruptible wait survives SIGKILL, so this loop has an end too.
+    # The loop is limited, because a process in an uninterruptible wait survives SIGKILL.
     while reap() and time.monotonic() < end:
         for pid in children(os.getpid()):
             left.append(described(pid))

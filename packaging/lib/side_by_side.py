@@ -1,9 +1,10 @@
-"""Run commands concurrently, one for each CPU.
+"""Run commands concurrently, as many at a time as there are CPUs.
 
     side_by_side.py NAME COMMAND [ARGUMENT]... [-- NAME COMMAND [ARGUMENT]...]...
 
-The output of a successful command is omitted. If a command fails, the others are stopped. Its output
-is printed, and its status is the exit status: 128 plus the signal number for a signal.
+The output of a successful command is not printed. If a command fails, the others are stopped, and
+the output of the failed command is printed. The exit status is that of the failed command, or 128
+plus the signal number if a signal ended it.
 """
 
 import os
@@ -35,7 +36,7 @@ def run(waiting: list[list[str]], at_once: int) -> int:
                 output = tempfile.TemporaryFile()  # noqa: SIM115  # closed after its command
                 process = subprocess.Popen(command, stdout=output, stderr=output)
                 running[process.pid] = name, process, output
-            # Its status is left for `Popen.wait`.
+            # Do not collect the status here, because `Popen.wait` needs it.
             if (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)) is None:
                 continue
             name, process, output = running.pop(ended.si_pid)

@@ -2,15 +2,15 @@
 
     python packaging/syscalls/make.py > daemon/confinement/calls.py
 
-It needs the C preprocessor and the headers of Linux for programs (Debian: gcc, linux-libc-dev). The
-numbers of aarch64 come from `asm-generic/unistd.h`, which is the same on every architecture.
+The script needs the C preprocessor and Linux's user-space headers (Debian: gcc, linux-libc-dev).
+The numbers for aarch64 come from `asm-generic/unistd.h`, which is the same on every architecture.
 """
 
 import re
 import subprocess
 import sys
 
-# System calls that the header of aarch64 defines before it includes the generic one.
+# System calls that the header of aarch64 defines before it includes the generic header.
 _AARCH64 = (
     *("__ARCH_WANT_RENAMEAT", "__ARCH_WANT_NEW_STAT", "__ARCH_WANT_SET_GET_RLIMIT"),
     *("__ARCH_WANT_TIME32_SYSCALLS", "__ARCH_WANT_SYS_CLONE3", "__ARCH_WANT_MEMFD_SECRET"),

@@ -1,7 +1,7 @@
 """Test the Debian package under a real systemd: `check.py ROOT PACKAGE GROUPS`.
 
-ROOT is a Debian file system, which is modified. GROUPS is the mount point of cgroup v2. Each step
-prints its result, and the first failure ends the test.
+ROOT is a Debian root file system, which the test modifies. GROUPS is the mount point of cgroup v2.
+Each step prints its result, and the first failure ends the test.
 """
 
 import json
@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-PATIENCE = 300  # seconds for anything to happen
+PATIENCE = 300  # timeout of each wait in seconds
 TASKS, RESTARTS = 50, 20
 # The commands in docs/service.md that restore the layout of an older data directory.
 BACK = re.compile(r"^    cd /var/lib/steward\n(?:^    .*\n)+", re.MULTILINE)
-# Owner and mode of installed, created or moved files.
+# Owner, group and mode of installed, created or moved files.
 MODES = {
     "/etc/steward": "root steward 750",
     "/etc/steward/steward.toml": "root steward 640",
@@ -93,7 +93,7 @@ class Machine:
         if self._front is None:
             return
         if self.pid:
-            with suppress(ProcessLookupError):  # it has ended
+            with suppress(ProcessLookupError):  # the process has ended
                 os.kill(self.pid, signal.SIGKILL)
         else:
             self._front.kill()
@@ -108,7 +108,7 @@ class Machine:
         return not self._group.exists()
 
     def entering(self, *, inside: bool = True) -> list[str]:
-        """Return the prefix of a command in the container; not `inside`, with the host's files."""
+        """Return the words before a command in the container; not `inside`, it uses host files."""
         which = ["-a", "-r", "-w"] if inside else ["-n"]
         return ["nsenter", "-t", str(self.pid), *which]
 
@@ -146,7 +146,7 @@ class Machine:
 
 
 def until(what: str, holds: Callable[[], bool]) -> None:
-    """Return when a condition holds. The wait has a time limit."""
+    """Wait until a condition holds. Exit after a time limit."""
     deadline = time.monotonic() + PATIENCE
     while not holds():
         if time.monotonic() > deadline:
@@ -160,7 +160,7 @@ def proved(what: str) -> None:
 
 
 def expect(what: str, *, holds: bool) -> None:
-    """Print a fact that holds, or exit with an error."""
+    """Print a fact if it holds; otherwise exit with an error."""
     if not holds:
         raise SystemExit(f"check failed: {what}")
     proved(what)
@@ -170,7 +170,7 @@ def expect(what: str, *, holds: bool) -> None:
 
 
 def installs(machine: Machine, package: Path) -> None:
-    """Check that no unit is started or enabled without a request."""
+    """Install the package, and check that this starts and enables no unit."""
     shutil.copy(package, machine.root / "steward.deb")
     machine.run("dpkg", "-i", "/steward.deb")
     expect(
@@ -181,7 +181,7 @@ def installs(machine: Machine, package: Path) -> None:
 
 
 def starts(machine: Machine) -> None:
-    """Check that `systemctl start` returns when the daemon answers."""
+    """Check that `systemctl start` returns only when the daemon answers requests."""
     settings = machine.root / "etc/steward/steward.toml"
     settings.write_text(f"raw_exec = true\n{settings.read_text()}")
     machine.run("systemctl", "enable", "--now", "steward")
@@ -208,7 +208,7 @@ def keeps_apart(machine: Machine) -> None:
 
 
 def gives_root_away(machine: Machine) -> None:
-    """Check that the daemon is a user without capabilities, and its launcher root."""
+    """Check that the daemon runs as a user without capabilities, and its launcher as root."""
     pid = machine.show("MainPID")
     status = dict(
         line.split(":", 1) for line in machine.run("cat", f"/proc/{pid}/status").splitlines()
@@ -238,7 +238,7 @@ def gives_root_away(machine: Machine) -> None:
 
 
 def keeps_root(machine: Machine) -> None:
-    """Check the change to a daemon that runs as root, and back, with running tasks."""
+    """Check the change to a daemon that runs as root, and back, while tasks run."""
     settings = machine.root / "etc/steward/steward.toml"
     text = settings.read_text()
     with kept(machine, 'restarted with user = "root"'):
@@ -278,7 +278,7 @@ def reloads(machine: Machine) -> None:
 
 @contextmanager
 def kept(machine: Machine, what: str) -> Iterator[None]:
-    """Check that a new daemon runs after the block with the same task processes."""
+    """Check that after the block a new daemon runs, and the task processes are the same."""
     tasks, daemon = machine.tasks(), machine.show("MainPID")
     yield
     until(
@@ -348,7 +348,7 @@ def survives_with_controllers(machine: Machine) -> None:
 
 @contextmanager
 def hammered(machine: Machine, what: str) -> Iterator[None]:
-    """Require that a client that sends requests continuously gets all responses during the block."""
+    """Check that a client that sends requests continuously gets all responses during the block."""
     stop = machine.root / "enough"
     words = [
         *machine.entering(inside=False),
@@ -384,7 +384,7 @@ def holds_the_port(machine: Machine) -> None:
 
 
 def upgrades(machine: Machine) -> None:
-    """Check that a package upgrade does not interrupt tasks and clients."""
+    """Check that a package upgrade interrupts neither tasks nor clients."""
     newer = machine.root / "newer"
     subprocess.run(["dpkg-deb", "-R", machine.root / "steward.deb", newer], check=True)
     control = newer / "DEBIAN/control"

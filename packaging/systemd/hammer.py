@@ -1,7 +1,7 @@
 """A client that sends requests continuously, each with a new connection: `hammer.py PORT STOP`.
 
-It ends when the file STOP exists. Then it prints the number of responses, the failed requests, and
-the longest response time in seconds.
+The client stops when the file STOP exists. Then it prints the number of responses, the failed
+requests, and the longest response time in seconds.
 """
 
 import http.client

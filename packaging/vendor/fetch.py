@@ -1,8 +1,8 @@
-"""Download the third-party files of the web UI and its tests: `packaging/vendor/fetch.py [PACKAGE...]`.
+"""Download third-party files of the web UI and its tests: `packaging/vendor/fetch.py [PACKAGE...]`.
 
-Without arguments, download all packages. Each comes from the npm registry in the version of
-`packages.toml`, and must match the checksum there. The script needs only Python, and executes no
-downloaded code.
+Without arguments, the script downloads all packages. Each package comes from the npm registry, in
+the version that `packages.toml` names, and must match the checksum in that file. The script needs
+only Python, and executes no downloaded code.
 """
 
 import base64
@@ -19,11 +19,11 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 STATIC = "daemon/ui/static"
 REGISTRY = "https://registry.npmjs.org"
-PATIENCE = 60  # seconds
+PATIENCE = 60  # timeout of a download in seconds
 
 
 def packages() -> list[dict[str, Any]]:
-    """Return the packages, each with its files by their names in the repository."""
+    """Return the packages of `packages.toml`, with their files by the names in this repository."""
     found: list[dict[str, Any]] = tomllib.loads((HERE / "packages.toml").read_text())["package"]
     return found
 

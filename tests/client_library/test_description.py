@@ -226,7 +226,7 @@ async def use(server: DescribedServer, tmp_path: Path) -> None:
         await client.upload(tmp_path / "input", namespace="x")
         await client.read_file("x", "x")
         (file,) = await client.kept_files("x")
-        with pytest.raises(InvalidResponse, match="not that of its digest"):
+        with pytest.raises(InvalidResponse, match="does not match its digest"):
             await client.save_kept("x", file, tmp_path / "kept")
         await client.variable("a/b", namespace="x")
         async with client.lock("a/b") as lock:

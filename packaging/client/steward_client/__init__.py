@@ -1,6 +1,7 @@
 """Client library for Steward, and for Nomad where the API is the same.
 
-`Client` works under Trio and asyncio; `steward_client.sync.Client` is its synchronous form.
+`Client` works under Trio and asyncio. `steward_client.sync.Client` is for programs without an event
+loop.
 """
 
 from steward_client.client import Client

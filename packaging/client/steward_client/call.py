@@ -1,9 +1,9 @@
-"""Run in a task: call a function by its name, and write its result.
+"""The program in the task of a remote call: it calls a function by its name, and stores the result.
 
     python -m steward_client.call MODULE:FUNCTION
 
-The arguments are in `local/arguments.json`; the result goes to `local/result.json`. The exit status is
-0 for a result, 1 for an exception of the function.
+The arguments are in `local/arguments.json`; the result is written to `local/result.json`. The exit
+status is 0 if the function returned a result, and 1 if it raised an exception.
 """
 
 import importlib
@@ -38,7 +38,7 @@ def call(function: Callable[..., object], arguments: Arguments) -> Outcome:
             if name in hints and bound.signature.parameters[name].kind not in _MANY:
                 bound.arguments[name] = msgspec.convert(value, hints[name])
         value = msgspec.json.encode(function(*bound.args, **bound.kwargs))
-    except Exception as error:  # it is the result of the call
+    except Exception as error:  # the exception is the result of the call
         return Outcome(failure=_failure(error))
     return Outcome(value=msgspec.Raw(value))
 

@@ -85,11 +85,11 @@ class _Head(msgspec.Struct, frozen=True, rename="pascal"):
 class Client:
     """A client of one server.
 
-    `address` is `http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`. Address, token, namespace
-    and region come from STEWARD_ADDR, STEWARD_TOKEN, … or NOMAD_ADDR, … if they are not given.
-    `login` logs in with the identity of the host and renews the token. `verify` is the TLS context,
-    or False. `transport`, `ids` and `chance` replace the network, the identifiers and the random
-    part of delays, for tests.
+    `address` is `http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`. If address, token,
+    namespace or region are not given, they come from STEWARD_ADDR, STEWARD_TOKEN, … or NOMAD_ADDR,
+    …. With `login`, the client logs in with the identity of the host and renews the token. `verify`
+    is the TLS context; False turns the verification of certificates off. For tests, `transport`,
+    `ids` and `chance` replace the network, the identifiers and the random part of delays.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Client:
     ) -> None:
         if self._group is not None:
             self._group.cancel_scope.cancel()
-            # The task group would wrap an error of the block. Only a cancellation concerns it.
+            # The task group would wrap an error of the block. It only needs a cancellation.
             concerns = (
                 (None, None, None) if isinstance(error, Exception) else (kind, error, traceback)
             )
@@ -156,7 +156,10 @@ class Client:
         body: object = None,
         repeatable: bool | None = None,
     ) -> Answer:
-        """Send any request. By default only a GET is repeated. Raises `ApiError`, `Unreachable`."""
+        """Send any request. By default, only a GET is repeated.
+
+        Raises `ApiError` and `Unreachable`.
+        """
         return await self._connection.send(
             Call(
                 method=method,
@@ -207,8 +210,8 @@ class Client:
 
         `files` has the digests of uploaded files by name, for artifacts with `payload://NAME`.
 
-        With `enforce_index`, the job must not have changed since the plan with this index (0 means
-        that it must not exist); otherwise raises `ApiError`.
+        With `enforce_index`, the job must not have changed since the plan with this index; 0 means
+        that the job must not exist. Otherwise, raises `ApiError`.
         """
         body = _Registration(
             job=_document(job),
@@ -227,7 +230,7 @@ class Client:
     def follow(self, run: Run) -> AsyncGenerator[Event, None]:
         """Yield the events of a registration until its outcome is certain.
 
-        That is the end of a batch job, or of the rollout of a service.
+        The outcome is certain at the end of a batch job, or at the end of the rollout of a service.
         """
         return follow_run(self._connection, run)
 
@@ -255,7 +258,7 @@ class Client:
         return answer.decode(Registered).eval_id
 
     async def deployment(self, job_id: str, *, namespace: str = "") -> Deployment | None:
-        """Return the newest deployment of a job, None without one."""
+        """Return the newest deployment of a job, or None if it has no deployment."""
         answer = await self.request(
             "GET", f"/v1/job/{segment(job_id)}/deployment", query={"namespace": namespace}
         )
@@ -288,9 +291,9 @@ class Client:
     ) -> Dispatched:
         """Start a child of a parameterized job, once, even if the request is repeated.
 
-        `files` has the digests of input files by name, as `upload` returns them. Without a token the
-        client makes one. A program that must not start a child again after its own restart gives a
-        token that it can repeat.
+        `files` has the digests of input files by name, as `upload` returns them. Without an
+        idempotency token, the client creates one. A program that must not start a child again after
+        its own restart should pass a token that it can also pass after the restart.
         """
         request = Dispatch(
             payload=payload,
@@ -316,8 +319,8 @@ class Client:
     ) -> list[Dispatched]:
         """Start many children, each once; return them in the order of the requests.
 
-        Servers with bulk dispatch take a thousand in one request. Raises `DispatchesFailed` if the
-        server refuses some of them; the others have children.
+        Servers with bulk dispatch start up to a thousand children in one request. Raises
+        `DispatchesFailed` if the server refuses some of the dispatches; the others have children.
         """
         with_tokens = [request.with_token(self._ids) for request in requests]
         return await dispatching.dispatch_many(
@@ -353,8 +356,9 @@ class Client:
     ) -> AsyncGenerator[Event, None]:
         """Yield events from an index on, each once, across reconnections.
 
-        `topics` maps a topic to a key, or to several; `*` means all. Without an index, the server
-        begins with its newest events. Raises `EventsLost` if some of them are no longer stored.
+        `topics` maps a topic to a key or to several keys; `*` means all. Without an index, the
+        server begins with its newest events. Raises `EventsLost` if the server no longer stores
+        some of the requested events.
         """
         return read_events(self._connection, topics or _ALL, index=index, namespace=namespace)
 
@@ -384,7 +388,7 @@ class Client:
     def exec(
         self, alloc_id: str, command: Sequence[str], *, task: str, tty: bool = False
     ) -> AbstractAsyncContextManager[ExecSession]:
-        """Run a command inside a task while the block runs, with its streams."""
+        """Run a command inside a task while the block runs; the session has its streams."""
         return open_session(self._connection, alloc_id, command, task=task, tty=tty)
 
     async def exec_run(
@@ -397,13 +401,13 @@ class Client:
     async def read_file(self, alloc_id: str, path: str) -> bytes:
         """Return a file below the directory of an allocation. Raises `NotFound`."""
         query: Query = {"path": path}
-        # For a missing file, the next request would have an error text with status 200.
+        # For a missing file, the second request would return an error text with status 200.
         await self.request("GET", f"/v1/client/fs/stat/{segment(alloc_id)}", query=query)
         path = f"/v1/client/fs/cat/{segment(alloc_id)}"
         return (await self.request("GET", path, query=query)).body
 
     async def kept_files(self, alloc_id: str) -> list[KeptFile]:
-        """List the files that the tasks of an allocation left, and that the server keeps."""
+        """List the kept files of an allocation."""
         return await self._get(f"/v1/allocation/{segment(alloc_id)}/kept", list[KeptFile])
 
     async def save_kept(
@@ -422,7 +426,7 @@ class Client:
         return await self._pages("/v1/vars", list[Variable], prefix=prefix, namespace=namespace)
 
     async def variable(self, path: str, *, namespace: str = "") -> Variable | None:
-        """Return a variable with its values, None if it does not exist."""
+        """Return a variable with its values, or None if it does not exist."""
         try:
             return await self._get(variable_path(path), Variable, {"namespace": namespace})
         except NotFound:
@@ -439,8 +443,8 @@ class Client:
     ) -> Variable:
         """Create or change a variable.
 
-        With `cas`, its last change must have been at that index (0: it must not exist), otherwise
-        `Conflict`. A locked variable needs its `lock`.
+        With `cas`, the variable must have been changed last at this index; 0 means that it must not
+        exist. Otherwise, raises `Conflict`. Writing to a locked variable needs its `lock`.
         """
         body: dict[str, object] = {"Path": path, "Items": dict(items)}
         if lock is not None:
@@ -466,9 +470,9 @@ class Client:
     ) -> AbstractAsyncContextManager[HeldLock]:
         """Hold the lock of a variable while the block runs.
 
-        `ttl` and `delay` are seconds: the lifetime without a renewal, and the time before a lost lock
-        is free again. If the lock is lost, the block is cancelled and `LockLost` is raised. Without
-        `wait`, a held lock raises `Conflict`.
+        `ttl` and `delay` are in seconds. A lock that is not renewed expires after `ttl`, and is
+        free again after `delay`. If the lock is lost, the block is cancelled and `LockLost` is
+        raised. Without `wait`, raises `Conflict` if another client holds the lock.
         """
         return hold_lock(self._connection, path, ttl=ttl, delay=delay, wait=wait)
 

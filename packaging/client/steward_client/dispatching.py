@@ -1,4 +1,4 @@
-"""Dispatches of parameterized jobs, repeated without a second child."""
+"""Dispatches of parameterized jobs, which can be repeated without starting a second child."""
 
 import base64
 from collections.abc import Callable, Iterator, Sequence
@@ -12,9 +12,9 @@ from steward_client.together import each
 from steward_client.transport import Call, Connection, Lines, segment
 from steward_client.wire import Definition, Record, decode
 
-_LINES = 1000  # of one bulk request
-_BYTES = 4 * 1024 * 1024  # of one bulk request
-_NO_BULK = frozenset({400, 404, 405})  # nothing was dispatched
+_LINES = 1000  # maximum of one bulk request
+_BYTES = 4 * 1024 * 1024  # maximum of one bulk request
+_NO_BULK = frozenset({400, 404, 405})  # the server has no bulk dispatch, and dispatched nothing
 
 
 class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class _Line(Definition, frozen=True, kw_only=True):
 
 
 class _Answer(Record, frozen=True, kw_only=True):
-    """The answer to a line, counted from 1."""
+    """The answer to a line of a bulk request. Lines are counted from 1."""
 
     line: int
     dispatched_job_id: str = ""
@@ -55,7 +55,7 @@ class _Answer(Record, frozen=True, kw_only=True):
 async def dispatch(
     connection: Connection, job_id: str, request: Dispatch, *, namespace: str
 ) -> Dispatched:
-    """Start a child, or return the one that the same token has started."""
+    """Start a child, or return the child that a dispatch with the same token has started."""
     call = Call(
         method="POST",
         path=_path(job_id),
@@ -69,7 +69,7 @@ async def dispatch(
 async def dispatch_many(
     connection: Connection, job_id: str, requests: Sequence[Dispatch], *, namespace: str
 ) -> list[Dispatched]:
-    """Start children, by bulk requests if the server has them. Raises `DispatchesFailed`."""
+    """Start children, with bulk requests if the server supports them. Raises `DispatchesFailed`."""
     bulk = _Bulk(connection, job_id, requests, namespace)
     try:
         for numbers in _batches(requests):
@@ -90,7 +90,7 @@ async def _singly(
     namespace: str,
     done: "_Bulk",
 ) -> None:
-    """Send the requests that have no answer yet, one by one."""
+    """Send the dispatches that have no answer yet, one by one."""
 
     async def send(number: int) -> None:
         try:
@@ -104,7 +104,7 @@ async def _singly(
 
 
 class _Bulk:
-    """The answers to bulk requests: children and failures by the number of the dispatch."""
+    """The answers to bulk requests: children and failures, by the number of the dispatch from 0."""
 
     def __init__(
         self, connection: Connection, job_id: str, requests: Sequence[Dispatch], namespace: str
@@ -144,7 +144,7 @@ class _Bulk:
                 answer = decode(text, _Answer)
                 self._note(numbers[answer.line - 1], answer)
         if self.open(numbers):
-            raise Unreachable("the server answered only a part of the dispatches")
+            raise Unreachable("the server answered only some of the dispatches")
 
     def _note(self, number: int, answer: _Answer) -> None:
         if answer.error:

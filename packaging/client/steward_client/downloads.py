@@ -1,4 +1,4 @@
-"""Downloads of kept files: verified, and complete or absent."""
+"""Downloads of kept files. A downloaded file is complete and verified, or does not exist."""
 
 import hashlib
 import os
@@ -34,9 +34,9 @@ async def save_kept(
                 digest.update(chunk)
                 await copy.write(chunk)
         if digest.hexdigest() != file.digest:
-            raise InvalidResponse(f"the content of {file.path!r} is not that of its digest")
+            raise InvalidResponse(f"the content of {file.path!r} does not match its digest")
         await anyio.to_thread.run_sync(os.replace, unfinished, path)
     finally:
-        # After a complete download, the file has its final name.
+        # After a complete download, the file already has its final name.
         with anyio.CancelScope(shield=True), suppress(FileNotFoundError):
             await anyio.to_thread.run_sync(partial(os.unlink, unfinished))

@@ -1,8 +1,8 @@
-"""Errors of the client library, by meaning.
+"""Errors of the client library, by their meaning.
 
 ClientError
 ├ Unreachable        no usable response: no connection, or the server is overloaded
-├ InvalidResponse    the response is not one of this API
+├ InvalidResponse    the response does not have the form of this API
 ├ ApiError           the server returned an error
 │ ├ BadRequest       400, 413, 422: the request is wrong
 │ ├ Denied           401, 403: the token lacks a permission, or is not valid
@@ -12,7 +12,7 @@ ClientError
 ├ EventsLost         the server no longer has some of the requested events
 ├ LockLost           the lock of a variable expired, or was released by another client
 ├ ExecFailed         the server ended an exec session with an error
-├ LoginFailed        no identity token, or no token for it
+├ LoginFailed        the host has no identity token, or the server issued no token for it
 └ TaskFailed         the function of a remote call failed
 """
 
@@ -89,7 +89,7 @@ class DispatchesFailed(ClientError):
 
 
 class EventsLost(ClientError):
-    """The server no longer has the events between two indexes, both included."""
+    """The server no longer has the events from one index to another, both included."""
 
     def __init__(self, first_index: int, last_index: int) -> None:
         super().__init__(
@@ -101,7 +101,7 @@ class EventsLost(ClientError):
 
 
 class LockLost(ClientError):
-    """The lock expired, or was released by another client."""
+    """The lock of a variable expired, or another client released it."""
 
 
 class ExecFailed(ClientError):

@@ -1,4 +1,4 @@
-"""The event stream from any index on, across reconnections."""
+"""The event stream, from any index, across reconnections."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -71,7 +71,7 @@ class _Gap(Record, frozen=True, kw_only=True):
 async def read_events(
     connection: Connection, topics: Topics, *, index: int, namespace: str | None
 ) -> AsyncGenerator[Event, None]:
-    """Yield all events from an index on, each once. Raises the errors of `read_writes`."""
+    """Yield all events from an index on, each once. Raises the same errors as `read_writes`."""
     async with aclosing(
         read_writes(connection, topics, index=index, namespace=namespace)
     ) as writes:
@@ -86,7 +86,7 @@ async def read_writes(
     """Yield the events of each write from an index on, each once. Raises `EventsLost`.
 
     After a disconnection, the stream continues after the last write. Raises `Unreachable` if the
-    server stays unreachable longer than the retries last.
+    server is still unreachable after all retries.
     """
     reader = _Reader(connection, topics, index, namespace)
     while True:
@@ -125,7 +125,7 @@ class _Reader:
         raise Unreachable("the server ended the event stream")
 
     async def wait_after(self, error: Unreachable) -> None:
-        """Wait before the next connection. Raise the error if the server is away for too long."""
+        """Wait before the next connection. Raise the error if there were too many retries."""
         now = anyio.current_time()
         if self._last_sign is None:
             self._last_sign = now

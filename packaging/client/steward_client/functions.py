@@ -1,8 +1,8 @@
-"""Functions that run as jobs: `@task` on a function of an importable module.
+"""Functions that run as jobs: decorate a function of an importable module with `@task`.
 
-Arguments and results are JSON, so only values that msgspec can encode are permitted. The
-annotations of the function give their types on both sides. Nothing is pickled: the task imports the
-module and calls the function by its name.
+Arguments and results are JSON, so only values that msgspec can encode are permitted. The program
+and the task both take their types from the annotations of the function. Nothing is pickled: the
+task imports the module and calls the function by its name.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ ARGUMENTS = "arguments.json"  # in the `local` directory of the task
 RESULT = "result.json"
 _TASK = "main"
 _DISK = 50  # MB
-_SHOWN = 2000  # bytes of standard error in an error
+_SHOWN = 2000  # bytes of standard error in the message of an error
 
 
 class Arguments(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of a call, or its failure."""
+    """The outcome of a call: a result or a failure."""
 
     value: msgspec.Raw = msgspec.Raw(b"null")
     failure: Failure | None = None
@@ -68,9 +68,9 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the job of a function.
 
-    `python` is the interpreter, which needs this library. `path` are the directories of modules; by
-    default those of the function's module and of this library. `retries` is the number of further
-    attempts after a failure.
+    `python` is the interpreter, in which this library must be installed or on the path. `path` has
+    the directories from which modules are imported; by default those of the function's module and
+    of this library. `retries` is the number of further attempts after a failure.
     """
 
     driver: str = "raw_exec"
@@ -84,7 +84,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoteFunction(Generic[P, R]):
-    """A function that runs here when it is called, and as a job with `run`, `submit` and `map`."""
+    """A function that runs in this process when called, and as a job by `run` and `submit`."""
 
     def __init__(self, function: Callable[P, R], options: Options) -> None:
         if function.__module__ == "__main__" or "<" in function.__qualname__:
@@ -247,7 +247,7 @@ def task(
     retries: int = 0,
     namespace: str = "",
 ) -> RemoteFunction[P, R] | Callable[[Callable[P, R]], RemoteFunction[P, R]]:
-    """Allow a function of a module to run as a job. `Options` describes the arguments.
+    """Decorate a function so that it can run as a job. `Options` describes the arguments.
 
     Raises `ValueError` for a function that a task could not import.
     """
@@ -296,7 +296,7 @@ def _reschedule(retries: int) -> ReschedulePolicy:
 
 
 def _without_result(end: JobResult) -> str:
-    """Return a description of how a task ended without a result."""
+    """Return a description of the end of a task that has no result."""
     done = end.tasks.get(_TASK)
     if done is None or done.exit_code is None:
         events = [

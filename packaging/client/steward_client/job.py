@@ -1,6 +1,6 @@
-"""Builders of jobs. Durations are nanoseconds; `seconds(5)` makes one.
+"""Records for building jobs. Durations are in nanoseconds; `seconds(5)` returns 5 s in this unit.
 
-A field that is not set is not sent, and gets the server's default.
+A field that is not set is not sent, so it gets the server's default.
 """
 
 import msgspec
@@ -136,7 +136,7 @@ class Service(Definition, frozen=True, kw_only=True):
 
 
 class Template(Definition, frozen=True, kw_only=True):
-    """A file rendered for the task. `embedded_tmpl` is its text."""
+    """A file rendered for the task. `embedded_tmpl` is the text of the template."""
 
     dest_path: str
     embedded_tmpl: str | None = None
@@ -203,7 +203,7 @@ class LogConfig(Definition, frozen=True, kw_only=True):
 
 
 class Lifecycle(Definition, frozen=True, kw_only=True):
-    """Runs a task before (`prestart`), next to or after the main tasks."""
+    """Runs a task before, next to or after the main tasks (`prestart`, `poststart`, `poststop`)."""
 
     hook: str
     sidecar: bool | None = None
@@ -276,7 +276,7 @@ class Periodic(Definition, frozen=True, kw_only=True):
 
 
 class Parameterized(Definition, frozen=True, kw_only=True):
-    """The required and permitted inputs of a dispatch. `payload` is optional, required or forbidden."""
+    """The inputs of a dispatch. `payload` is `optional`, `required` or `forbidden`."""
 
     payload: str | None = None
     meta_required: list[str] = []
@@ -305,7 +305,7 @@ class Job(Definition, frozen=True, kw_only=True):
 
 
 class ParsedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that the server parsed from a job file. `document` keeps every field of it."""
+    """A job that the server parsed from a job file. `document` has all fields of the job."""
 
     id: str
     namespace: str

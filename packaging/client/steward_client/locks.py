@@ -11,9 +11,9 @@ from steward_client.records import Variable
 from steward_client.transport import Call, Connection, segment
 from steward_client.wire import seconds
 
-_RENEWALS = 3  # in each TTL
+_RENEWALS = 3  # number of renewals in each TTL
 _POLL = 1.0  # seconds between attempts to acquire a lock
-_RELEASE_WITHIN = 5.0  # seconds
+_RELEASE_WITHIN = 5.0  # timeout of a release in seconds
 
 
 class HeldLock(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,8 +30,8 @@ async def hold_lock(
 ) -> AsyncIterator[HeldLock]:
     """Hold the lock of a variable while the block runs; create the variable if it does not exist.
 
-    If the lock is lost, the block is cancelled and `LockLost` is raised. Without `wait`, a lock that
-    another client holds raises `Conflict`.
+    If the lock is lost, the block is cancelled and `LockLost` is raised. Without `wait`, a lock
+    that another client holds raises `Conflict`.
     """
     lock = _Lock(connection, path, ttl=ttl, delay=delay)
     lock_held = await lock.acquire(wait=wait)
@@ -51,7 +51,7 @@ async def hold_lock(
             group.start_soon(renew)
             try:
                 yield lock_held
-            except Exception as error:  # the task group would wrap it
+            except Exception as error:  # raised outside the task group, which would wrap it
                 failed = error
             group.cancel_scope.cancel()
     finally:

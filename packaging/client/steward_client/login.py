@@ -16,9 +16,9 @@ METADATA_URL = "http://169.254.169.254"
 _RESOURCE = "https://management.azure.com/"
 _TOKEN_VERSION = "2018-02-01"  # noqa: S105  # of an interface
 _INSTANCE_VERSION = "2017-08-01"
-_METADATA_WITHIN = 10.0  # seconds
-_RENEWED_AT = 2 / 3  # of the lifetime of a token
-_SOONEST = 1.0  # seconds between two renewals
+_METADATA_WITHIN = 10.0  # timeout of the metadata service in seconds
+_RENEWED_AT = 2 / 3  # share of the lifetime of a token after which it is renewed
+_SOONEST = 1.0  # minimum seconds between two renewals
 _ID = re.compile(r"/subscriptions/([^/]+)/resourcegroups/([^/]+)/.+", re.IGNORECASE)
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ class CloudLogin(msgspec.Struct, frozen=True, kw_only=True):
 
     By default, the metadata service of the cloud issues the token for this virtual machine.
     `jwt` is an identity token, or a function that returns one at each login. `resource_id` is the
-    resource that the token was issued for, if it is not a machine.
+    resource for which the token was issued, if this is not a virtual machine.
     """
 
     role: str
@@ -69,12 +69,12 @@ class _Instance(msgspec.Struct, frozen=True):
 
 
 class LoginTokens:
-    """The token of a login: `run` renews it, and logs in again when that is not possible."""
+    """The token of a login. `run` renews the token, or logs in again if a renewal fails."""
 
     def __init__(self, connection: Connection, login: CloudLogin) -> None:
         self._connection, self._login = connection, login
         self._auth: _Auth | None = None
-        self._due = 0.0  # on the clock of the event loop
+        self._due = 0.0  # time of the next renewal, on the clock of the event loop
         self._busy = anyio.Lock()  # one login at a time; the others wait for its token
 
     async def token(self) -> str:
@@ -86,7 +86,7 @@ class LoginTokens:
             return self._auth.client_token
 
     async def replace(self, token: str) -> bool:
-        """Log in again if a token is no longer valid. Return whether the token was replaced."""
+        """Log in again if `token` is no longer valid. Return whether it was replaced."""
         async with self._busy:
             if self._auth is None or self._auth.client_token == token:
                 if await self._is_valid(token):
@@ -182,7 +182,7 @@ class LoginTokens:
         return found.access_token
 
     async def _place(self) -> dict[str, str]:
-        """Return the location of the machine, or the resource that the token was issued for."""
+        """Return the fields that name the virtual machine, or the resource of the token."""
         login = self._login
         if login.resource_id:
             match = _ID.fullmatch(login.resource_id)
@@ -214,7 +214,7 @@ class LoginTokens:
         except httpx.TransportError as error:
             raise LoginFailed(
                 f"no metadata service at {url}: {str(error) or type(error).__name__}; "
-                "outside of a cloud machine, pass a token with `jwt`"
+                "outside of a cloud virtual machine, pass a token with `jwt`"
             ) from error
         if response.is_error:
             raise LoginFailed(

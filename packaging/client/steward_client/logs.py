@@ -10,12 +10,12 @@ from steward_client.errors import InvalidResponse, Unreachable
 from steward_client.transport import LONGEST_PIECE, Call, Chunks, Connection, Query, segment
 from steward_client.wire import Record, decode
 
-_Position = tuple[int, int]  # number of the file, offset in it
+_Position = tuple[int, int]  # number of the log file, and offset in this file
 _objects = json.JSONDecoder()
 
 
 class _Frame(Record, frozen=True, kw_only=True):
-    """A piece of a log file; `offset` is the offset after it."""
+    """A piece of a log file; `offset` is the offset after the piece."""
 
     data: bytes = b""
     file: str = ""
@@ -58,7 +58,7 @@ async def follow_log(
     """Yield the output of a task until the task ends, each byte once.
 
     After a disconnection, the stream continues after the last byte. Raises `Unreachable` if the
-    server stays unreachable longer than the retries last.
+    server is still unreachable after all retries.
     """
     query: Query = {"task": task, "type": kind, "follow": True, "origin": origin, "offset": offset}
     seen: _Position = (-1, 0)

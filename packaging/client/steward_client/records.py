@@ -1,4 +1,4 @@
-"""Records that the server sends. Times and durations are nanoseconds, unless a field says otherwise."""
+"""Records that the server sends. Times and durations are in nanoseconds unless stated otherwise."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ _EXITED = "Terminated"  # the type of the task event with the exit code
 
 
 class Registered(Record, frozen=True, kw_only=True):
-    """The response to a registration. Jobs that only launch children have no evaluation."""
+    """The response to a registration. `eval_id` is empty for jobs that only launch children."""
 
     eval_id: str = ""
     job_modify_index: int = 0
@@ -20,7 +20,7 @@ class Registered(Record, frozen=True, kw_only=True):
 
 
 class Dispatched(Record, frozen=True, kw_only=True):
-    """The child of a dispatch. `index` is the index of the write."""
+    """The child that a dispatch has started. `index` is the index of the write."""
 
     job_id: str = msgspec.field(name="DispatchedJobID")
     eval_id: str = ""
@@ -84,7 +84,7 @@ class JobDetail(Record, frozen=True, kw_only=True):
 
 
 class PlacementFailure(Record, frozen=True, kw_only=True):
-    """Why a group was not placed: the number of nodes, and the reasons with their counts."""
+    """The reasons why a group was not placed, each with the number of nodes it applies to."""
 
     nodes_evaluated: int = 0
     nodes_filtered: int = 0
@@ -137,13 +137,13 @@ class TaskState(Record, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int | None:
-        """Return the exit code of the last attempt, None if no attempt has ended."""
+        """Return the exit code of the last attempt, or None if no attempt has ended."""
         ends = [event for event in self.events if event.type == _EXITED]
         return ends[-1].exit_code if ends else None
 
     @property
     def signal(self) -> int:
-        """Return the signal that ended the last attempt, 0 without one."""
+        """Return the signal that ended the last attempt, or 0 if none did."""
         ends = [event for event in self.events if event.type == _EXITED]
         return ends[-1].signal if ends else 0
 
@@ -188,7 +188,7 @@ class Allocation(Record, frozen=True, kw_only=True):
 
     @property
     def has_succeeded(self) -> bool:
-        """Return whether its tasks completed before its `max_run_duration`."""
+        """Return whether the tasks of the allocation completed before its `max_run_duration`."""
         return self.client_status == "complete" and self.client_description != _OVERTIME
 
 
@@ -218,7 +218,7 @@ class Deployment(Record, frozen=True, kw_only=True):
 
 
 class DesiredUpdates(Record, frozen=True, kw_only=True):
-    """The number of a group's allocations that a plan places, stops, updates, and so on."""
+    """The numbers of a group's allocations that a plan would place, stop, update, and so on."""
 
     ignore: int = 0
     place: int = 0
@@ -289,7 +289,11 @@ class JobDiff(Record, frozen=True, kw_only=True):
 
 
 class Plan(Record, frozen=True, kw_only=True):
-    """The effect of a registration. `job_modify_index` makes it conditional (`enforce_index`)."""
+    """The effect that a registration would have.
+
+    With `job_modify_index` as `enforce_index`, `Client.run` fails if the job has changed since
+    then.
+    """
 
     job_modify_index: int = 0
     annotations: PlanAnnotations = PlanAnnotations()
@@ -321,7 +325,7 @@ class Variable(Record, frozen=True, kw_only=True):
 
 
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a task. `exit_code` is None if it never ran; the output may lack its start."""
+    """The end of a task. `exit_code` is None if it never ran; output may lack its start."""
 
     exit_code: int | None
     signal: int
@@ -347,9 +351,9 @@ class WorkflowRun(Record, frozen=True, kw_only=True):
 
 
 class JobResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a job: its newest allocations, without those that were replaced.
+    """The end of a job, with its newest allocations but without those that were replaced.
 
-    `run` is the run of a workflow, None for other jobs.
+    `run` is the run of a workflow, or None for other jobs.
     """
 
     job_id: str
@@ -368,5 +372,5 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tasks(self) -> Mapping[str, TaskResult]:
-        """Return the tasks of the newest allocation by name; empty if none was placed."""
+        """Return the tasks of the newest allocation by name; empty if no allocation was placed."""
         return self.allocations[-1].tasks if self.allocations else {}

@@ -1,4 +1,4 @@
-"""A registration in progress: its events up to its outcome."""
+"""A registration in progress, and its events until the outcome is certain."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -24,15 +24,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def eval_id(self) -> str:
-        """Return the evaluation of the registration, empty for jobs that only launch children."""
+        """Return the evaluation ID; empty for jobs that only launch children."""
         return self.registered.eval_id
 
 
 async def follow_run(connection: Connection, run: Run) -> AsyncGenerator[Event, None]:
     """Yield the events of a registration until its outcome is certain.
 
-    A batch job has its outcome when it is dead. A service has it when its deployment has ended, or,
-    without a deployment, when its evaluation has ended and no allocation is pending.
+    The outcome of a batch job is certain when the job is dead. That of a service is certain when
+    its deployment has ended. Without a deployment, it is certain when the evaluation has ended and
+    no allocation is pending.
     """
     if not run.eval_id:
         return
@@ -60,9 +61,9 @@ class _Rollout:
         self._query: Query = {"namespace": run.namespace}
 
     async def last_index(self) -> int | None:
-        """Return the index of the last change before the outcome; None until the outcome.
+        """Return the index of the last change before the outcome; None while there is no outcome.
 
-        A purged job has no further events, so its index is 0.
+        For a purged job the result is 0, because it has no further events.
         """
         try:
             job = (await self._get(self._path)).decode(JobDetail)

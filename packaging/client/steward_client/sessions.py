@@ -1,7 +1,7 @@
 """Exec sessions: a command inside a task, with its streams, over a WebSocket.
 
-Only one task may read a session, by iterating over it. While the command does not read, `send`
-waits, so a program that sends much data must read in another task.
+To read the output, iterate over the session, in one task only. `send` waits while the command does
+not read its input. So a program that sends much data must read the output in another task.
 """
 
 import ssl
@@ -30,7 +30,7 @@ from steward_client.errors import ExecFailed, InvalidResponse, Unreachable, erro
 from steward_client.transport import Connection, Query, headers_of, segment
 from steward_client.wire import UNREADABLE
 
-_CONNECT_WITHIN = 10.0  # seconds
+_CONNECT_WITHIN = 10.0  # timeout in seconds
 _READ = 64 * 1024
 _PIECE = 32 * 1024  # bytes of input in one frame
 
@@ -76,7 +76,7 @@ class Output(msgspec.Struct, frozen=True):
 
 
 class ExecResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The exit code of a command, and its whole output."""
+    """The exit code and the whole output of a command."""
 
     exit_code: int
     stdout: bytes
@@ -84,7 +84,7 @@ class ExecResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExecSession:
-    """A command inside a task. Iterate over its output; then `exit_code` is known."""
+    """A command inside a task. Iterate to read its output; then `exit_code` is known."""
 
     def __init__(self, socket: "_Socket") -> None:
         self._socket = socket
@@ -128,13 +128,13 @@ class ExecSession:
         async def read() -> None:
             try:
                 results.append(await self._collect())
-            except Exception as error:  # a task group would wrap it
+            except Exception as error:  # raised outside the task group, which would wrap it
                 failed.append(error)
             group.cancel_scope.cancel()
 
         async with anyio.create_task_group() as group:
             group.start_soon(read)
-            with suppress(Unreachable):  # the reader has the reason
+            with suppress(Unreachable):  # the reader raises the reason
                 await self.send(stdin)
                 await self.end_input()
             await anyio.sleep_forever()
@@ -158,9 +158,9 @@ class ExecSession:
 async def open_session(
     connection: Connection, alloc_id: str, command: Sequence[str], *, task: str, tty: bool
 ) -> AsyncIterator[ExecSession]:
-    """Run a command inside a task while the block runs; the command is killed at its end.
+    """Run a command inside a task while the block runs; kill the command at the end of the block.
 
-    Raises `ApiError` if the server refuses the connection, and `ExecFailed` while reading if it
+    Raises `ApiError` if the server refuses the connection. A read raises `ExecFailed` if the server
     refuses the command.
     """
     query: Query = {
@@ -213,7 +213,7 @@ class _Socket:
         self._parts: list[bytes] = []
 
     async def open(self, target: str, token: str) -> None:
-        """Upgrade the connection. Raises `ApiError` if the server refuses."""
+        """Upgrade the connection to a WebSocket. Raises `ApiError` if the server refuses."""
         host = urlsplit(self._address).netloc
         headers = [(name.encode(), text.encode()) for name, text in headers_of(token).items()]
         request = Request(host=host, target=target, extra_headers=headers)

@@ -51,14 +51,14 @@ T = TypeVar("T")
 
 
 class Session:
-    """A command inside a task. Iterate over its output; then `exit_code` is known."""
+    """A command inside a task. Iterate to read its output; then `exit_code` is known."""
 
     def __init__(self, portal: BlockingPortal, session: ExecSession) -> None:
         self._portal, self._session = portal, session
 
     @property
     def exit_code(self) -> int | None:
-        """Return the exit code of the command, None while it runs."""
+        """Return the exit code of the command, or None while it runs."""
         return self._session.exit_code
 
     def send(self, data: bytes) -> None:
@@ -75,7 +75,7 @@ class Session:
 
 
 class Client:
-    """A client of one server, in a `with` block. The arguments are those of `steward_client.Client`."""
+    """A client of one server, for a `with` block, with the arguments of `steward_client.Client`."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Client:
         *args: P.args,
         **options: P.kwargs,
     ) -> T:
-        """Call an async function with the client of the event loop, such as `run` of a `@task`."""
+        """Call an async function, such as `run` of a `@task`, with the client of the event loop."""
         return self._portal.call(partial(function, self._client, *args, **options))
 
     # --- any endpoint ---
@@ -143,7 +143,10 @@ class Client:
         body: object = None,
         repeatable: bool | None = None,
     ) -> Answer:
-        """Send any request. By default only a GET is repeated. Raises `ApiError`, `Unreachable`."""
+        """Send any request. By default, only a GET is repeated.
+
+        Raises `ApiError` and `Unreachable`.
+        """
         return self._call(
             self._client.request, method, path, query=query, body=body, repeatable=repeatable
         )
@@ -197,7 +200,7 @@ class Client:
         return self._call(self._client.stop, job_id, purge=purge, namespace=namespace)
 
     def deployment(self, job_id: str, *, namespace: str = "") -> Deployment | None:
-        """Return the newest deployment of a job, None without one."""
+        """Return the newest deployment of a job, or None if it has no deployment."""
         return self._call(self._client.deployment, job_id, namespace=namespace)
 
     def evaluation(self, eval_id: str) -> Evaluation:
@@ -248,7 +251,7 @@ class Client:
     def wait(
         self, job: str | Run | Dispatched, *, output: int = OUTPUT, namespace: str = ""
     ) -> JobResult:
-        """Return the end of a job when it is dead, with the last `output` bytes of each stream."""
+        """Wait for the end of a job; return its result with the last `output` bytes of a stream."""
         return self._call(self._client.wait, job, output=output, namespace=namespace)
 
     def wait_all(
@@ -288,7 +291,7 @@ class Client:
     def exec(
         self, alloc_id: str, command: Sequence[str], *, task: str, tty: bool = False
     ) -> Iterator[Session]:
-        """Run a command inside a task while the block runs, with its streams."""
+        """Run a command inside a task while the block runs; the session has its streams."""
         opened = self._client.exec(alloc_id, command, task=task, tty=tty)
         with self._portal.wrap_async_context_manager(opened) as session:
             yield Session(self._portal, session)
@@ -304,7 +307,7 @@ class Client:
         return self._call(self._client.read_file, alloc_id, path)
 
     def kept_files(self, alloc_id: str) -> list[KeptFile]:
-        """List the files that the tasks of an allocation left, and that the server keeps."""
+        """List the kept files of an allocation."""
         return self._call(self._client.kept_files, alloc_id)
 
     def save_kept(self, alloc_id: str, file: KeptFile, target: str | os.PathLike[str]) -> None:
@@ -318,7 +321,7 @@ class Client:
         return self._call(self._client.variables, prefix=prefix, namespace=namespace)
 
     def variable(self, path: str, *, namespace: str = "") -> Variable | None:
-        """Return a variable with its values, None if it does not exist."""
+        """Return a variable with its values, or None if it does not exist."""
         return self._call(self._client.variable, path, namespace=namespace)
 
     def put_variable(
@@ -344,8 +347,8 @@ class Client:
     ) -> AbstractContextManager[HeldLock]:
         """Hold the lock of a variable while the block runs.
 
-        A block of plain Python cannot be cancelled: if the lock is lost, the end of the block
-        raises `LockLost`.
+        Without an event loop, the block cannot be cancelled. So if the lock is lost, `LockLost` is
+        raised only at the end of the block.
         """
         lock_held = self._client.lock(path, ttl=ttl, delay=delay, wait=wait)
         return self._portal.wrap_async_context_manager(lock_held)

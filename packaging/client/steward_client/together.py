@@ -12,7 +12,7 @@ _AT_ONCE = 16  # requests that one call sends at the same time
 
 
 async def each(work: Callable[[S], Awaitable[T]], requests: Sequence[S]) -> list[T]:
-    """Return the results of work on each object, in their order. Raises the first error."""
+    """Return the results of `work` for all requests, in their order. Raises the first error."""
     results: dict[int, T] = {}
     failed: list[Exception] = []
     limiter = anyio.CapacityLimiter(_AT_ONCE)
@@ -21,7 +21,7 @@ async def each(work: Callable[[S], Awaitable[T]], requests: Sequence[S]) -> list
         async with limiter:
             try:
                 results[number] = await work(item)
-            except Exception as error:  # a task group would wrap it
+            except Exception as error:  # raised outside the task group, which would wrap it
                 failed.append(error)
                 group.cancel_scope.cancel()
 

@@ -1,7 +1,8 @@
-"""HTTP with retries: one request at a time, streams of lines, and the caller's token.
+"""HTTP with retries: single requests, streams of lines, and the caller's token.
 
-A request is repeated if the server refused it, or if a repetition has no second effect. Requests
-are `repeatable` when their caller marks them so: reads, and writes with an idempotency token.
+After a failure, a request is repeated if the server cannot have acted on it, or if it is
+`repeatable`. A caller marks a request as repeatable if a repetition has no second effect. Examples
+are reads, and writes with an idempotency token.
 """
 
 import math
@@ -25,7 +26,7 @@ T = TypeVar("T")
 QueryValue = str | int | bool
 Query = Mapping[str, QueryValue | list[str] | None]
 
-_CONNECT_WITHIN = 10.0  # seconds
+_CONNECT_WITHIN = 10.0  # timeout in seconds
 _ANSWER_WITHIN = 60.0
 _SILENT_WITHIN = 45.0  # of a stream; the server sends a keep-alive every ten seconds
 LONGEST_PIECE = 64 * 1024 * 1024  # bytes of one object in a stream
@@ -35,7 +36,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """Retry limits of requests, in seconds. The delay doubles up to the longest delay."""
+    """Limits of retries, in seconds. The delay between retries doubles up to the longest delay."""
 
     within: float = 60.0
     first_delay: float = 0.1
@@ -69,14 +70,14 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     body: object = None
     repeatable: bool = False
     wait: float = 0.0
-    token: str | None = None  # instead of the token of the connection
+    token: str | None = None  # sent instead of the token of the connection
 
 
 class TokenSource(Protocol):
     """The token of all requests."""
 
     async def token(self) -> str:
-        """Return the current token, empty without one."""
+        """Return the current token; empty if there is none."""
         ...
 
     async def replace(self, token: str) -> bool:
@@ -118,15 +119,15 @@ class Chunks:
     async def aclose(self) -> None:
         """Close the connection."""
         await self._response.aclose()
-        # This ends the generators of the HTTP library, which Trio would report as abandoned. They
-        # still yield data that has arrived.
+        # Read to the end, although only data that has already arrived is left. Otherwise Trio would
+        # report the generators of the HTTP library as abandoned.
         with suppress(httpx.HTTPError, httpx.StreamError):
             async for _ in self._pieces:
                 pass
 
 
 class Lines:
-    """The complete lines of a stream; an incomplete last line is omitted."""
+    """The complete lines of a stream, without an incomplete last line."""
 
     def __init__(self, chunks: Chunks) -> None:
         self._chunks = chunks
@@ -212,7 +213,7 @@ class Connection:
         return self.retry.delay(attempt, self._chance())
 
     async def _authorized(self, call: Call) -> Answer:
-        """Send a request with the current token, and again with a new one if it is not valid."""
+        """Send a request with the current token, or with a new one if the token is not valid."""
         token = await self.tokens.token() if call.token is None else call.token
         try:
             return await self._once(call, token)
@@ -260,7 +261,7 @@ class Connection:
     async def stream(self, call: Call) -> AsyncIterator[Chunks]:
         """Open a stream; yield its chunks. Raises `ApiError` and `Unreachable`, also while reading.
 
-        A stream is not repeated: its reader knows where to continue.
+        A stream is not repeated, because only its reader knows the position at which to continue.
         """
         token = await self.tokens.token()
         request = self._request(call, token, 0)
@@ -300,12 +301,12 @@ def _unreachable(address: str, error: httpx.TransportError) -> Unreachable:
 
 
 def segment(text: str) -> str:
-    """Return an identifier, encoded for a path."""
+    """Return an identifier, encoded as a segment of a path."""
     return quote(text, safe="")
 
 
 def headers_of(token: str) -> Mapping[str, str]:
-    """Return the headers with a token."""
+    """Return the headers that send a token; empty for no token."""
     return {"X-Nomad-Token": token} if token else {}
 
 
@@ -321,7 +322,7 @@ def _answer(response: httpx.Response) -> Answer:
             refused=status in _REFUSED,
             retry_after=_number(response.headers.get("Retry-After", "")),
         )
-    if not response.is_success:  # a redirect, too: the server has not acted
+    if not response.is_success:  # including a redirect: the server has not acted
         raise error_of(status, _message(response))
     return Answer(
         status=status,
@@ -336,7 +337,7 @@ class _Errors(msgspec.Struct):
 
 
 def _message(response: httpx.Response) -> str:
-    """Return the text of an error; the Vault API sends a list of strings."""
+    """Return the text of an error. The Vault API sends a list of strings."""
     if not response.content.startswith(b'{"errors"'):
         return response.text.strip()
     try:
@@ -346,7 +347,7 @@ def _message(response: httpx.Response) -> str:
 
 
 def _number(text: str) -> float | None:
-    """Return a number of a header; None for one that is negative or not finite."""
+    """Return the number in a header; None if it is not a finite number of at least 0."""
     try:
         number = float(text)
     except ValueError:

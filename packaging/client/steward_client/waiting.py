@@ -1,4 +1,4 @@
-"""Wait for the end of jobs, and collect exit codes and output."""
+"""Waits for the end of jobs, and collects their exit codes and output."""
 
 from collections.abc import Mapping
 from typing import Generic, Self, TypeVar
@@ -17,7 +17,7 @@ from steward_client.records import (
 from steward_client.transport import Call, Connection, Query, segment
 
 T = TypeVar("T")
-WAIT = 60.0  # seconds that a blocking query asks for
+WAIT = 60.0  # maximum duration of a blocking query in seconds
 
 
 class Watch(Generic[T]):
@@ -58,7 +58,7 @@ async def wait_for_job(connection: Connection, job_id: str, query: Query) -> Job
     async for job in Watch(connection, f"/v1/job/{segment(job_id)}", JobDetail, query):
         if job.status == "dead":
             return job
-    raise AssertionError("a blocking query does not end")
+    raise AssertionError("a watch does not end")
 
 
 async def result_of(
@@ -89,7 +89,7 @@ async def result_of(
 
 
 async def _run(connection: Connection, job: JobDetail, query: Query) -> WorkflowRun | None:
-    """Return the run of a workflow; None for other jobs, and on Nomad, which has no workflows."""
+    """Return the run of a workflow; None for other jobs, and for Nomad, which has no workflows."""
     if job.type != "batch":
         return None
     path = f"/v1/job/{segment(job.id)}/run"

@@ -1,7 +1,7 @@
 """The JSON form of all records: wire names, and decoding that accepts Go's nulls.
 
-A field `memory_max_mb` is `MemoryMaxMB` on the wire. Unknown fields are ignored, so that newer
-servers work. A null means the default of its field.
+For example, the wire name of the field `memory_max_mb` is `MemoryMaxMB`. Unknown fields are
+ignored, so that the library works with newer servers. A null gives a field its default.
 """
 
 from typing import TypeVar
@@ -44,7 +44,7 @@ def wire_name(field: str) -> str:
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, rename=wire_name, omit_defaults=True):
-    """The base of all parts of a job. The server sets the fields that are absent."""
+    """The base of all parts of a job. The server sets absent fields."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, rename=wire_name):
@@ -52,7 +52,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, rename=wire_name):
 
 
 def seconds(number: float) -> int:
-    """Return a duration as nanoseconds."""
+    """Return a duration in seconds as nanoseconds."""
     return round(number * SECOND)
 
 
