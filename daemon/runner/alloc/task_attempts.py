@@ -34,7 +34,7 @@ from daemon.runner.core.restart_policy import (
     AttemptOutcome,
 )
 from daemon.runner.core.state_machine import StateMachine
-from daemon.runner.core.status_report import AllocReport
+from daemon.runner.core.status_report import SHORT_TASK, AllocReport
 from daemon.runner.core.task_instance import RestoredState, TaskInstance
 from daemon.runner.core.task_log import TaskLog
 from daemon.runner.logs.rotation import recover_all_rotations
@@ -46,6 +46,7 @@ from daemon.text.masking import Matcher
 from storage import request_context
 from storage.errors import Refused
 from storage.records.allocation import TaskEvent, TaskPhase, TaskState
+from storage.records.job import JobType
 from storage.records.task import Task
 from storage.records.times import nanoseconds, rfc3339
 
@@ -57,6 +58,7 @@ _LOST = ExitResult(
 )
 # Bytes read before the stored bytes, to recognize a secret that begins there.
 _LONGEST_SECRET = 16 * 1024
+_ENDING = (JobType.BATCH, JobType.SYSBATCH)
 _KEPT_ERROR = 2048  # bytes of standard error stored with a failed attempt
 
 
@@ -207,7 +209,8 @@ class TaskAttempts(ABC):
         self._report.handle(self.name, running.handle)
         if began is not None:
             self._emit(task_events.started(began))
-            self._set(state=TaskPhase.RUNNING, started_at=rfc3339(began))
+            within = SHORT_TASK if self._instance.job.type in _ENDING else 0.0
+            self._set(within, state=TaskPhase.RUNNING, started_at=rfc3339(began))
         return await self._supervise(running)
 
     async def _wait_for_descriptors(self) -> bool:
@@ -382,10 +385,13 @@ class TaskAttempts(ABC):
         if before in SETTLING or state is RunnerState.RUNNING:
             self._changes.announce()
 
-    def _set(self, **changes: object) -> None:
-        """Change fields of the task state, publish the state and wake all waiters."""
+    def _set(self, within: float = 0.0, /, **changes: object) -> None:
+        """Change fields of the task state, publish the state and wake all waiters.
+
+        The state is stored within this number of seconds.
+        """
         self._report.states[self.name] = msgspec.structs.replace(self.state, **changes)
-        self._report.publish()
+        self._report.publish(within=within)
         self._changes.announce()
 
     def _emit_now(self, event: TaskEvent) -> None:

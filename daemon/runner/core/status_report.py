@@ -6,6 +6,7 @@ When the disk is full, reports wait and are retried; no report is lost.
 """
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -52,6 +53,9 @@ _MOST = 32  # allocations per write; more would block the event loop for too lon
 # the start and the end of each task then share a write, which halves the load (bench: dispatch).
 _FEW = 3
 _PACE = 0.005  # seconds
+# The start of a batch task may wait this long for the task's end, so that both share a write. Nomad's
+# client sends its reports every 200 ms.
+SHORT_TASK = 0.02  # seconds
 _FENCED = "report"
 _RETRY = 1.0  # seconds between retries when the disk is full
 _LAST_WORD = 1.0  # seconds that the daemon's shutdown waits for reports
@@ -145,11 +149,11 @@ class AllocReport:
         self.healthy, self._healthy_at = healthy, now
         self.publish()
 
-    def publish(self) -> None:
-        """Queue all recorded changes for the store."""
+    def publish(self, *, within: float = 0.0) -> None:
+        """Queue all recorded changes for the store, to be stored within this number of seconds."""
         if self._stored is None:
             self._stored = trio.Event()
-        self._reports.add(self)
+        self._reports.add(self, within=within)
 
     def publish_services(self) -> None:
         """Queue the registrations for the store if they differ from the stored ones."""
@@ -204,16 +208,18 @@ class ReportQueue:
         self._fences = fences or Fences(clock)
         self._store, self._clock, self._ids = store, clock, ids
         self._waiting: dict[str, AllocReport] = {}
+        self._due = math.inf  # time on Trio's clock at which a waiting report must be stored
         self._outputs: dict[str, tuple[AllocReport, int]] = {}  # unstored bytes, by allocation
         # The sums of these bytes, by step and by run.
         self._of_scopes = Counter[tuple[object, ...]]()
         self._arrived = trio.Event()
         self._silent = False
 
-    def add(self, report: AllocReport) -> None:
-        """Add a report to the queue for the next write."""
+    def add(self, report: AllocReport, *, within: float = 0.0) -> None:
+        """Add a report to the queue for the next write, which begins within these seconds."""
         if not self._silent:
             self._waiting[report.alloc_id] = report
+            self._due = min(self._due, trio.current_time() + within)
             self._arrived.set()
 
     def expect_outputs(self, report: AllocReport, size: int) -> None:
@@ -247,9 +253,10 @@ class ReportQueue:
         """Store reports until cancelled, then the remaining ones within a time limit."""
         try:
             while True:
-                if not self._waiting:
+                while (pause := self._due - trio.current_time()) > 0:
                     self._arrived = trio.Event()
-                    await self._arrived.wait()
+                    with trio.move_on_after(pause):
+                        await self._arrived.wait()
                 if await self._store_some() > _FEW:
                     await trio.sleep(_PACE)
         finally:
@@ -262,6 +269,7 @@ class ReportQueue:
         chosen = list(self._waiting.values())[:_MOST]
         for report in chosen:
             del self._waiting[report.alloc_id]
+        self._due = -math.inf if self._waiting else math.inf
         now = self._clock.now()
         snapshots = [report.take(now, next(self._ids)) for report in chosen]
 

@@ -51,7 +51,7 @@ class Book:
         self.is_full = False
         self.ended_for = ""
 
-    def add(self, report: AllocReport) -> None:
+    def add(self, report: AllocReport, *, within: float = 0.0) -> None:
         if self.is_full:
             return
         self._keep(report.take(0, ""))
