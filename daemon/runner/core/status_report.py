@@ -1,7 +1,8 @@
 """Report allocation states and task events to the store, batched.
 
-Tasks never wait for the disk. A change during a write goes into the next write. A short task
-therefore costs two writes regardless of its number of events, and a burst of tasks shares writes.
+Tasks never wait for the disk. A change during a write goes into the next write. A task therefore
+costs two writes regardless of its number of events, and a batch task that ends within `SHORT_TASK`
+costs one. A burst of tasks shares writes.
 When the disk is full, reports wait and are retried; no report is lost.
 """
 
