@@ -549,9 +549,7 @@ async def prepare(soak: Soak) -> None:
 async def meet_cloud(soak: Soak) -> None:
     """Get a new identity token of the virtual machine; each start of the daemon has a new cloud."""
     lines = soak.steward.log.read_text().splitlines()
-    cloud = [line for line in lines if "the cloud for development is at" in line][-1].rpartition(
-        " "
-    )[2]
+    cloud = [line for line in lines if "the simulated cloud is at" in line][-1].rpartition(" ")[2]
     async with httpx.AsyncClient() as client:
         answer = await client.get(
             f"{cloud}/metadata/identity/oauth2/token",

@@ -142,7 +142,7 @@ def _before(db: ReadSnapshot, volume: DynamicVolume) -> DynamicVolume | None:
     if before is None or before.namespace != volume.namespace:
         raise NotFound(f"no volume has the ID {volume.id!r}")
     if before.state != READY:
-        raise Conflict(f"volume {before.id} is {before.state}: it cannot be changed")
+        raise Conflict(f'volume {before.id} cannot be changed in the state "{before.state}"')
     if (volume.name, volume.node_id or before.node_id) != (before.name, before.node_id):
         raise Malformed(f"volume {before.id}: its name and its node cannot be changed")
     _check_unused(db, before)
@@ -245,7 +245,7 @@ async def put(
         if before is None and volume.create_index:
             raise Conflict(f"volume {volume.id} was deleted in the meantime")
         if before is not None and before.state == DELETING:
-            raise Conflict(f"volume {volume.id} is {before.state}: it cannot be changed")
+            raise Conflict(f'volume {volume.id} cannot be changed in the state "{before.state}"')
         if before is not None and before.state == READY:
             _check_unused(tx, before)
         stored = host_volumes.put(tx, volume)

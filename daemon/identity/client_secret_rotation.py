@@ -122,7 +122,9 @@ class ClientSecretRotator:
         """Put a new secret to use if the directory grants a token for it. Raises `Refused`."""
         sealed = self._store.read(partial(secrets.find, path=pending_secret_path(mount)))
         if sealed is None:
-            raise Refused("the new secret is lost: it will be removed")
+            raise Refused(
+                "the new client secret is not in the store: it will be deleted from the directory"
+            )
         plain = self._seal.unseal(sealed, pending_secret_path(mount))
         client = msgspec.structs.replace(self._client_of(mount), secret=plain.decode())
         await self._credentials.granted(client, client.settings.endpoints.audience)

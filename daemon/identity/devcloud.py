@@ -97,7 +97,7 @@ class DevCloud:
             page()
             if page
             else _refused(
-                404, "NotFound", "the cloud for development does not support this request"
+                404, "NotFound", "the simulated cloud (--dev-cloud) does not support this request"
             )
         )
 
@@ -181,14 +181,14 @@ async def open_devcloud(clock: Clock, port: int = PORT) -> AsyncIterator[DevClou
         listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
     except OSError as error:
         raise Refused(
-            f"the cloud for development cannot listen on port {port}: {error.strerror}; "
+            f"the simulated cloud (--dev-cloud) cannot listen on port {port}: {error.strerror}; "
             "choose another with dev_cloud_port"
         ) from error
     number = listeners[0].socket.getsockname()[1]
     cloud = DevCloud(f"http://127.0.0.1:{number}", clock, key)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, partial(_serve_connection, cloud), listeners)
-        log.info("the cloud for development is at %s", cloud.url)
+        log.info("the simulated cloud is at %s", cloud.url)
         yield cloud
         nursery.cancel_scope.cancel()
 

@@ -203,7 +203,7 @@ class ResourceManager:
         found = decoded(answer.body, kind)
         if found is None:
             raise CloudRequestFailed(
-                f"{message}: the answer of {_url_without_query(answer)} has an unexpected form"
+                f"{message}: the response of {_url_without_query(answer)} has an unexpected form"
             )
         return found
 
@@ -236,10 +236,11 @@ def _url(client: CloudClient, where: str, query: dict[str, str]) -> str:
 
 
 def _same_host(link: str, url: str) -> str:
-    """Return a link to the next page. Raises `Refused` if it points to another host."""
+    """Return a link to the next page. Raises `CloudRequestFailed` if it points to another host."""
     there, here = urlsplit(link), urlsplit(url)
     if (there.scheme, there.netloc) != (here.scheme, here.netloc):
         raise CloudRequestFailed(
-            f"the cloud's next page is elsewhere: {there.scheme}://{there.netloc}"
+            "the cloud's response links to its next page on another host, "
+            f"{there.scheme}://{there.netloc}: the link was not followed"
         )
     return link

@@ -165,8 +165,8 @@ class _Import:
         self._days += days
         if self._days > _MOST_DAYS:
             raise Malformed(
-                f"the events and rules (RRULE, RDATE) of the file have more than {_MOST_DAYS} days: "
-                "choose fewer years, or import a smaller file"
+                "the events and rules (RRULE, RDATE) of the file cover more than "
+                f"{_MOST_DAYS} days in total: choose fewer years, or import a smaller file"
             )
 
 

@@ -66,7 +66,7 @@ def freeze_of(request: FreezeRequest, namespace: str, freeze_id: str, now: int) 
             f"Strength = {request.strength[:_SHOWN]!r} must be one of {', '.join(Strength)}"
         )
     if not request.reason.strip() or len(request.reason) > LONGEST_REASON:
-        raise Malformed(f"Reason must be a text of 1 to {LONGEST_REASON} characters")
+        raise Malformed(f"Reason must have 1 to {LONGEST_REASON} characters, and not only spaces")
     if len(request.jobs) > LONGEST_PATTERN:
         raise Malformed(
             f"Jobs has {len(request.jobs)} characters; the maximum is {LONGEST_PATTERN}"

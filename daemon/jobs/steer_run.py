@@ -543,7 +543,7 @@ def _at_gate(case: _Case) -> RunStep:
         raise _NotNow(f"step {step.name} has no gate")
     case.check_person(case.graph.by_name[step.name])
     if step.state != StepState.HELD:
-        raise _NotNow(f"step {step.name} {_described(step)}, and not held at its gate")
+        raise _NotNow(f"step {step.name} is not held at its gate: it {_described(step)}")
     return step
 
 

@@ -162,7 +162,7 @@ class _Collection:
             for entry in entries:
                 self._entries += 1
                 if self._entries > _MOST_ENTRIES:
-                    raise _TooMuch(f"more than {_MOST_ENTRIES} files would be searched")
+                    raise _TooMuch(f"the search covers more than {_MOST_ENTRIES} files")
                 if entry.name.startswith(_HIDDEN) and not pattern.startswith(_HIDDEN):
                     continue
                 if pattern == ANY_DEPTH or fnmatchcase(entry.name, pattern):

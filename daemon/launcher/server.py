@@ -335,7 +335,7 @@ class Server:
         """Return the content of a configured file."""
         if request.path not in self._policy.files:
             raise Refusal(
-                f"{request.path!r} was not a certificate file in the configuration at startup"
+                f"{request.path!r} was not configured as a certificate file when the daemon started"
             )
         return messages.Done(), [sealed(readable_files.read_own(request.path))]
 

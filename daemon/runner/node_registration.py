@@ -173,8 +173,8 @@ async def restore_unreadable(store: Store) -> str:
     if is_other or len(lost) > 1:
         raise StorageUnusable(_lost(lost, str(store.path)))
     _log.error(
-        "%s; no stored event has the node of this host, so its row is rebuilt, and its drain, its eligibility "
-        "and its history are lost",
+        "%s; no stored event holds a copy of this host's node, so the node is created again, "
+        "without its drain, eligibility and history",
         lost[0].reason,
     )
     return lost[0].id

@@ -48,7 +48,7 @@ from daemon.web.websockets import WebSockets
 from storage import request_context
 from storage.errors import Unavailable
 
-MAX_BODY = 16 * 1024 * 1024  # bytes; the largest job seen in the wild has 2 MiB
+MAX_BODY = 16 * 1024 * 1024  # bytes; the largest job seen in the wild is 2 MiB long
 MAX_HEAD = 32 * 1024  # bytes of request line and headers
 BODY_TIMEOUT = 60  # seconds for the arrival of a body
 KEEP_ALIVE = 120  # seconds until an idle connection is closed
@@ -89,12 +89,13 @@ class BodyBudget:
         """
         if client and self._by_client[client] + size > self.most // 2:
             raise Unavailable(
-                f"bodies of unanswered requests of {client} use their share of memory, "
-                f"{self.most // 2} bytes: retry, or send fewer bodies at the same time"
+                f"the memory for bodies of unanswered requests of {client} is full "
+                f"({self.most // 2} bytes): try again later, or send fewer bodies at the same time"
             )
         if self.used + size > self.most:
             raise Unavailable(
-                f"bodies of unanswered requests use all of their memory, {self.most} bytes: retry"
+                f"the memory for bodies of unanswered requests is full ({self.most} bytes): "
+                "try again later"
             )
         self.used += size
         self._by_client[client] += size

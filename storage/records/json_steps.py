@@ -33,9 +33,9 @@ _SLOW_NUMBERS = (b"0e000", b"0" * 100)
 _ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
 MOST_SLOW_NUMBERS = 200
 _FEW = 4 * MOST_SLOW_NUMBERS  # bytes that cannot contain more slow numbers
-# The maximum length in bytes of a text with escapes or characters beyond ASCII. Joining the pieces
-# of a longer text would take more than 10 ms. A job file of 4 MB (`job_max_kb`) fits, even if a
-# third are escapes.
+# The maximum length in bytes of a string with escape sequences or non-ASCII characters. Joining the
+# pieces of a longer string would take more than 10 ms. A job file of 4 MB (`job_max_kb`) fits, even
+# if a third are escape sequences.
 MAX_TEXT = 6 * 1024 * 1024
 
 _MARK = re.compile(rb'["\[\]{},]')
@@ -293,8 +293,8 @@ class _Steps:
                 end += end < len(body) and body[end] & _CONTINUES == _CONTINUATION
             if end - first > MAX_TEXT:
                 raise Malformed(
-                    f"the body has a text of more than {MAX_TEXT} bytes with escapes or characters "
-                    "beyond ASCII"
+                    f"the body has a JSON string of more than {MAX_TEXT} bytes that contains "
+                    "escape sequences or non-ASCII characters"
                 )
             parts.append(msgspec.json.decode(b'"%b"' % body[at:end]))
             if body[end : end + 1] == b'"':

@@ -31,9 +31,9 @@ async def steward(tmp_path: Path) -> AsyncIterator[Steward]:
 
 def metadata_url(steward: Steward) -> str:
     log = steward.log.read_text()
-    return next(line for line in log.splitlines() if "cloud for development" in line).rpartition(
-        " "
-    )[2]
+    return next(
+        line for line in log.splitlines() if "the simulated cloud is at" in line
+    ).rpartition(" ")[2]
 
 
 async def test_revoked_token_is_replaced_by_a_new_login(backend: Backend, steward: Steward) -> None:

@@ -42,7 +42,7 @@ async def steward(tmp_path: Path) -> AsyncIterator[Steward]:
 def settings(steward: Steward) -> dict[str, str]:
     """Return the variables of a command that runs on the machine of the small cloud."""
     log = steward.log.read_text()
-    url = next(line for line in log.splitlines() if "cloud for development" in line).rpartition(
+    url = next(line for line in log.splitlines() if "the simulated cloud is at" in line).rpartition(
         " "
     )[2]
     return {

@@ -134,7 +134,7 @@ class Reader:
                 line += piece
         said = line.decode()
         self._environment["STEWARD_ADDR"] = said.split()[-1]
-        if cloud := re.search("cloud for development.* (http://.*)", self._log.read_text()):
+        if cloud := re.search("the simulated cloud is at (http://.*)", self._log.read_text()):
             self._environment["STEWARD_CLOUD_METADATA_URL"] = cloud[1]
         return said
 

@@ -147,7 +147,7 @@ def promote_job(
 
 @click.command()
 @click.argument("job_id", metavar="JOB")
-@click.option("--latest", is_flag=True, help="Show the latest deployment in full.")
+@click.option("--latest", is_flag=True, help="Show all details of the latest deployment.")
 @click.option(
     "--all", "lists_all", is_flag=True, help="Include deployments of a purged job with this name."
 )

@@ -83,7 +83,7 @@ def history(
         screen.document(msgspec.json.encode(documents))
         return
     screen.table(_HEADER, [_row(decode(body, Job)) for body in bodies])
-    screen.hint(f"See one in full with: steward job inspect -version N {line.id}")
+    screen.hint(f"See a complete version with: steward job inspect -version N {line.id}")
 
 
 def _job_file(client: ApiClient, line: JobListItem, version: int | None) -> str:

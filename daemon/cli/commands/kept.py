@@ -1,4 +1,4 @@
-"""`alloc kept`: list and download the files that tasks left and Steward keeps."""
+"""`alloc kept`: list and download the files that Steward keeps of ended tasks."""
 
 import hashlib
 import os
@@ -74,12 +74,12 @@ def kept(
 
 
 def _named(files: list[KeptFile], path: str) -> KeptFile:
-    """Return the file at a path. Raises `NotFound`, or `Invalid` if several tasks left one."""
+    """Return the file at a path. Raises `NotFound`, or `Invalid` if several tasks have one."""
     matching = [file for file in files if file.path == path]
     if not matching:
         raise NotFound(f"no kept file has the path {path!r}: leave out the path to list the files")
     if len(matching) > 1:
-        raise Invalid(f"--task is missing: several tasks left {path!r}")
+        raise Invalid(f"--task is missing: several tasks have a kept file {path!r}")
     return matching[0]
 
 

@@ -131,7 +131,7 @@ _LINES: Mapping[str, Sections] = {
             "status": "List the allocations, or show one with its tasks",
             "logs": "Print the output of a task",
             "fs": "List a directory of an allocation, or print a file",
-            "kept": "List or download the files that its tasks left",
+            "kept": "List or download the kept files of its ended tasks",
             "checks": "Show the latest results of service checks",
         },
         "Change": {

@@ -108,7 +108,10 @@ def matrix(text: str) -> dict[str, list[object]]:
         raise Invalid('must be a JSON object of lists, such as {"os": ["a", "b"]}') from None
     for name in found:
         if not _MATRIX_NAME.fullmatch(name):
-            raise Invalid(f"names {quote(name[:SHOWN])}; a name consists of letters, digits and _")
+            raise Invalid(
+                f"contains the invalid name {quote(name[:SHOWN])}; a name consists of letters, "
+                "digits and _"
+            )
     number_of_all = math.prod(map(len, found.values()))
     if number_of_all > MAX_ELEMENTS:
         raise Invalid(f"has {number_of_all} combinations; the maximum is {MAX_ELEMENTS}")
@@ -273,8 +276,8 @@ def outputs(text: str) -> tuple[str, ...]:
     for name in found:
         if not is_output_name(name):
             raise Invalid(
-                f"names {quote(name[:_LONGEST_OUTPUT_NAME])}; a name consists of letters, digits and _, "
-                "and does not begin with a digit"
+                f"contains the invalid name {quote(name[:_LONGEST_OUTPUT_NAME])}; a name consists "
+                "of letters, digits and _, and does not begin with a digit"
             )
     return found
 

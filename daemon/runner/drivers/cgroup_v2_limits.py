@@ -270,8 +270,8 @@ def find(
     above = _parent_cgroup(parent, tree, files)
     if above is None:
         return (
-            "no cgroup (v2) is delegated to the daemon in addition to its own "
-            "(use a unit steward-tasks.service next to its unit, DelegateSubgroup= of its unit, "
+            "no cgroup (v2) is delegated to the daemon in addition to its own (use a unit "
+            "steward-tasks.service next to the daemon's unit, DelegateSubgroup= of that unit, "
             "or the setting cgroup_parent)"
         )
     needed = frozenset(CONTROLLERS.values())

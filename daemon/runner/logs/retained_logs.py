@@ -64,7 +64,7 @@ async def delete_expired(launcher: Launcher, *, days: int, megabytes: int, now: 
         used += manifest.used
         is_old = manifest.written < (now - days * 86_400) * SECOND
         if is_old or used > megabytes * 1024 * 1024:
-            _log.info("the logs of the deleted allocation %s are removed", alloc_id)
+            _log.info("removing the logs of the deleted allocation %s", alloc_id)
             await launcher.remove(alloc_id, is_kept=True)
 
 

@@ -339,16 +339,16 @@ async def _content(files: TaskFiles, end: ExitResult) -> str:
         content = b""
     except (PathEscape, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise Refused(f"its outputs cannot be read: {reason}") from error
+        raise Refused(f"the task's outputs cannot be read: {reason}") from error
     if len(content) > outputs.MAX_FILE:
-        raise Refused(f"its outputs have more than {outputs.MAX_FILE} bytes")
+        raise Refused(f"the task's outputs have more than {outputs.MAX_FILE} bytes")
     if delivered.outputs and delivered.outputs != hashlib.sha256(content).hexdigest():
         # After a power failure, the end of the task may be stored although the file is lost.
-        raise Refused("its outputs have been lost since they arrived")
+        raise Refused("the task's outputs have been lost since they arrived")
     try:
         return content.decode()
     except UnicodeDecodeError:
-        raise Refused("its outputs are not UTF-8") from None
+        raise Refused("the task's outputs are not UTF-8") from None
 
 
 def _parsed(text: str) -> dict[str, str]:
@@ -356,7 +356,7 @@ def _parsed(text: str) -> dict[str, str]:
     try:
         written_outputs = pairs(text, MAX_OUTPUTS)
     except ValueError as error:
-        raise Refused(f"its outputs are invalid: {error}") from error
+        raise Refused(f"the task's outputs are invalid: {error}") from error
     for name in written_outputs:
         if not is_output_name(name):
             raise Refused(f"its output {name[:40]!r} must have a name of letters, digits and _")

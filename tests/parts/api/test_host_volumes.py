@@ -116,7 +116,7 @@ async def test_failed_deletion_is_reported_and_can_be_repeated(volumes: Volumes)
         with pytest.raises(Refused, match=r"cannot be deleted: .*busy.*state deleting"):
             await volumes.delete(made["ID"])
         assert (volumes.state(made["ID"]), volumes.offered()) == (DELETING, set())
-    with pytest.raises(Conflict, match="is deleting: it cannot be changed"):
+    with pytest.raises(Conflict, match='cannot be changed in the state "deleting"'):
         await volumes.create("photos", ID=made["ID"])
     with pytest.raises(Conflict, match="already exists"):
         await volumes.create("photos")

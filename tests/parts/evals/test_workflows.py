@@ -574,7 +574,7 @@ async def test_a_gate_waits_for_different_people(cluster: Cluster) -> None:
     gated = step("b", "a", gate="Publish?", gate_number="2")
     await begun(cluster, workflow(step("a"), gated))
     early = (await act(cluster, RunActType.APPROVE, "b")).refusal
-    assert early == "step b is waiting, and not held at its gate"
+    assert early == "step b is not held at its gate: it is waiting"
     await end(cluster, "a")
     await cluster.work()
     assert run_of(cluster).steps[1].reason == "gate: Publish?"

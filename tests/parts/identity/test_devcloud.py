@@ -1,4 +1,4 @@
-"""The small cloud for development."""
+"""The simulated cloud of development mode."""
 
 import pytest
 import trio

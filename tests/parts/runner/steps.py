@@ -12,16 +12,16 @@ from tests.parts.runner.world import World, script
 OUTPUT = '"$STEWARD_OUTPUT"'
 # Scripts that leave a faulty file of outputs, and the reported reason.
 FAULTY = [
-    (f"rm {OUTPUT}; ln -s /etc/passwd {OUTPUT}", "its outputs"),
-    (f"rm {OUTPUT}; mkfifo {OUTPUT}", "its outputs cannot be read"),
-    (f"rm {OUTPUT}; mkdir {OUTPUT}", "its outputs cannot be read"),
+    (f"rm {OUTPUT}; ln -s /etc/passwd {OUTPUT}", "the task's outputs"),
+    (f"rm {OUTPUT}; mkfifo {OUTPUT}", "the task's outputs cannot be read"),
+    (f"rm {OUTPUT}; mkdir {OUTPUT}", "the task's outputs cannot be read"),
     (f"head -c 70000 /dev/zero | tr '\\0' x > {OUTPUT}", "more than 65536 bytes"),
-    (f"printf '\\377\\n' > {OUTPUT}", "its outputs are not UTF-8"),
+    (f"printf '\\377\\n' > {OUTPUT}", "the task's outputs are not UTF-8"),
     (f"echo x > {OUTPUT}", "line 1 of the environment is not of the form NAME=value"),
     (f"echo a-b=1 > {OUTPUT}", "must have a name of letters, digits and _"),
     (
         f"seq -f 'a%g=1' 129 > {OUTPUT}",
-        "its outputs are invalid: line 129 exceeds the maximum of 128 variables",
+        "the task's outputs are invalid: line 129 exceeds the maximum of 128 variables",
     ),
 ]
 

@@ -72,7 +72,7 @@ async def test_fatal_signal_is_reported(world: PoolWorld) -> None:
 async def test_missing_command_is_named(world: PoolWorld) -> None:
     done = await world.place(batch(script("", config={"command": "not-there"})))
     await world.until_done(done)
-    assert "its command was not found on its host" in world.told(done)[-2][1]
+    assert "the task's command was not found on its host" in world.told(done)[-2][1]
 
 
 async def test_archive_that_cannot_be_unpacked_is_reported(

@@ -356,9 +356,9 @@ async def test_file_chunks_of_a_host_are_validated(sender: Sender) -> None:
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
-        ("code=0&why=", "its host runs an earlier version, which keeps no files"),
-        ("code=0&why=&kept=failed", "its host has not sent its files"),
-        ("code=0&why=&kept=cluster", "the cluster ended its job before its files were sent"),
+        ("code=0&why=", "the task's host runs an earlier version, which keeps no files"),
+        ("code=0&why=&kept=failed", "the task's host has not sent the files"),
+        ("code=0&why=&kept=cluster", "the cluster ended the task's job before the files were sent"),
     ],
 )
 async def test_host_that_sends_no_files_is_reported(

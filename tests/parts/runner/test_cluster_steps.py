@@ -80,9 +80,9 @@ async def test_invalid_outputs_fail_a_successful_task(
     [
         ("rm {file}", "the step has not written its output rows"),
         ("ln -sf /nowhere {file}", "the step has not written its output rows"),
-        ("ln -sf /dev/zero {file}", "it is not a regular file"),
+        ("ln -sf /dev/zero {file}", "their file is not a regular file"),
         ("rm {file}; truncate -s 100G {file}", "more than 65536 bytes"),
-        ("rm -r {file} && mkdir {file}", "it is not a regular file"),
+        ("rm -r {file} && mkdir {file}", "their file is not a regular file"),
     ],
 )
 async def test_replaced_output_file_does_not_block_the_end(
@@ -165,7 +165,7 @@ async def test_wrapper_of_an_earlier_version_is_reported(
 
 
 async def until_ended(world: PoolWorld, alloc_id: str) -> None:
-    """Return when the end of the attempt is stored."""
+    """Wait until the end of the attempt is stored."""
     while [row.status for row in world.rows(alloc_id)] != [RunStatus.ENDED]:  # noqa: ASYNC110  # nobody tells
         await trio.sleep(0.01)
 
@@ -191,7 +191,7 @@ async def test_outputs_survive_a_kill_between_the_end_and_their_reading(
         assert written(world) == ([] if is_lost else [{"rows": "1"}])
         assert found.client_status == ("failed" if is_lost else "complete")
         told = dict(world.told(one)).get("Output Failure", "")
-        assert ("its outputs have been lost since they arrived" in told) == is_lost
+        assert ("the task's outputs have been lost since they arrived" in told) == is_lost
         assert world.types(one).count("Started") == 1
 
 

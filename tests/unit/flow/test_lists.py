@@ -124,7 +124,7 @@ def test_lists_that_contradict_the_job_are_refused(group: TaskGroup, expected: s
         (lists.FOR_EACH, f"[{'1.5e300,' * 500}1]", "the body has more than 200 numbers with"),
         (lists.MATRIX, '{"a":' + "[" * 60_000, "has more than 64 levels of lists and objects"),
         (lists.MATRIX, "[]", "must be a JSON object of lists"),
-        (lists.MATRIX, '{"a-b": [1]}', 'names "a-b"'),
+        (lists.MATRIX, '{"a-b": [1]}', 'contains the invalid name "a-b"'),
         (lists.MATRIX, '{"a": []}', "must have at least one list, and no empty list"),
         (
             lists.MATRIX,

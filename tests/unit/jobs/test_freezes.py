@@ -55,8 +55,8 @@ def test_duration_counts_from_the_start() -> None:
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({}, "Reason must be a text of 1 to 500 characters"),
-        ({"reason": "x" * 501}, "Reason must be a text of 1 to 500 characters"),
+        ({}, "Reason must have 1 to 500 characters, and not only spaces"),
+        ({"reason": "x" * 501}, "Reason must have 1 to 500 characters, and not only spaces"),
         ({"reason": "x", "strength": "hard"}, "Strength = 'hard' must be one of begin, steps, ch"),
         ({"reason": "x", "jobs": "x" * 257}, "Jobs has 257 characters; the maximum is 256"),
         ({"reason": "x", "queue": "a b"}, "Queue = 'a b' must have 1 to 128 letters"),

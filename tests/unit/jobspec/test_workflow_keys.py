@@ -26,7 +26,11 @@ def test_lists_are_parsed() -> None:
         ),
         (GATE_BY, "release", 'has "release"; write role:NAME or policy:NAME'),
         (GATE_BY, "role:", 'has "role:"; write role:NAME or policy:NAME'),
-        (OUTPUTS, "a-b", 'names "a-b"; a name consists of letters, digits and _'),
+        (
+            OUTPUTS,
+            "a-b",
+            'contains the invalid name "a-b"; a name consists of letters, digits and _',
+        ),
         (OUTPUTS, ",".join(f"a{number}" for number in range(129)), "at most 128 names"),
     ],
 )

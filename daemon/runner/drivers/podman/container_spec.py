@@ -163,11 +163,15 @@ def labels_of(alloc_id: str, directory: str) -> dict[str, str]:
 def container(
     attempt: Attempt, settings: PodmanConfig, limits: ResourceLimits, log: str
 ) -> dict[str, object]:
-    """Return the container specification; `log` is the output file. Raises like `Driver.start`."""
+    """Return the container specification; `log` is the output file.
+
+    Raises the same errors as `Driver.start`.
+    """
     if attempt.network_mode == "bridge" and not settings.network_mode:
         raise InvalidConfig(
-            'a container cannot join the network of a group with mode "bridge": set network_mode ='
-            ' "bridge" and ports in its config, for podman\'s own bridge'
+            'a container cannot join the network of a group with mode "bridge"; to use podman\'s '
+            'own bridge instead, set network_mode = "bridge" in the task\'s config, and list the '
+            "ports there"
         )
     network = settings.network_mode or ("none" if attempt.network_mode == "none" else "bridge")
     spec: dict[str, object] = {

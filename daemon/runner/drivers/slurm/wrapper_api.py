@@ -38,20 +38,20 @@ _WORD = re.compile(r"[A-Za-z0-9_.-]{0,255}")
 _JOB = re.compile(r"(?:[0-9]{1,10}(?:_[0-9]{1,10})?)?")
 _SIGNALLED = 128
 _SENT = "sent"  # the body of the result is the outputs file
-_NOT_SENT = "its host has not sent its files"
+_NOT_SENT = "the task's host has not sent the files"
 _NOT_KEPT = {
-    "": "its host runs an earlier version, which keeps no files",
-    "cluster": "the cluster ended its job before its files were sent",
+    "": "the task's host runs an earlier version, which keeps no files",
+    "cluster": "the cluster ended the task's job before the files were sent",
 }
-_UNREADABLE = "its outputs cannot be read on its host"
+_UNREADABLE = "the task's outputs cannot be read on its host"
 _FAULTS = {
-    "irregular": "its outputs cannot be read: it is not a regular file",
+    "irregular": "the task's outputs cannot be read: their file is not a regular file",
     "unreadable": _UNREADABLE,
 }
 _WHY = {
     "time": "it reached its time limit",
-    "bundle": "its files could not be unpacked on its host",
-    "missing": "its command was not found on its host",
+    "bundle": "the task's files could not be unpacked on its host",
+    "missing": "the task's command was not found on its host",
     "cluster": job_states.SOMEHOW,
     "void": "it was no longer needed",
 }
@@ -282,7 +282,7 @@ class WrapperApi:
         await run.finished(end, digests)
 
     async def _kept(self, run: SlurmAttempt, word: str) -> tuple[Mapping[str, str], Sequence[str]]:
-        """Return the digests of the kept files by path, and the reasons for the others.
+        """Return the digests of kept files by path, and the reasons why others were not kept.
 
         Raises `WrapperRejected` if an earlier daemon received the files.
         """
@@ -307,10 +307,13 @@ class WrapperApi:
         try:
             return await run.receive_outputs(content)
         except PathEscape as error:
-            return DeliveredFiles(fault=f"its outputs cannot be stored: {error}")
+            return DeliveredFiles(fault=f"the task's outputs cannot be stored: {error}")
 
     def _running(self, secret: str) -> SlurmAttempt:
-        """Return the attempt that was claimed with this secret. Raises `Denied`, `WrapperRejected`."""
+        """Return the running attempt whose wrapper got this secret when it claimed the attempt.
+
+        Raises `Denied` or `WrapperRejected`.
+        """
         row = self._known(secret, "token_hash")
         if row.status != RunStatus.RUNNING:
             raise WrapperRejected(410, "this attempt was withdrawn")

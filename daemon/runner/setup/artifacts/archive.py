@@ -157,7 +157,9 @@ class _Zip(io.FileIO):
         if size is None or size <= _CHUNK:
             return super().read(size)
         if size > _MOST_TABLE:
-            raise BadArchive(f"the archive has a table of more than {_MOST_TABLE} bytes")
+            raise BadArchive(
+                f"the central directory of the ZIP archive has more than {_MOST_TABLE} bytes"
+            )
         table = super().read(size)
         if table.count(_ENTRY) > self._files:
             raise BadArchive(_too_many(self._files))

@@ -362,8 +362,8 @@ async def _kept_digest(source: ArtifactSource, request: ArtifactRequest) -> str:
     if not digest:
         where = f"element {text} of step" if text else "step"
         raise InvalidSource(
-            f"{where} {step!r} has left no file {path!r}: its group needs "
-            'meta { steward_keep = "PATTERN" }, and its allocation must still exist'
+            f"Steward keeps no file {path!r} of {where} {step!r}: the step's group needs "
+            'meta { steward_keep = "PATTERN" }, and the allocation must still exist'
         )
     return digest
 
@@ -371,7 +371,9 @@ async def _kept_digest(source: ArtifactSource, request: ArtifactRequest) -> str:
 def _plain(name: str) -> str:
     """Return the name unchanged if it is a plain file name. Raises `InvalidSource`."""
     if not is_file_name(name):
-        raise InvalidSource(f"{name!r} is not the name of a file: it must have no '/'")
+        raise InvalidSource(
+            f"{name!r} is not a plain file name: it must not be empty, '.' or '..', or contain '/'"
+        )
     return name
 
 

@@ -111,7 +111,8 @@ def parse(text: str, options: Mapping[str, str]) -> ArtifactSource:
     own_options = {name: value for name, value in query.items() if name in _OURS}
     if not is_file_name(own_options.get("filename", "file")):
         raise InvalidSource(
-            f"filename {own_options['filename']!r} is not the name of a file: give a name without '/'"
+            f"filename {own_options['filename']!r} is not a plain file name: it must not be empty, "
+            "'.' or '..', or contain '/'"
         )
     other_options = urlencode({name: value for name, value in query.items() if name not in _OURS})
     url = urlunsplit((parts.scheme, parts.netloc, path, other_options, ""))
