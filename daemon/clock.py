@@ -32,7 +32,7 @@ class EarlyWake(Protocol):
     """Something that can end a wait early, such as an event or a watch."""
 
     async def wait(self) -> None:
-        """Return when the event has happened."""
+        """Wait until the event has happened."""
         ...
 
 

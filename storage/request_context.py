@@ -87,7 +87,7 @@ Attributes = Mapping[str, str | int | bool]
 class SpanRecorder(Protocol):
     """The recorder of spans. Origins without a sampled trace make no spans.
 
-    Times are nanoseconds since the epoch. `daemon/otlp/recorder.py` implements it.
+    Times are in nanoseconds since the epoch. `daemon/otlp/recorder.py` implements it.
     """
 
     def now(self) -> int:

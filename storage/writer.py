@@ -363,8 +363,8 @@ class Writer:
     ) -> tuple[int, dict[str, int]]:
         """Return the last index, and the last index per table.
 
-        Without a time limit, a thread runs all writes; otherwise other tasks run between two
-        writes. Raises `_UndoneError`.
+        Without a time limit, a thread runs all writes; otherwise other coroutines run between
+        two writes. Raises `_UndoneError`.
         """
         index, touched, turn = self.index, dict[str, int](), time.thread_time_ns() + _TURN
         for pending in batch:

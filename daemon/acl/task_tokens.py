@@ -34,7 +34,7 @@ _MAKER = Caller(UNASKED, CapabilitySet((), everything=True))
 
 
 class VaultTaskToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A Vault token of a task; times are nanoseconds. Only a new token has its `secret`."""
+    """A Vault token of a task; times are in nanoseconds. Only a new token has its `secret`."""
 
     accessor: str
     secret: str = ""

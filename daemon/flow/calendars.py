@@ -1,7 +1,7 @@
 """Calendars: whether a time is open, the reason if it is not, and the next opening.
 
 Local times follow the wall clock of the calendar's zone. An hour that a clock change skips is not
-open, and an hour that occurs twice is open twice. All times are nanoseconds since the epoch.
+open, and an hour that occurs twice is open twice. All times are in nanoseconds since the epoch.
 
 Many calendars may refer to the same one. Each computation examines a calendar once, and its steps
 are limited.

@@ -16,7 +16,7 @@ CacheKey = tuple[str, int]  # name and modify index of a method
 
 
 class FetchedKeys(msgspec.Struct, frozen=True):
-    """The keys of a method. Times are nanoseconds."""
+    """The keys of a method. Times are in nanoseconds."""
 
     keys: Sequence[DirectoryKey]
     fetched_at: int

@@ -71,7 +71,7 @@ def read(db: ReadSnapshot, mount: Mount) -> MethodConfig:
 
 
 def config_response(config: MethodConfig) -> dict[str, object]:
-    """Return a configuration as the API shows it: two delays are nanoseconds there."""
+    """Return a configuration as the API shows it: two delays are in nanoseconds there."""
     document = msgspec.structs.asdict(config)
     expires = document.pop("root_password_expires_at")
     if expires is not None:

@@ -328,7 +328,7 @@ def zone(name: str) -> tzinfo:
 def next_after(spec: str, after: int, time_zone: tzinfo = UTC) -> int | None:
     """Return the first matching time after a time, or None.
 
-    Times are nanoseconds since the epoch. Raises `Invalid` if `spec` is not a cron expression.
+    Times are in nanoseconds since the epoch. Raises `Invalid` if `spec` is not a cron expression.
     """
     schedule = parse(spec)
     if not schedule.possible:

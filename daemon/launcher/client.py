@@ -316,8 +316,8 @@ class Launcher:
     ) -> tuple[int, list[int]]:
         """Run a command inside a task; return the session number and its descriptors.
 
-        The first descriptor is the pidfd, the others are the ends of its streams. Raises like
-        `start`, and `OSError` while the launcher does not answer.
+        The first descriptor is the pidfd, the others are the ends of its streams. Raises the same
+        errors as `start`, and `OSError` while the launcher does not answer.
         """
         if self.silent_since is not None:
             raise OSError(errno.EAGAIN, "the launcher does not answer")
@@ -341,7 +341,7 @@ class Launcher:
         """Run a program of a cluster; return its number and its descriptors, like `open_session`.
 
         If `is_terminal` is None, the input of the program is `content`. Otherwise it is a terminal
-        (true) or a pipe (false). Raises like `open_session`.
+        (true) or a pipe (false). Raises the same errors as `open_session`.
         """
         if self.silent_since is not None:
             raise OSError(errno.EAGAIN, "the launcher does not answer")
@@ -469,7 +469,7 @@ class Launcher:
     async def entries(self, request: ListDirectory) -> tuple[list[DirectoryEntry], int]:
         """Return directory entries from a position on, and the next position.
 
-        The next position is -1 at the end. Raises like `open`.
+        The next position is -1 at the end. Raises the same errors as `open`.
         """
         body, received = await self._request(request, (), os.memfd_create("spare"))
         assert isinstance(body, DirectoryPart)  # noqa: S101  # ensured by the protocol
@@ -493,7 +493,10 @@ class Launcher:
         await self._request(RetainLogs(allocation=allocation))
 
     async def remove(self, allocation: str, *, is_kept: bool = False) -> None:
-        """Remove the directory of an allocation or its retained logs. Raises like `retain_logs`."""
+        """Remove the directory of an allocation or its retained logs.
+
+        Raises the same errors as `retain_logs`.
+        """
         await self._request(RemoveDirectory(allocation=allocation, is_kept=is_kept))
 
     async def create_volume(self, volume: str, mode: int, owner: tuple[int, int]) -> None:
@@ -742,7 +745,7 @@ def answer_of(body: Answer, descriptors: list[int]) -> tuple[Answer, list[int]]:
 def probe_sandbox(channel: socket.socket) -> SandboxSupport:
     """Return the sandbox support of this host, before a `Launcher` runs.
 
-    Raises like `send_hello`.
+    Raises the same errors as `send_hello`.
     """
     body = _ask_blocking(channel, ProbeSandbox())
     assert isinstance(body, SandboxSupport)  # noqa: S101  # both processes run the same version

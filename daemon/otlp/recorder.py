@@ -33,7 +33,10 @@ class SpanKind(IntEnum):
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A finished span. Times are nanoseconds since the epoch; `error` is the type of an error."""
+    """A finished span.
+
+    Times are in nanoseconds since the epoch; `error` is the type of an error.
+    """
 
     name: str
     trace_id: str

@@ -80,7 +80,7 @@ class DeploymentFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runs(msgspec.Struct, frozen=True, kw_only=True):
-    """The child jobs of a periodic or parameterized job. Times are nanoseconds since the epoch.
+    """The child jobs of a periodic or parameterized job. Times are in nanoseconds since the epoch.
 
     `last` is the state of the latest ended child, or None. `kept` counts the retained
     children. `recent` holds the states of the ten latest ended children, newest first.

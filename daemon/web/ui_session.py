@@ -288,7 +288,7 @@ class UiRequest:
         Identifiers in the path are escaped, so that one that ends like an endpoint stays an
         identifier.
         """
-        # Each call lets other tasks run, because a page may make a thousand calls.
+        # Each call lets other coroutines run, because a page may make a thousand calls.
         await trio.lowlevel.checkpoint()
         words = urlencode(
             {name: _format_query_value(value) for name, value in query.items() if value != ""}

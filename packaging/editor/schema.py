@@ -35,7 +35,7 @@ def schema() -> Schema:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Steward job file in JSON or YAML",
-        "description": "A job in the form of the API. Durations are nanoseconds.",
+        "description": "A job in the form of the API. Durations are in nanoseconds.",
         "if": {"required": ["Job"]},
         "then": wrapped,
         "else": job,

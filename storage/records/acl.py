@@ -26,7 +26,7 @@ class TokenKind(StrEnum):
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The data of a token without its secret. Times and durations are nanoseconds."""
+    """The data of a token without its secret. Times and durations are in nanoseconds."""
 
     accessor: str
     name: str = ""

@@ -55,7 +55,7 @@ class TaskPhase(StrEnum):
 
 
 class TaskEvent(Record, frozen=True, kw_only=True):
-    """A task event. Time and delays are nanoseconds."""
+    """A task event. Time and delays are in nanoseconds."""
 
     type: str
     time: int

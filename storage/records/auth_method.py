@@ -78,7 +78,7 @@ class _ConfigFields(Record, frozen=True, kw_only=True):
 
 
 class AuthMethodConfig(_ConfigFields, frozen=True, kw_only=True):
-    """The configuration of a method. Leeways are nanoseconds; 0 means the default."""
+    """The configuration of a method. Leeways are in nanoseconds; 0 means the default."""
 
     expiration_leeway: Span = 0
     not_before_leeway: Span = 0
@@ -94,7 +94,7 @@ class AuthMethodConfigView(_ConfigFields, frozen=True, kw_only=True):
 
 
 class _MethodFields(Record, frozen=True, kw_only=True):
-    """The writable fields of a method. Durations are nanoseconds."""
+    """The writable fields of a method. Durations are in nanoseconds."""
 
     name: str = ""
     type: str = ""
@@ -117,7 +117,7 @@ class AuthMethodRequest(_MethodFields, frozen=True, kw_only=True):
 
 
 class AuthMethod(_MethodFields, frozen=True, kw_only=True):
-    """A login method of the jobs API. Times are nanoseconds."""
+    """A login method of the jobs API. Times are in nanoseconds."""
 
     hash: str = ""
     created_at: int = 0

@@ -93,7 +93,7 @@ class PlanAnnotations(Record, frozen=True, kw_only=True):
 class Evaluation(SparseRecord, frozen=True, kw_only=True):
     """A request to process a job; the scheduler's only input besides the state.
 
-    Empty fields are absent on the wire, as Nomad's clients expect. Times are nanoseconds, except
+    Empty fields are absent on the wire, as Nomad's clients expect. Times are in nanoseconds, except
     for `wait_until`, which is RFC 3339 text. The evaluation is not processed before this time.
     """
 

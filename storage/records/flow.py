@@ -149,7 +149,7 @@ class StepOutputs(Record, frozen=True, kw_only=True):
 class FlowRun(Record, frozen=True, kw_only=True):
     """A run of a workflow: the job's version, and its state.
 
-    `began` and `ended` are nanoseconds since the epoch; `ended` is 0 until the end. `trigger` is
+    `began` and `ended` are in nanoseconds since the epoch; `ended` is 0 until the end. `trigger` is
     that of the evaluation that started the run. With `cleans_up`, the run is canceled, but its
     clean-up steps still run. At `deadline`, in nanoseconds since the epoch, the run times out, or
     its clean-up steps are stopped; 0 means never.

@@ -22,7 +22,7 @@ class Capability(Record, frozen=True, kw_only=True):
 
 
 class DynamicVolume(Record, frozen=True, kw_only=True):
-    """An API-created volume; capacities are bytes, times are nanoseconds."""
+    """An API-created volume; capacities are in bytes, times in nanoseconds."""
 
     namespace: str = ""
     id: str = ""

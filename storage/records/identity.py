@@ -130,7 +130,7 @@ class DirectoryKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Directory(msgspec.Struct, frozen=True, kw_only=True):
-    """The documents of an identity provider. Times are nanoseconds."""
+    """The documents of an identity provider. Times are in nanoseconds."""
 
     issuer: str
     keys: list[DirectoryKey]
@@ -138,7 +138,7 @@ class Directory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alias(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A principal of one mount. Times are nanoseconds."""
+    """A principal of one mount. Times are in nanoseconds."""
 
     id: str
     entity_id: str
@@ -151,7 +151,7 @@ class Alias(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Entity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A principal across all its logins. Times are nanoseconds."""
+    """A principal across all its logins. Times are in nanoseconds."""
 
     id: str
     name: str
@@ -164,7 +164,7 @@ class Entity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A group of entities and groups, whose members are separate rows. Times are nanoseconds."""
+    """A group of entities and groups, whose members are separate rows. Times are in nanoseconds."""
 
     id: str
     name: str
@@ -180,7 +180,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GroupAlias(msgspec.Struct, frozen=True, kw_only=True):
-    """The name of a group in the `groups` claim of a mount's tokens. Times are nanoseconds."""
+    """The name of a group in the `groups` claim of a mount's tokens. Times are in nanoseconds."""
 
     id: str
     group_id: str
@@ -193,7 +193,7 @@ class GroupAlias(msgspec.Struct, frozen=True, kw_only=True):
 class Rotation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The state of a client secret rotation; the secrets are stored separately, encrypted.
 
-    Times are nanoseconds. `pending` is the key of a new secret that is not in use yet. `unclean`
+    Times are in nanoseconds. `pending` is the key of a new secret that is not in use yet. `unclean`
     means that older secrets must still be deleted.
     """
 

@@ -12,7 +12,7 @@ from storage.records.failure import TaskError
 class Run(Record, frozen=True, kw_only=True):
     """A child of a periodic or parameterized job, or a run of a workflow.
 
-    Times and durations are nanoseconds.
+    Times and durations are in nanoseconds.
 
     `result` is the state of the child in one word; `ended` and `duration` are 0 while it is
     running.

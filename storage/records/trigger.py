@@ -34,8 +34,8 @@ class JobTrigger(Record, frozen=True, kw_only=True):
     that job or its child. `number` and `attempt` are those of the run; for a job without workflow,
     the number is its version, and the attempt is 1. `status` is `succeeded`, `failed` or
     `canceled`. `value` is that of the meta key that separates joins. `depth` counts the runs of the
-    chain, from 1. Times are nanoseconds since the epoch; `decided` and `expires` are 0 if there is
-    none.
+    chain, from 1. Times are in nanoseconds since the epoch; `decided` and `expires` are 0 if there
+    is none.
     """
 
     id: int

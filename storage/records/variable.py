@@ -17,7 +17,7 @@ class Lock(SparseRecord, frozen=True, kw_only=True):
 
 
 class VariableMetadata(Record, frozen=True, kw_only=True):
-    """A variable in a listing, without its values. Times are nanoseconds."""
+    """A variable in a listing, without its values. Times are in nanoseconds."""
 
     create_index: int
     create_time: int

@@ -17,7 +17,7 @@ _INT64 = range(-(2**63), 2**63)
 
 
 class RootKeyMeta(Record, frozen=True, kw_only=True):
-    """The metadata of a key in Nomad's form; times are nanoseconds."""
+    """The metadata of a key in Nomad's form; times are in nanoseconds."""
 
     key_id: str
     algorithm: str

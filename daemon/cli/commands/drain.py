@@ -148,7 +148,7 @@ def _deadline(text: str, *, force: bool, no_deadline: bool) -> int:
 
 
 def _follow(client: ApiClient, progress: ProgressDisplay, node_id: str) -> None:
-    """Return when the drain of a node has ended."""
+    """Show the progress of a node's drain until the drain has ended."""
     path = f"/v1/node/{segment(node_id)}"
     answer = client.read(path)
     while True:

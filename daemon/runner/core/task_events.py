@@ -1,7 +1,7 @@
 """Task events with Nomad's exact texts (recorded from Nomad: task-events). No I/O.
 
 Each detail is a separate field and also part of the text in `details`, because clients read either.
-`now` is nanoseconds since the epoch; durations are nanoseconds.
+`now` is in nanoseconds since the epoch; durations are in nanoseconds.
 """
 
 import msgspec

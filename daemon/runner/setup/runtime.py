@@ -61,7 +61,7 @@ class VariableReader(Protocol):
 
 
 class TaskToken(Protocol):
-    """A Vault token of a task. Times and durations are nanoseconds.
+    """A Vault token of a task. Times and durations are in nanoseconds.
 
     The secret is only available right after the token is created.
     """

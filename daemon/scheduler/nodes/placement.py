@@ -293,7 +293,10 @@ class Placer:
         return self._search(job, group).obstacles.get(node_id) is None
 
     def _preferred(self, search: _Search, request: PlacementRequest) -> list[capacity.NodeCapacity]:
-        """Return a list with the previous node if its disk data is to be migrated, else empty."""
+        """Return a list with the previous node, or an empty list.
+
+        The list is empty unless the group's ephemeral disk is `sticky` or `migrate`.
+        """
         disk, previous = request.group.ephemeral_disk, request.previous
         if previous is None or not (disk.sticky or disk.migrate):
             return []

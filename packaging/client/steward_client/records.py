@@ -28,7 +28,7 @@ class Dispatched(Record, frozen=True, kw_only=True):
 
 
 class KeptFile(Record, frozen=True, kw_only=True):
-    """A file that a task left. `size` is in bytes, `digest` the SHA-256 as hexadecimal digits."""
+    """A kept file of an ended task. `size` is in bytes, `digest` the SHA-256 as hexadecimal digits."""
 
     task: str
     path: str

@@ -230,7 +230,7 @@ class PodmanClient:
             raise
 
     async def wait(self, name: str) -> None:
-        """Return when a container has ended or was removed."""
+        """Wait until a container has ended or was removed."""
         query = [("condition", "exited"), ("condition", "stopped"), ("interval", _POLL)]
         path = f"/containers/{name}/wait?{urlencode(query)}"
         await self._request("POST", path, done=[_NOT_FOUND], within=inf)
