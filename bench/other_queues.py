@@ -64,7 +64,7 @@ class Rival:
         raise NotImplementedError
 
     def wait(self) -> None:
-        """Return when all submitted jobs have ended."""
+        """Wait until all submitted jobs have ended."""
         raise NotImplementedError
 
     def kill(self) -> None:

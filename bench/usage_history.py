@@ -76,7 +76,7 @@ async def fill(directory: Path, count: int) -> None:
 
 
 def block(key: SeriesKey, length: int, rng: random.Random) -> UsageBlock:
-    """Return random samples, in which the CPU varies much and the memory little."""
+    """Return random samples, in which the CPU varies widely and the memory hardly at all."""
 
     def noisy(mean: float, part: float) -> Values:
         return [max(0, int(rng.gauss(mean, mean * part))) for _ in range(length)]

@@ -40,7 +40,7 @@ class World:
         return inside(self.outside, *command)
 
     def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
-        """Run a command in the external network, to its end."""
+        """Run a command in the external network until the command ends."""
         return subprocess.run(
             self.words(*command), capture_output=True, text=True, check=False, timeout=30
         )

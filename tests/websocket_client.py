@@ -38,7 +38,7 @@ class Conversation:
         await self.send(self._first)
 
     async def accepted(self) -> None:
-        """Return when the daemon has accepted the upgrade."""
+        """Wait until the daemon has accepted the upgrade."""
         self._protocol.receive_data(await self._stream.receive_some())
         events = list(self._protocol.events())
         assert isinstance(events[0], AcceptConnection)

@@ -61,7 +61,7 @@ async def run(browser: Tab, steward: Steward, source: str) -> None:
 
 
 async def until_printed(browser: Tab, text: str) -> None:
-    """Return when the terminal contains a string."""
+    """Wait until the terminal contains a string."""
     await browser.until_text(".xterm-rows", text)
 
 

@@ -32,7 +32,10 @@ async def kill_victims(directory: Path, victim: Iterable[str]) -> list[Row]:
 
 
 async def kill_launcher(directory: Path, scenes: Iterable[str], count: int) -> list[Row]:
-    """Kill the launcher at this many of its points; this stops the daemon, and both restart."""
+    """Kill the launcher at `count` crash points in its own code.
+
+    Each kill also stops the daemon; then both are restarted.
+    """
     chance = random.Random(SEED)  # repeatable, not secret
     async with open_daemon_runs(directory, ["main"]) as (daemon_run,):
         await daemon_run.open()

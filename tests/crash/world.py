@@ -276,7 +276,7 @@ class World:
         await self.steward.get("/v1/jobs", index=10**9, wait="50ms")
 
     async def settled(self) -> None:
-        """Return when all visible pending work is done."""
+        """Wait until all visible pending work is done."""
         await self._until_evaluated()
         await self._at_rest()
         await self.moment()

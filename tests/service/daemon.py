@@ -228,7 +228,7 @@ class Steward:
     async def cli(
         self, *words: str, stdin: str = "", **variables: str
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run a command of the command line against it, to its end."""
+        """Run a command of the command line against the daemon until the command ends."""
         env = environment(STEWARD_ADDR=self.address, **variables)
         with trio.fail_after(HAPPENS_WITHIN):
             if not self._is_executed:

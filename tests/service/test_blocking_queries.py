@@ -55,7 +55,7 @@ async def test_thousand_waiters_use_few_resources_and_are_all_woken(steward: Ste
 
 
 def connected(pid: int, wanted: int) -> None:
-    """Return when a process has that many descriptors: its connections."""
+    """Wait until a process has that many descriptors, which are its connections."""
     until = time.monotonic() + HAPPENS_WITHIN
     while len(list(Path(f"/proc/{pid}/fd").iterdir())) < wanted:
         assert time.monotonic() < until

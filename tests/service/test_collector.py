@@ -42,7 +42,7 @@ class Printed:
         self.metrics: dict[str, Metric] = {}
 
     async def until(self, *names: str) -> None:
-        """Return when it has received these spans of the trace, and metrics."""
+        """Wait until the collector has received these spans of the trace, and metrics."""
         with trio.fail_after(HAPPENS_WITHIN):
             async with aclosing(lines(self._stream)) as found:
                 async for line in found:

@@ -53,7 +53,7 @@ def user_of(volume: str, **of_volume: object) -> dict[str, object]:
 
 
 async def printed(steward: Steward, alloc_id: str, text: str) -> None:
-    """Return when a task has printed this."""
+    """Wait until a task has printed this text."""
     with trio.fail_after(HAPPENS_WITHIN):
         while text not in await steward.log_of(alloc_id, "t"):
             pass

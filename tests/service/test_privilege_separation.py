@@ -185,7 +185,7 @@ def token(steward: Steward) -> dict[str, str]:
 
 
 async def gone(steward: Steward, alloc_id: str) -> None:
-    """Return when the allocation has neither processes nor a directory."""
+    """Wait until the allocation has neither processes nor a directory."""
     with trio.fail_after(60):
         while steward.processes(alloc_id):
             await steward.get("/v1/agent/self")

@@ -132,7 +132,7 @@ class Said:
         self.lines: list[str] = []
 
     async def until(self, *beginnings: str) -> None:
-        """Return when it has printed this many more lines with these beginnings."""
+        """Wait until it has printed this many more lines with these beginnings."""
         wanted = list(beginnings)
         while wanted:
             line = (await self._stream.line()).decode()
@@ -143,7 +143,7 @@ class Said:
 
 
 async def until_checked(steward: Steward, alloc_id: str, status: str) -> None:
-    """Return when a check of an allocation has this result, found by polling."""
+    """Poll until a check of an allocation has this result."""
     path = f"/v1/client/allocation/{alloc_id}/checks"
     with trio.fail_after(HAPPENS_WITHIN):
         while status not in {item["Status"] for item in (await steward.get(path)).values()}:  # noqa: ASYNC110  # no event reports it

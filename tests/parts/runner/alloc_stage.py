@@ -110,7 +110,7 @@ class NoRuns:
 async def on_stage(
     job: Job, directory: Path, *, disk_is_limit: bool = False, **fields: Any
 ) -> AsyncIterator[Stage]:
-    """Run an allocation of a job's only group, to its end if the block does not cancel it."""
+    """Run an allocation of a job's only group until it ends, or until the block cancels it."""
     book = Book()
     no_runs: Any = NoRuns()
     nobody: Any = None  # whom tasks without templates and tokens do not ask

@@ -106,7 +106,7 @@ async def run(world: World, alloc_id: str, *command: str, tty: bool = False) -> 
 async def talking(
     world: World, alloc_id: str, command: Sequence[str], client: Client, *, tty: bool = False
 ) -> AsyncIterator[None]:
-    """Run a command during the block, and then to its end."""
+    """Run a command during the block, and then until the command ends."""
 
     async def talk() -> None:
         await world.runner.run_exec_session(alloc_id, "main", command, client, tty=tty)

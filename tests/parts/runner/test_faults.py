@@ -23,7 +23,7 @@ DESCRIPTORS = 8 * _MOST_SESSIONS  # that so many sessions and their tests need, 
 
 
 async def runs_still(world: World) -> None:
-    """Return when another task has run normally."""
+    """Wait until another task has run normally."""
     other = await world.place(batch(script("echo well"), job_id="other"))
     await world.until_done(other)
     assert world.output(other) == "well\n"

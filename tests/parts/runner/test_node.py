@@ -166,7 +166,7 @@ async def test_starting_tasks_wait_for_the_capacity_of_ending_tasks(
 
 
 async def sleep_until(condition: Callable[[], bool]) -> None:
-    """Return when a condition holds, found by polling."""
+    """Poll until a condition holds."""
     while not condition():  # noqa: ASYNC110  # no event reports it
         await trio.sleep(0.005)
 

@@ -50,7 +50,7 @@ def waiting(pipe: Pipe, **fields: Any) -> Any:
 
 
 async def until_unmounted(world: World) -> None:
-    """Return when nothing is mounted any more, found by polling."""
+    """Poll until nothing is mounted any more."""
     while mounted(str(world.config.data_dir)):  # noqa: ASYNC110  # no event reports it
         await trio.sleep(0.005)
 

@@ -252,7 +252,7 @@ async def test_results_of_a_check_are_shown(world: World) -> None:
 
 
 async def until_ready(world: World, *alloc_ids: str) -> None:
-    """Return when these allocations offer the service to templates, and no others."""
+    """Wait until these allocations offer the service to templates, and no others."""
     while True:
         with world.store.watch("service/default/web") as watch:
             found = world.store.read(lambda db: services.ready(db, "default", "web"))

@@ -128,7 +128,7 @@ class World:
         return alloc_id
 
     async def until_printed(self, alloc_id: str, text: str = "") -> None:
-        """Return when a task has printed a text, or anything."""
+        """Wait until a task has printed a text, or anything."""
         file = trio.Path(self.directory(alloc_id) / "alloc/logs/main.stdout.0")
         while True:
             found = await file.read_text() if await file.exists() else ""
@@ -173,7 +173,7 @@ class World:
         return await self.until_status(alloc_id, "complete", "failed")
 
     async def until_no_directory(self, alloc_id: str) -> None:
-        """Return when the directory of an allocation is removed, found by polling."""
+        """Poll until the directory of an allocation is removed."""
         directory = trio.Path(self.directory(alloc_id))
         while await directory.exists():  # noqa: ASYNC110  # no event reports it
             await trio.sleep(0.005)
@@ -297,7 +297,7 @@ def alive(pid: int) -> bool:
 
 
 async def until_gone(pid: int) -> None:
-    """Return when a process has ended."""
+    """Wait until a process has ended."""
     descriptor = pidfd(pid)
     if descriptor is not None:
         try:

@@ -53,7 +53,7 @@ class Task:
         return self._lines.read_text().splitlines() if self._lines.exists() else []
 
     async def until(self, *lines: str) -> None:
-        """Return when it has written exactly this text, found by polling."""
+        """Poll until the job has written exactly this text."""
         with trio.fail_after(HAPPENS_WITHIN):
             while self.lines() != list(lines):  # noqa: ASYNC110  # a file has no event
                 await trio.sleep(PAUSE)

@@ -31,7 +31,7 @@ def check(program: bytes) -> None:
 
 
 def answer(program: bytes, architecture: int, number: int, arguments: Sequence[int] = ()) -> int:
-    """Return the answer of a filter to a call."""
+    """Return the result of a filter for a system call."""
     words = [*arguments, 0, 0, 0, 0, 0, 0][:6]
     data = struct.pack("=IIQ6Q", number & _WORD, architecture, 0, *words)
     lines, at, accumulator = instructions(program), 0, 0

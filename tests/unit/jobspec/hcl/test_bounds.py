@@ -76,7 +76,7 @@ TOO_MUCH = {
     "an odd character and nothing else": "\x01" * 4 * MIB,
     "a text beyond the longest": "#" * (4 * MIB + 1),
     "a million values in JSON": '{"job":[' + "1," * MIB + "1]}",
-    "a million texts with holes in JSON": '{"job":[' + '"${a}",' * (MIB // 8) + "1]}",
+    "a million interpolated strings in JSON": '{"job":[' + '"${a}",' * (MIB // 8) + "1]}",
     "deep JSON in a text": job('r = jsondecode("' + "[" * (MIB // 2) + '")'),
     "deep YAML in a text": job('r = yamldecode("' + "[" * 100_000 + '")'),
     "aliases of aliases": job(
