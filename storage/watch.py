@@ -108,5 +108,5 @@ class Watch:
             self._topics._unsubscribe(name, self)  # noqa: SLF001  # private to this module
 
     async def wait(self) -> None:
-        """Return when one of the topics was published since the watch was entered."""
+        """Wait until one of the topics is published, unless one was since the watch was entered."""
         await self.changed.wait()

@@ -14,7 +14,7 @@ import msgspec
 from storage.errors import Malformed
 from storage.records.numbers import parse_integer
 
-MAX_TEXT = 512 * 1024  # characters; the largest policy seen in the wild has 60 KiB
+MAX_TEXT = 512 * 1024  # characters; the largest policy seen in the wild is 60 KiB long
 MAX_DEPTH = 20
 
 

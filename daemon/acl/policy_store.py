@@ -91,7 +91,7 @@ def policy_stub(policy: Policy) -> views.PolicyStub:
 
 
 def policy_detail(policy: Policy) -> views.PolicyDetail:
-    """Return a policy in full."""
+    """Return the full record of a policy."""
     rules = parse_policy(policy.rules)
     return views.PolicyDetail(
         **msgspec.structs.asdict(policy_stub(policy)),

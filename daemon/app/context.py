@@ -52,7 +52,7 @@ class MessageChannel(Protocol):
         ...
 
     async def until_lost(self) -> None:
-        """Return when the client disconnects, even if no call of `receive` is pending."""
+        """Wait until the client disconnects, even if no call of `receive` is pending."""
         ...
 
 

@@ -83,7 +83,10 @@ async def apply(
 
 
 def _with_key(allocation: Allocation, key_id: str) -> Allocation:
-    """Return an allocation with the ID of the key that signs its workload identities."""
+    """Return a copy of the allocation that records the ID of the key.
+
+    The key signs the workload identities of the allocation.
+    """
     placement = msgspec.structs.replace(allocation.placement, signing_key_id=key_id)
     return msgspec.structs.replace(allocation, placement=placement)
 

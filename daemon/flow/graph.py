@@ -643,7 +643,7 @@ def _of_conditions(
 
 
 def shortest_cycle(needs: Edges, settled: Collection[str] = ()) -> list[str]:
-    """Return a shortest cycle, which begins and ends with its first group in the file.
+    """Return a shortest cycle; it begins and ends with the group that comes first in the file.
 
     `settled` are groups that are in no cycle. In a cycle, each group waits for the next one.
     """

@@ -74,7 +74,7 @@ class CachedToken(msgspec.Struct, kw_only=True):
 
 
 class TokenGrant(msgspec.Struct, frozen=True):
-    """The answer of a token endpoint; the metadata service writes its numbers as text."""
+    """The response of a token endpoint; the metadata service writes its numbers as text."""
 
     access_token: str
     expires_in: int | str = 3600
@@ -287,7 +287,10 @@ class AccessTokenCache:
         return _understood(answer, kind)
 
     async def _managed_identity_token(self, settings: CloudSettings, audience: str) -> TokenGrant:
-        """Return a token of the machine's named identity, or of its only identity."""
+        """Return a token of the managed identity with the configured client ID.
+
+        If the machine has no such identity, return a token of its only identity.
+        """
         kind = "ManagedIdentityCredential"
         query = {"api-version": "2018-02-01", "resource": audience}
         names = [{"client_id": settings.client_id}] if settings.client_id else []

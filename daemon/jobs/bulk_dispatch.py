@@ -30,7 +30,7 @@ from storage.store import Store
 from storage.writer import Transaction
 
 BATCH = 250  # children per write; other writes wait for it (bench/bench.py)
-MAX_LINE = 64 * 1024  # bytes; the largest payload has 22 KiB in base64
+MAX_LINE = 64 * 1024  # bytes; the largest payload is 22 KiB long in base64
 
 _FIELD = re.compile(r"Go struct field \w+\.(\S+) of type")
 

@@ -117,7 +117,7 @@ def check_ids(body_id: str, path_id: str) -> None:
 
 
 async def wait_for_evaluation(store: Store, eval_id: str, *, at_most: float) -> None:
-    """Return when an evaluation is no longer pending, or after `at_most` seconds.
+    """Wait until an evaluation is no longer pending, or for `at_most` seconds.
 
     A client that created the evaluation then reads its result, not an earlier state.
     """

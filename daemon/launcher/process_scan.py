@@ -252,9 +252,10 @@ def _user(pid: int) -> int:
 
 
 def _owner(at: str, environment: Mapping[bytes, bytes], directory: str) -> tuple[str, str]:
-    """Return the allocation and task in a process's environment; empty for any other process.
+    """Return the allocation and task that a process's environment names.
 
-    Raises `OSError`.
+    Return two empty strings if the process belongs to no allocation below `directory`. Raises
+    `OSError`.
     """
     allocation = environment.get(b"NOMAD_ALLOC_ID", b"")
     if not allocation:

@@ -138,7 +138,7 @@ class Starter:
         """Start a command inside a task; return its process ID, its pidfd, and its stream ends.
 
         The stream ends are a terminal, or standard input, output and error. `shim` is the shim of
-        the attempt if the launcher is its parent. Raises like `start`.
+        the attempt if the launcher is its parent. Raises the same errors as `start`.
         """
         with below(self._directory, request.allocation) as folder, ExitStack() as stack:
             own = shim

@@ -164,7 +164,10 @@ class UserPolicy:
         return f"{why}; choose another user, or add it to task_users"
 
     def _separate_user(self, allocation: str) -> User | None:
-        """Return the separate user of an allocation, or None. Raises like `of_task`."""
+        """Return the separate user of an allocation, or None.
+
+        Raises the same errors as `of_task`.
+        """
         if self.uids is None or (uid := self.uids.of(allocation)) is None:
             return None
         name = f"{_OWN}{uid}"

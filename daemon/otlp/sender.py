@@ -52,7 +52,7 @@ class PartialSuccess(msgspec.Struct, rename="camel"):
 
 
 class ExportAnswer(msgspec.Struct, rename="camel"):
-    """The answer of a receiver."""
+    """The response of a receiver."""
 
     partial_success: PartialSuccess | None = None
 

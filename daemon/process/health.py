@@ -31,7 +31,7 @@ async def check_health(store: Store, listening: Path) -> None:
 
 
 async def _wait_for_long_read(store: Store) -> None:
-    """Return when a long read has ended: this function's own or, if many are queued, another."""
+    """Wait until a long read has ended: this function's own or, if many are queued, another."""
 
     async def first(work: Callable[[], Awaitable[None]]) -> None:
         await _try(work)

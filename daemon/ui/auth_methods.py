@@ -187,7 +187,10 @@ async def remove_method(ui_request: UiRequest) -> str:
 
 
 def _body(ui_request: UiRequest, known: Mapping[str, object]) -> dict[str, object]:
-    """Return the method of a form; `known` is its current configuration. Raises `Malformed`."""
+    """Return the request body for the auth method that a form describes.
+
+    `known` is the current configuration of the method. Raises `Malformed`.
+    """
     config = {name: value for name, value in known.items() if value not in (None, "")}
     for field in (field for section in CONFIG for field in section.fields):
         config.pop(field.name, None)  # an empty field resets the setting

@@ -78,10 +78,11 @@ async def send_form(
 
 
 def errors_at(message: str, sections: Sections, values: Mapping[str, str]) -> dict[str, str]:
-    """Return the message by field: each field that it names, or else each whose value it quotes.
+    """Return a dictionary that assigns the message to the fields that it concerns.
 
-    A message on the subject of a section belongs to the section's first field. A message that
-    concerns no field is left out.
+    These are the fields that it names. If there are none, it concerns the first field of a section
+    whose subject it contains, or else the fields whose values it quotes. If it concerns no field,
+    the dictionary is empty.
     """
     fields = [field for section in sections for field in section.fields]
     words = set(re.findall(r"\w+", message))

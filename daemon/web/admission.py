@@ -37,10 +37,12 @@ _OWN_NETWORK = 64  # prefix length of the IPv6 network that counts as one client
 _LINGER = 1.0  # seconds in which a rejected client can read the reason
 _MAX_LINGERING = 64  # rejected clients that receive the reason, per `_LINGER`
 
-_BATCH = 128  # connections that are accepted before other tasks run
+_BATCH = 128  # connections that are accepted before other coroutines run
 # nanoseconds of CPU time for accepting connections, and for closing rejected ones
 _SLICE = 1_000_000
-_BEGIN = 2  # connections that begin to be served before other tasks run: each takes some 200 µs
+_BEGIN = (
+    2  # connections that begin to be served before other coroutines run: each takes some 200 µs
+)
 _MOST_REJECTED = 8192  # connections that wait to be closed
 
 PAUSE = 0.1  # seconds after an error of `accept`, until descriptors or memory are free again
@@ -230,7 +232,7 @@ class Admission:
         return Client(str(address), is_single)
 
     def may_explain(self) -> bool:
-        """Return whether the reason for a rejection can be sent; then it counts as sent.
+        """Return whether the reason for a rejection may be sent; if so, count it as sent.
 
         Sending it takes ten times as long as closing the connection.
         """
@@ -481,7 +483,10 @@ def _stream(connected: socket.socket) -> trio.SocketStream:
 
 
 def _accepted(listening: socket.socket) -> tuple[list[Connected], OSError | None]:
-    """Return the next connections, and the error that ended them. Never waits."""
+    """Accept waiting connections; return them, and the error that stopped this, if any.
+
+    Never waits.
+    """
     connections: list[Connected] = []
     family, local = listening.family, _single_address(listening)
     # `accept` also creates an object, and takes three times as long.

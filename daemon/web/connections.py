@@ -337,7 +337,7 @@ class _Connection(TCPServer):
         if not self.send_lock.locked():
             data = send_now(self.stream, data)
         if not data:
-            await trio.lowlevel.cancel_shielded_checkpoint()  # lets other tasks run
+            await trio.lowlevel.cancel_shielded_checkpoint()  # lets other coroutines run
             return
         async with self.send_lock:
             try:

@@ -230,11 +230,11 @@ class Dispatcher:
     async def answer(
         self, head: RequestHead, body: Body, match: RouteMatch | None = None
     ) -> WireResponse:
-        """Answer one request, with the request ID of its client or a new one.
+        """Answer one request, under the request ID that the client sent, or a new one.
 
         `body` reads the body, or raises `BodyUnavailable` or `Unavailable`. It is not called if the
-        head is rejected, nor for a long body of a caller without permission. `match` is the target,
-        if the caller knows it already.
+        head is rejected, nor for a long body from a client without permission. `match` is passed if
+        the target is already known.
         """
         request_id = origin = self.id_of(head.headers)
         match = match or self.target_of(head)
@@ -560,7 +560,7 @@ class Dispatcher:
 
 
 def _fault(path: str) -> HandlerReply:
-    """Return the answer after an unexpected failure: a page for a browser, or plain text."""
+    """Return the response after an unexpected failure: a page for a browser, or plain text."""
     if not path.startswith(FRONT):
         return text("internal error: see the daemon's log", 500)
     headers = {**PAGE_HEADERS, "Cache-Control": "no-store"}

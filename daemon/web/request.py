@@ -71,7 +71,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return self.caller.token.accessor or self.user or self.address
 
     def decode(self, record: type[T]) -> T:
-        """Return the body as a record, in the thread of a read. Raises `Malformed`."""
+        """Return the body as a record. Raises `Malformed`.
+
+        Handlers of reads call it, because a read that takes long runs in a thread.
+        """
         return decode(record, self.body, self.unknown)
 
     async def decoded(self, record: type[T]) -> T:

@@ -269,7 +269,10 @@ def _capability(call: RouteCall, endpoint: Endpoint | None) -> str:
 def _refusal(
     request: Request, headers: Mapping[str, str], endpoint: Endpoint | None
 ) -> HandlerReply | None:
-    """Return why a request is rejected before its body is read. Raises `Malformed`."""
+    """Return the response if a request must be rejected before its body is read, else None.
+
+    Raises `Malformed`.
+    """
     if "\0" in request.path:
         return HandlerReply(status=400)
     if "\ufffd" in request.path:

@@ -98,7 +98,10 @@ def readable(
 
 
 def unreadable(row: sqlite3.Row, table: str, reason: object) -> StorageUnreadable:
-    """Return the error of a row; a key column that was not selected is shown as `?`."""
+    """Return the error for an unreadable row.
+
+    A key column that was not selected is shown as `?`.
+    """
     selected = set(row.keys())
     key = tuple(row[name] if name in selected else "?" for name in KEYS[table])
     return StorageUnreadable.of_row(table, key, reason)

@@ -1,4 +1,4 @@
-"""Files that tasks left and `steward_keep` retains. `payload_files` stores their contents."""
+"""Files of ended tasks that `steward_keep` retains. `payload_files` stores their contents."""
 
 import sqlite3
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""A file that a task left, and that Steward keeps."""
+"""A file of an ended task that Steward keeps."""
 
 from storage.records.base import Record
 

@@ -172,7 +172,7 @@ def read(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def node_allocations(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List the allocations of a node in full, newest first."""
+    """List the full records of a node's allocations, newest first."""
     grant, node_id = request.caller.grant, request["node_id"]
     # Steward's own parameters, for the UI's list of running allocations
     holding = request.query.own_flag("holding")

@@ -153,7 +153,7 @@ def _body(
     limits: list[UsageLimits],
     no_network: str,
 ) -> bytes:
-    """Return the answer as JSON."""
+    """Return the response as JSON."""
     blocks = usage or {}
     if key.kind == "alloc":
         blocks = {**blocks, "": total(blocks.values())}

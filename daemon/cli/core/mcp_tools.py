@@ -37,7 +37,7 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     namespace: Namespace = ""
 
     def run(self, client: "ToolClient") -> bytes:
-        """Return the answer of the daemon."""
+        """Return the daemon's response."""
         raise NotImplementedError
 
 
@@ -57,7 +57,7 @@ class ShowJob(Arguments, frozen=True, kw_only=True):
     job: JobID
 
     def run(self, client: "ToolClient") -> bytes:
-        """Return the answers of three requests as one object."""
+        """Return the responses to three requests as one object."""
         path = f"/v1/job/{segment(self.job)}"
         parts = {
             "state": client.get(f"{path}/state", self),
@@ -169,17 +169,17 @@ class ToolClient:
         self._client = client
 
     def get(self, path: str, arguments: Arguments, **query: Value) -> bytes:
-        """Return the answer to a read."""
+        """Return the response to a read."""
         return self.request("GET", path, arguments, **query)
 
     def post(self, path: str, arguments: Arguments, body: object) -> bytes:
-        """Return the answer to a POST request."""
+        """Return the response to a POST request."""
         return self.request("POST", path, arguments, body)
 
     def request(
         self, method: str, path: str, arguments: Arguments, body: object = None, **query: Value
     ) -> bytes:
-        """Return the answer to a request."""
+        """Return the response to a request."""
         more: dict[str, Value] = {**query, "via": _VIA}
         if arguments.namespace:
             more["namespace"] = arguments.namespace

@@ -60,7 +60,7 @@ def _near_job(client: ApiClient, id_or_prefix: str) -> str:
 
 
 def allocation(client: ApiClient, id_or_prefix: str) -> AllocationDetail:
-    """Return the allocation with this ID prefix. Raises like `job`."""
+    """Return the allocation with this ID prefix. Raises the same errors as `job`."""
     identifier = id_or_prefix.lower()
     if len(identifier) != _UUID:
         identifier = _allocation_id(client, identifier)
@@ -80,7 +80,7 @@ def _allocation_id(client: ApiClient, prefix: str) -> str:
 
 
 def deployment(client: ApiClient, id_or_prefix: str) -> Deployment:
-    """Return the deployment with this ID prefix. Raises like `job`."""
+    """Return the deployment with this ID prefix. Raises the same errors as `job`."""
     lines = client.fetch(
         "/v1/deployments",
         list[Deployment],
@@ -93,7 +93,7 @@ def deployment(client: ApiClient, id_or_prefix: str) -> Deployment:
 
 
 def evaluation(client: ApiClient, id_or_prefix: str) -> Evaluation:
-    """Return the evaluation with this ID prefix. Raises like `job`."""
+    """Return the evaluation with this ID prefix. Raises the same errors as `job`."""
     lines = client.fetch(
         "/v1/evaluations",
         list[Evaluation],

@@ -1,8 +1,9 @@
 """Implicit constraints: node requirements of a job, added to its groups and tasks.
 
 An existing constraint is not added again. So a job keeps its constraints when a client reads it and
-writes it back (recorded from Nomad: services). Some implicit constraints yield to an explicit one on the same
-attribute. A job can thus require a newer version or accept an older one.
+writes it back (recorded from Nomad: services). Some implicit constraints are omitted if the job has
+its own constraint on the same attribute. A job can thus require a newer version of the program that
+the attribute describes, or accept an older one.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +22,7 @@ _Owner = TypeVar("_Owner", TaskGroup, Task)
 
 class _Implied(msgspec.Struct, frozen=True, kw_only=True):
     constraint: Constraint
-    yields: bool = True  # yields to any constraint on the same attribute
+    yields: bool = True  # omitted if the job has a constraint on the same attribute
 
     def covered(self, present: Iterable[Constraint]) -> bool:
         if self.yields:

@@ -56,7 +56,7 @@ class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.where}: {message}"
 
     def for_people(self) -> str:
-        """Return the diagnostic without an empty position."""
+        """Return the diagnostic as text; if it has no position, omit the prefix `<nil>: `."""
         return str(self).removeprefix("<nil>: ")
 
     @property

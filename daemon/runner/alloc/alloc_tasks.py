@@ -119,7 +119,10 @@ class AllocTasks:
         return await self._runners[name].open_session(command, tty=tty)
 
     async def run_inside(self, name: str, command: Sequence[str]) -> ScriptResult:
-        """Run a command inside a task to its end. Raises like `open_session`."""
+        """Run a command inside a task until the command ends; return its result.
+
+        Raises the same errors as `open_session`.
+        """
         return await run_script(await self.open_session(name, command, tty=False))
 
     # --- the end ---

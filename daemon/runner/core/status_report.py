@@ -120,7 +120,7 @@ class AllocReport:
         self._events.setdefault(task, []).append(event)
 
     def handle(self, task: str, handle: bytes) -> None:
-        """Record the driver's handle, which finds the task after a restart."""
+        """Record the handle with which the driver finds the task after a restart."""
         self._handles[task] = handle
 
     def add_outputs(self, task: str, outputs: dict[str, str]) -> None:

@@ -178,7 +178,7 @@ class TemplateRunner:
     async def _change(
         self, on_change: Callable[[], Awaitable[object]], read: Mapping[str, object] | None = None
     ) -> None:
-        """Return when an answer may have changed.
+        """Wait until an answer may have changed.
 
         `read` has the signatures of the files that were read. A change since the read counts, so
         none is missed between the read and the wait.

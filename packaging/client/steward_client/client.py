@@ -394,7 +394,7 @@ class Client:
     async def exec_run(
         self, alloc_id: str, command: Sequence[str], *, task: str, stdin: bytes = b""
     ) -> ExecResult:
-        """Run a command inside a task to its end; return its exit code and its output."""
+        """Run a command inside a task until the command ends; return its exit code and output."""
         async with self.exec(alloc_id, command, task=task) as session:
             return await session.run(stdin)
 

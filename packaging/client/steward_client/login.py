@@ -103,7 +103,7 @@ class LoginTokens:
         return True
 
     async def run(self) -> None:
-        """Renew the token at two thirds of its lifetime, until cancelled.
+        """Renew the token after two thirds of its lifetime, until cancelled.
 
         If neither a renewal nor a login succeeds, the next request logs in and raises the error.
         """

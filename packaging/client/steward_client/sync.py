@@ -299,7 +299,7 @@ class Client:
     def exec_run(
         self, alloc_id: str, command: Sequence[str], *, task: str, stdin: bytes = b""
     ) -> ExecResult:
-        """Run a command inside a task to its end; return its exit code and its output."""
+        """Run a command inside a task until the command ends; return its exit code and output."""
         return self._call(self._client.exec_run, alloc_id, command, task=task, stdin=stdin)
 
     def read_file(self, alloc_id: str, path: str) -> bytes:

@@ -93,7 +93,7 @@ class SlurmCluster:
         self._submitting = trio.CapacityLimiter(_MOST_SUBMISSIONS)
         self._finding = trio.Lock()
         self.submissions = Submissions(self, clock.now)
-        self._arrays: dict[str, tuple[float, dict[int, list[str]]]] = {}  # cached answers of `find`
+        self._arrays: dict[str, tuple[float, dict[int, list[str]]]] = {}  # cached results of `find`
 
     def watch(self, run: WatchedJob) -> None:
         """Start watching an attempt."""

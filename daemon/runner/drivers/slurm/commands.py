@@ -124,7 +124,7 @@ async def _read(
     most: int,
     scope: trio.CancelScope,
 ) -> None:
-    """Read a stream to its end; cancel the call when it exceeds the limit."""
+    """Read a stream to its end; if it has more than `most` bytes, cancel `scope`."""
     while len(output_so_far) <= most and (data := await session.read(output)):
         output_so_far += data
     if len(output_so_far) > most:

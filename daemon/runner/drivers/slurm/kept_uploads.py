@@ -119,7 +119,7 @@ class KeptUploads:
                     upload.discard()
 
     async def report(self, name: str) -> tuple[Mapping[str, str], Sequence[str]] | None:
-        """Return the digests of the kept files by path, and the reasons for the others.
+        """Return the digests of kept files by path, and the reasons why others were not kept.
 
         Return None if the daemon does not know the upload.
         """
@@ -254,7 +254,7 @@ class KeptUpload:
         file.is_done = True
 
     def report(self) -> tuple[Mapping[str, str], Sequence[str]]:
-        """Return the digests of the kept files by path, and the reasons for the others."""
+        """Return the digests of kept files by path, and the reasons why others were not kept."""
         for file in self._chosen:
             if not file.is_done:
                 file.is_done = True
