@@ -47,7 +47,7 @@ def writes() -> Writes:
 def reports(writes: Writes) -> ReportQueue:
     """Return a queue that is not running yet."""
     ids: Iterator[str] = (f"id-{number}" for number in count())
-    return ReportQueue(writes, StillClock(), ids)  # type: ignore[arg-type]  # all that it needs
+    return ReportQueue(writes, StillClock(), ids)  # all that it needs
 
 
 async def stored_at(
