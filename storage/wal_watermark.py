@@ -40,9 +40,10 @@ class WalWatermark:
         self.index = int(found[2]) if found else 0
 
     def begin(self, index: int) -> None:
-        """Mark the file as open; if the disk is full, the first successful write marks it.
+        """Record in the watermark file that the database is open.
 
-        Until then the old watermark stays, which is too low. Raises `OSError`.
+        If the disk is full, do nothing: the next watermark that can be written records it. Until
+        then, the file contains the old watermark, which is too low. Raises `OSError`.
         """
         try:
             os.fsync(self._write("open", index))

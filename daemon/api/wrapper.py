@@ -142,7 +142,7 @@ async def keep(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerRe
 
 
 async def report_result(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
-    """Store the result of a task, and its file of outputs, which is the body."""
+    """Store the result of a task, and its outputs file, which is the body."""
     code, why = _number(request, "code"), request.query.text("why")
     words = [why, outputs, kept_files] = [
         why,

@@ -184,7 +184,7 @@ class WrapperProtocol(Protocol):
         kept_paths: str = "",
         content: bytes = b"",
     ) -> None:
-        """Store the result of a task, with its file of outputs."""
+        """Store the result of a task, with its outputs file."""
         ...
 
 

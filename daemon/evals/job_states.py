@@ -366,7 +366,7 @@ def line(db: ReadSnapshot, namespace: str, job_id: str, now: int) -> StateLine |
 def line_of_row(
     db: ReadSnapshot, row: job_status.Row, facts: JobFacts, *, with_strip: bool = False
 ) -> StateLine:
-    """Return the state of the job in a row in API form, from its facts."""
+    """Return a job's state in API form, given its database row and its facts."""
     state = job_state(facts)
     runs = None
     if facts.runs is not None:

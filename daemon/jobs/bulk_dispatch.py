@@ -127,7 +127,7 @@ def _read_line(line: DispatchLine, job_id: str, token: str) -> LineRequest:
 def check_parent(parent: Job | None, job_id: str) -> None:
     """Raise `NotFound` or `Malformed` if no line can dispatch a child of this job."""
     if parent is None:
-        raise NotFound(f'job "{job_id}" not found: name a parameterized job')
+        raise NotFound(f'job "{job_id}" not found: give the ID of a parameterized job')
     for field, error in dispatch_errors(parent, DispatchRequestData(payload=b"", meta={})):
         if not field:
             raise Malformed(str(error))

@@ -2,8 +2,9 @@
 
 Each new version of a service or system job that changes allocations gets a deployment, including
 the first version. Its groups must have an `update` block (recorded from Nomad: deploy-rolling). A
-newer version or a stop cancels it. This module creates a deployment, counts placements, and
-completes it when all allocations are healthy. Health and promotion are recorded elsewhere.
+newer version or a stop of the job cancels the deployment. This module creates deployments, counts
+placements, and completes a deployment when all its allocations are healthy. Health and promotion
+are recorded elsewhere.
 """
 
 from collections.abc import Iterable, Iterator
@@ -87,12 +88,15 @@ class Rollout:
 
     @property
     def id(self) -> str:
-        """Return the deployment ID of the evaluation, empty without a deployment."""
+        """Return the ID of the evaluation's deployment, or an empty string if it has none."""
         deployment = self.current or self._latest
         return deployment.id if deployment else ""
 
     def id_for(self, group_name: str) -> str:
-        """Return the deployment ID for new allocations of a group, empty if it is not deployed."""
+        """Return the deployment ID for new allocations of a group.
+
+        The ID is empty if the deployment does not include the group.
+        """
         state = self.group(group_name)
         return self.current.id if state and self.current and self.current.active else ""
 
@@ -232,9 +236,9 @@ class Rollout:
             )
 
     def is_healthy(self, group_name: str) -> bool:
-        """Return whether a group has all its desired healthy allocations.
+        """Return whether a group has as many healthy allocations as desired.
 
-        Promoted canaries beyond that number have been stopped by then.
+        When this is true, surplus promoted canaries have already been stopped.
         """
         state = self.group(group_name)
         if state is None:

@@ -54,8 +54,8 @@ def always(world: World, acknowledged: int) -> list[str]:
 def _too_full(db: ReadSnapshot, world: World) -> Iterator[str]:
     """Yield nodes above capacity, according to the store and to the host.
 
-    During a replacement both may overlap in the store: the new allocation waits for the old one to
-    end.
+    During a replacement, the store may contain the old and the new allocation at once, because the
+    new one waits for the old one to end.
     """
     for node in nodes.list_all(db):
         cpu, memory, disk = node.capacity

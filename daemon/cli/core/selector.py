@@ -66,7 +66,8 @@ def _select_step(part: object, step: str | int | None, selector: str) -> list[ob
             known = ", ".join(sorted(map(str, part))) or "none at all"
             raise Invalid(f"-t {selector!r}: there is no field {step!r} here, only: {known}")
         case list(), int():
-            raise Invalid(f"-t {selector!r}: there is no element {step}, the list has {len(part)}")
+            length = f"{len(part)} element{'' if len(part) == 1 else 's'}"
+            raise Invalid(f"-t {selector!r}: there is no element {step}: the list has {length}")
         case _:
             where = "every element" if step is None else repr(step)
             raise Invalid(f"-t {selector!r}: {part!r} has no fields, so not {where}")

@@ -10,7 +10,7 @@ from tests import samples
 from tests.parts.runner.world import World, script
 
 OUTPUT = '"$STEWARD_OUTPUT"'
-# Scripts that leave a faulty file of outputs, and the reported reason.
+# Scripts that leave a faulty outputs file, and the reported reason.
 FAULTY = [
     (f"rm {OUTPUT}; ln -s /etc/passwd {OUTPUT}", "the task's outputs"),
     (f"rm {OUTPUT}; mkfifo {OUTPUT}", "the task's outputs cannot be read"),

@@ -1,4 +1,4 @@
-"""The file of outputs belongs to a task: its content is untrusted and harms no other task."""
+"""The outputs file belongs to a task: its content is untrusted and harms no other task."""
 
 import gc
 import os

@@ -24,7 +24,7 @@ RUN = FlowRun(namespace="default", job_id="flow", number=1, version=0)
 
 
 class Written:
-    """The file of outputs of a task."""
+    """The outputs file of a task."""
 
     def __init__(self, task: str, text: str) -> None:
         self.task, self._text = task, text

@@ -42,7 +42,7 @@ def test_field_of_a_list_selects_the_field_of_each_element() -> None:
     ("selector", "complaint"),
     [
         (".Id", "there is no field 'Id' here, only: ID, Meta, TaskGroups"),
-        (".TaskGroups[2]", "there is no element 2, the list has 2"),
+        (".TaskGroups[2]", "there is no element 2: the list has 2 elements"),
         (".ID.More", "'web' has no fields"),
         (".ID[]", "'web' has no fields, so not every element"),
         (".TaskGroups[x]", "cannot read '[x]'; write a path such as"),
