@@ -1,8 +1,8 @@
 """Login methods of the jobs API: their validation and storage.
 
 An update keeps the fields that the request leaves empty, except for `Default`, as in Nomad. Steward
-verifies JWTs. It stores OIDC methods so that tools can manage them. They cannot be used to log in,
-so the store has a fixed word instead of their secrets.
+verifies JWTs. It stores OIDC methods so that tools can manage them. OIDC methods cannot be used to
+log in, so Steward stores a fixed placeholder instead of their secrets.
 """
 
 import re
@@ -54,7 +54,7 @@ def put_method(tx: Transaction, request: AuthMethodRequest, now: int) -> AuthMet
 def _merged(
     auth_method_request: AuthMethodRequest, before: AuthMethod | None, now: int
 ) -> AuthMethod:
-    """Return the method to store: the request's fields, and those of `before` for empty ones."""
+    """Return the method to store. Fields that the request leaves empty come from `before`."""
     old = before or AuthMethod(created_at=now)
     config = auth_method_request.config or old.config
     method = AuthMethod(
@@ -106,9 +106,9 @@ def _check_default(db: ReadSnapshot, method: AuthMethod) -> None:
 
 
 def _check_leftover_rules(db: ReadSnapshot, name: str) -> None:
-    """Raise `Malformed` if binding rules of a deleted method have the name of a new one.
+    """Raise `Malformed` if a deleted method of this name has left binding rules behind.
 
-    Earlier versions did not delete the rules with their method.
+    Earlier versions of Steward did not delete a method's binding rules together with the method.
     """
     if count := auth_methods.count_rules(db, name, _MOST_COUNTED):
         raise Malformed(

@@ -38,7 +38,10 @@ class Bindings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def put_rule(tx: Transaction, request: BindingRuleRequest, *, fresh: str, now: int) -> BindingRule:
-    """Create a rule with the ID `fresh`, or change the one that it names. Raises `Malformed`."""
+    """Create a rule with the ID `fresh`, or change the rule that the request names.
+
+    Raises `Malformed`.
+    """
     rule = _changed(tx, request) if request.id else _new(request)
     if errors := list(_errors(rule)):
         raise Malformed(f"binding rule 0 invalid: {multi_error(errors)}")
@@ -66,7 +69,10 @@ def _new(binding_rule_request: BindingRuleRequest) -> BindingRule:
 
 
 def _changed(db: ReadSnapshot, binding_rule_request: BindingRuleRequest) -> BindingRule:
-    """Return an existing rule with the fields of a request; empty bind fields change nothing."""
+    """Return an existing rule with the fields of a request.
+
+    If the bind type or the bind name in the request is empty, the rule keeps its value.
+    """
     before = auth_methods.find_rule(db, binding_rule_request.id)
     if before is None:
         raise Malformed(f"cannot find binding rule {binding_rule_request.id}")
@@ -122,7 +128,7 @@ def _bind_errors(rule: BindingRule) -> Iterable[str]:
 
 
 def select(rules: Sequence[BindingRule], claims: MappedClaims) -> list[BindingRule]:
-    """Return the rules that select a login. A selector that fails selects nothing."""
+    """Return the rules whose selector matches the claims. A selector that fails does not match."""
     document = msgspec.to_builtins(claims)
     return [rule for rule in rules if _matches(rule.selector, document)]
 
@@ -137,7 +143,7 @@ def _matches(selector: str, document: object) -> bool:
 
 
 def bind(db: ReadSnapshot, rules: Iterable[BindingRule], values: Mapping[str, str]) -> Bindings:
-    """Return the roles and policies of the rules that selected a login. Raises `Malformed`.
+    """Return the roles and policies that the matching rules grant. Raises `Malformed`.
 
     Roles and policies that do not exist are omitted. A management rule overrides all others.
     """
@@ -169,7 +175,7 @@ def _bind_name(rule: BindingRule, values: Mapping[str, str]) -> str:
 
 
 def _target(db: ReadSnapshot, kind: BindType, name: str) -> list[str]:
-    """Return the policy, or the ID of the role, if it exists."""
+    """Return the policy's name or the role's ID in a list; an empty list if there is none."""
     if kind is BindType.ROLE:
         role = policies.role_named(db, name)
         return [role.id] if role else []

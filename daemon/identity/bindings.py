@@ -42,7 +42,7 @@ class BindingCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_claims(role: LoginRole, claims: Claims, now: int, leeway: int) -> Iterator[BindingCheck]:
-    """Yield the verdicts on the token's claims alone."""
+    """Yield the verdicts of the rules that depend only on the token's claims."""
     begins = claims.nbf
     early = begins is not None and (int(begins) - leeway) * SECOND > now
     yield BindingCheck(
@@ -93,7 +93,7 @@ def _of_groups(bound: Sequence[str], claims: Claims) -> BindingCheck:
 
 
 def check_request(role: LoginRole, claims: Claims, request: LoginRequest) -> Iterator[BindingCheck]:
-    """Yield the verdicts on the request, before any request to the cloud."""
+    """Yield the verdicts on the login request, before Steward sends any request to the cloud."""
     named = request.subscription_id and request.resource_group_name
     yield BindingCheck(
         rule="subscription and group are given",

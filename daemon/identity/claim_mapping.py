@@ -24,7 +24,7 @@ class MappedClaims(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def map_claims(config: AuthMethodConfig, claims: Mapping[str, object]) -> MappedClaims:
-    """Return the mapped claims. Raises `Malformed` for a claim of another type."""
+    """Return the mapped claims. Raises `Malformed` for a claim whose type cannot be mapped."""
     values: dict[str, str] = {}
     lists: dict[str, list[str]] = {}
     for source, target in (config.claim_mappings or {}).items():

@@ -1,10 +1,10 @@
 """Rotation of the client secret: create a new one, test it, use it, and then delete the old one.
 
 Each step is stored before the next begins. So a daemon that stops in between has a valid secret and
-continues after its restart. A directory accepts a new secret only after a while, so it is used only
-after a token was obtained with it. Secrets that Steward did not create stay, unless the
-configuration says otherwise. Each mount runs one step at a time. A step counts only if the state
-from which it began has not changed. The audit log records each step.
+continues after its restart. A directory accepts a new secret only after a while. So Steward uses a
+new secret only after it has obtained a token with this secret. Secrets that Steward did not create
+stay, unless the configuration says otherwise. Each mount runs one step at a time. A step counts
+only if the state from which it began has not changed. The audit log records each step.
 """
 
 import logging
@@ -119,7 +119,7 @@ class ClientSecretRotator:
             raise Refused("the configuration was changed in the meantime")
 
     async def _activate(self, mount: Mount, state: Rotation) -> None:
-        """Put a new secret to use if the directory grants a token for it. Raises `Refused`."""
+        """Start to use a new secret if the directory grants a token for it. Raises `Refused`."""
         sealed = self._store.read(partial(secrets.find, path=pending_secret_path(mount)))
         if sealed is None:
             raise Refused(
@@ -301,7 +301,7 @@ def is_due(config: MethodConfig, state: Rotation, now: int) -> bool:
 
 
 def failed(state: Rotation, problem: str, now: int) -> Rotation:
-    """Return a rotation that pauses after a failed step, longer each time."""
+    """Return a rotation's state after a failed step. The pause grows with each failure."""
     failures = min(state.failures + 1, 12)
     pause = min(_LONGEST_BACKOFF, 15 * SECOND * 2**failures)
     return msgspec.structs.replace(

@@ -48,7 +48,7 @@ _DEFAULT = "AZUREPUBLICCLOUD"
 
 
 class CloudSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """A configuration with everything filled in."""
+    """A configuration in which all empty fields have been filled."""
 
     config: MethodConfig
     tenant_id: str

@@ -94,7 +94,7 @@ class CloudResponse(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Return the body as text, as far as it is shown."""
+        """Return the beginning of the body as text, for logs and errors."""
         return self.body.decode(errors="replace")[:MAX_SHOWN]
 
     def described(self, *, with_code: bool = True) -> str:
@@ -169,7 +169,7 @@ class CloudHttp:
     ) -> CloudResponse:
         """Send a request and return the response. Raises `CloudUnreachable`.
 
-        `is_local` bypasses the proxy, because only the host answers such a request.
+        With `is_local`, the request bypasses the proxy, because the host itself answers it.
         """
         body, kind = _body(form, document)
         sent = {**(headers or {}), **kind}
@@ -276,7 +276,7 @@ def _body(form: Mapping[str, str] | None, document: object) -> tuple[bytes, Mapp
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the wait in seconds that the cloud requests; the cloud may name a date instead."""
+    """Return the wait in seconds that `Retry-After` requests, as a number or as a date."""
     text = headers.get("retry-after", "")
     if text.isdecimal() and len(text) < 10:
         return float(text)

@@ -1,8 +1,8 @@
 """The daemon's own cloud credentials: access tokens, cached until shortly before they expire.
 
 The sources are, in order: a client secret, Steward's identity token (federation), a token file of
-the platform, or the managed identity of the machine. A background task renews used tokens before
-they expire, with growing pauses after errors. In the meantime, logins use the current token.
+the platform, or the managed identity of the machine. A background task renews the tokens in use
+before they expire, with growing pauses after errors. In the meantime, logins use the current token.
 """
 
 import logging
@@ -61,7 +61,7 @@ class CloudClient(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CachedToken(msgspec.Struct, kw_only=True):
-    """A cached token, and how to get the next one."""
+    """A cached token, and the client with which the next token is requested."""
 
     token: str
     ends_at: int
@@ -157,7 +157,7 @@ class AccessTokenCache:
         )
 
     def _drop_token(self, key: tuple[object, ...], token: str) -> bool:
-        """Drop a rejected token; return whether another may succeed."""
+        """Drop a rejected token; return whether a request with a new token may succeed."""
         grant = self._held.get(key)
         if grant is not None and grant.token == token:
             if grant.fetched_at + _NEW > self._clock.now():
@@ -180,7 +180,7 @@ class AccessTokenCache:
         return ages
 
     async def renew(self) -> None:
-        """Renew used tokens before they expire, indefinitely."""
+        """Renew the tokens in use before they expire, until cancelled."""
         while True:
             await trio.sleep(_ROUND)
             await self.renew_due()
@@ -313,7 +313,7 @@ class AccessTokenCache:
 
 
 def _key(client: CloudClient, audience: str) -> tuple[object, ...]:
-    """Return the cache key of a token: another secret or setting needs another token."""
+    """Return the cache key of a token. The key differs for each secret and each setting."""
     settings = client.settings
     return (
         client.mount.accessor,
@@ -327,7 +327,7 @@ def _key(client: CloudClient, audience: str) -> tuple[object, ...]:
 
 
 def _margin(cached_token: CachedToken) -> int:
-    """Return the nanoseconds before its expiry in which a token is no longer used."""
+    """Return how many nanoseconds before its expiry a token is no longer used."""
     return min(BEFORE_END, (cached_token.ends_at - cached_token.fetched_at) // 2)
 
 

@@ -27,7 +27,8 @@ namespace "default" {
 async def prepare(store: Store, methods: LoginMethods, clock: Clock, ids: Iterator[str]) -> None:
     """Create what a machine of the fake cloud needs to log in; existing objects stay.
 
-    The configuration comes last: a mount without one was created by an interrupted start.
+    The configuration is created last, so a mount without a configuration comes from an interrupted
+    start.
     """
     mount = store.read(lambda db: stored_mounts.find(db, PATH))
     if mount is None:

@@ -109,7 +109,10 @@ class DirectoryKeyCache:
         return [key for key in directory.keys if key.gone_at is None or key.gone_at > since]
 
     def _has_key(self, directory: Directory, token: ParsedJwt) -> bool:
-        """Return whether the token's key is known; without a key ID, whether one may fit."""
+        """Return whether the token's key is known.
+
+        If the token has no key ID, return whether any known key verifies its signature.
+        """
         trusted = self._trusted(directory)
         if token.kid:
             return bool(matching_keys(token, trusted))
@@ -189,7 +192,7 @@ class DirectoryKeyCache:
     # ---- renewal
 
     async def renew(self) -> None:
-        """Refresh used directories before they are old, indefinitely."""
+        """Refresh the directories in use before their keys are too old, until cancelled."""
         while True:
             await trio.sleep(_ROUND)
             await self.renew_due()
@@ -233,7 +236,7 @@ class DirectoryKeyCache:
 
 
 def _merged(keys: list[_Key], before: Directory | None, now: int) -> list[DirectoryKey]:
-    """Return the published keys, and earlier ones, marked as removed."""
+    """Return the published keys, followed by the earlier keys, which are marked as removed."""
     published = {key.n for key in keys}
     removed_keys = [
         msgspec.structs.replace(key, gone_at=key.gone_at or now)

@@ -22,7 +22,7 @@ def record_login(
 ) -> Entity:
     """Return the entity of a principal, created at its first login, and record this login.
 
-    `alias` has the identifiers of a new alias. Raises `Denied` for a disabled entity.
+    `alias` is stored if the principal has no alias yet. Raises `Denied` for a disabled entity.
     """
     before, entity = find_entity(tx, alias.mount, alias.name)
     if entity is None:
@@ -57,7 +57,7 @@ def _new(alias: Alias, groups: Sequence[str]) -> Entity:
 
 
 def _renewed(before: Alias, alias: Alias) -> Alias:
-    """Return an alias with the metadata of the latest login."""
+    """Return the stored alias `before` with the metadata and the time of the latest login."""
     return msgspec.structs.replace(
         before,
         metadata=alias.metadata,

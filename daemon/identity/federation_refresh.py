@@ -2,7 +2,7 @@
 
 A federated mount has no client secret. So its access token is fetched at the start and renewed
 every hour, independently of logins. The latest one is stored encrypted. A daemon that starts while
-the directory is down uses it until it expires.
+the directory is down uses the stored token until it expires.
 """
 
 import hashlib

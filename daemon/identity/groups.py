@@ -1,8 +1,8 @@
 """Groups of entities: validation, and membership by login.
 
 An internal group lists its members. For an external group, the `groups` claim decides. A login
-whose claim has the name of the group's alias makes the entity a member. The next login without it
-removes the entity from the group.
+whose claim has the name of the group's alias makes the entity a member. The next login without this
+name in its claim removes the entity from the group.
 """
 
 from collections.abc import Sequence
@@ -138,7 +138,7 @@ def write_alias(
 
 
 def update_memberships(tx: Transaction, mount: str, entity_id: str, claimed: Sequence[str]) -> None:
-    """Make an entity a member of the external groups that its login claims, and of no others."""
+    """Make an entity a member of exactly those external groups that its login claims."""
     for alias in groups.aliases_of_mount(tx, mount):
         group = groups.find(tx, alias.group_id)
         if group is None:

@@ -67,7 +67,7 @@ class Issuer:
         return [key.public for key in self._keys]
 
     def sign(self, claims: "Claims", key_id: str = "") -> str:
-        """Return claims as a signed token, with the key that signs now unless another is named."""
+        """Return claims as a token, signed with the key `key_id`, or by default the active key."""
         from daemon.identity import jwt_signing
 
         key_id = key_id or self.active.id
@@ -124,7 +124,10 @@ class Issuer:
         return key
 
     async def remove(self, key_id: str, *, force: bool) -> None:
-        """Delete a key. Raises `Refused` for the active key, and without `force` for one in use."""
+        """Delete a key.
+
+        Raises `Refused` for the active key and, without `force`, for a key in use.
+        """
         if key_id not in {key.id for key in self._keys}:
             raise Refused("root key not found")
         if key_id == self.active.id:
@@ -185,7 +188,7 @@ async def open_issuer(
 
 
 async def _start_rotation(issuer: Issuer, fences: Fences) -> None:
-    """Rotate the keys. An error with the first key aborts the start of the daemon."""
+    """Rotate the keys. An error in the first rotation aborts the start of the daemon."""
     if not issuer.keys:
         async with tolerate_disk_full("there is no signing key yet"):
             await issuer.rotate_keys()

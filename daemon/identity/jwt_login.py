@@ -75,8 +75,8 @@ async def log_in(
 ) -> IssuedToken:
     """Verify a JWT, and issue a token with the roles and policies of its bindings.
 
-    The IDs of the token are UUIDs, as in Nomad. `client_key` is charged for a forged credential.
-    `now` is in nanoseconds. Raises `Malformed`, `CredentialRejected` or `TooOften`.
+    The IDs of the token are UUIDs, as in Nomad. A forged credential counts as a failed login of
+    `client_key`. `now` is in nanoseconds. Raises `Malformed`, `CredentialRejected` or `TooOften`.
     """
     check_request(request)
     method = store.read(partial(find_method, name=request.auth_method_name))
@@ -114,7 +114,7 @@ def _checked_claims(config: AuthMethodConfig, token: ParsedJwt, now: int) -> dic
 
 
 def _leeways(config: AuthMethodConfig) -> TimeLeeways:
-    """Return the tolerances: 0 means the default, a negative value means none."""
+    """Return the tolerances of a configuration, where 0 means the default, and less means none."""
     usual = TimeLeeways()
 
     def seconds(setting: int, default: int) -> int:
@@ -134,16 +134,16 @@ def _bindings(db: ReadSnapshot, method: AuthMethod, mapped: MappedClaims) -> Bin
 
 
 def _values(method: AuthMethod, mapped: MappedClaims) -> dict[str, str]:
-    """Return the values for bind names; a claim that the token lacks is empty."""
+    """Return the values to insert into bind names; the value of a missing claim is empty."""
     names = (method.config.claim_mappings if method.config else None) or {}
     empty = {f"value.{name}": "" for name in names.values()}
     return empty | {f"value.{name}": text for name, text in mapped.value.items()}
 
 
 def _subject(method: AuthMethod, token: ParsedJwt) -> str:
-    """Return the person of a login: the issuer and the subject of its token.
+    """Return the identity behind a login: the issuer and the subject of its token.
 
-    Without a subject, all logins with tokens of the issuer count as one person.
+    Without a subject, all logins with tokens of the same issuer count as one identity.
     """
     claims = jwt_verification.read_standard(token)
     return f"{claims.iss or f'auth-method/{method.name}'} {claims.sub or ''}".strip()

@@ -1,8 +1,8 @@
 """The configuration of a login method: validation, storage and display.
 
-Texts that a write does not name stay unchanged. The numbers of retries and the TTL of a rotated
-secret return to their defaults (recorded from Vault: config-lifecycle). The client secret is never
-returned.
+Text fields that a write does not contain stay unchanged. The numbers of retries and the TTL of a
+rotated secret return to their defaults (recorded from Vault: config-lifecycle). The client secret
+is never returned.
 """
 
 from collections.abc import Mapping
@@ -71,7 +71,7 @@ def read(db: ReadSnapshot, mount: Mount) -> MethodConfig:
 
 
 def config_response(config: MethodConfig) -> dict[str, object]:
-    """Return a configuration as the API shows it: two delays are in nanoseconds there."""
+    """Return a configuration in API form, in which two delays are in nanoseconds."""
     document = msgspec.structs.asdict(config)
     expires = document.pop("root_password_expires_at")
     if expires is not None:
@@ -171,7 +171,7 @@ def _changes(fields: RequestFields) -> dict[str, object]:
 
 
 def _with_rotation(config: MethodConfig, fields: RequestFields) -> MethodConfig:
-    """Return a configuration with the rotation fields of a write; a schedule clears a period."""
+    """Return a configuration with the rotation fields of a write. A schedule replaces a period."""
     schedule = fields.text("rotation_schedule")
     period = fields.seconds("rotation_period")
     window = fields.seconds("rotation_window")

@@ -153,7 +153,7 @@ class LoginMethods:
         return examination
 
     def _would_issue(self, proven: LoginPrincipal, examination: LoginTrace) -> None:
-        """Check the conditions of a proven login. Raises `Invalid` or `Denied`."""
+        """Check whether a verified login would get a token. Raises `Invalid` or `Denied`."""
         names = " ".join(proven.role.token_policies)
         with examination.rule("the role's policies can be granted", "token_policies", names):
             token_issue.token_policies(proven.role)

@@ -1,7 +1,7 @@
 """Mounts of login methods: their paths, and their token settings.
 
-No mount is above or below another. An accessor names one mount permanently: tokens of a deleted
-mount never belong to a later one at the same path.
+The path of a mount is never above or below the path of another mount. An accessor names one mount
+permanently: tokens of a deleted mount never belong to a later one at the same path.
 """
 
 import hashlib
@@ -83,14 +83,14 @@ def new_mount(path: str, fields: RequestFields, uuid: str) -> Mount:
 
 
 def _options(fields: RequestFields, present: dict[str, str] | None) -> dict[str, str] | None:
-    """Return the options of a mount; the Go client sends null where it has none."""
+    """Return the options of a mount; the Go client sends null if there are none."""
     if "options" not in fields:
         return present
     return None if fields.raw("options") is None else fields.pairs("options")
 
 
 def _check_version(kind: str, version: str) -> None:
-    """Raise `Invalid` for a version of a plugin: the methods are built in and have none."""
+    """Raise `Invalid` if a plugin version is given: the methods are built in."""
     if version:
         numbers = [*version.removeprefix("v").split("."), "0", "0"][:3]
         raise Invalid(f"plugin not found in the catalog: {kind}, version=v{'.'.join(numbers)}")
@@ -118,7 +118,7 @@ def _lease(fields: RequestFields, name: str, prefix: str = "") -> int:
 
 
 def _with_choices(config: MountConfig, fields: RequestFields) -> MountConfig:
-    """Return a configuration with the values of the fields, except for its leases."""
+    """Return a mount configuration with the values of a request's fields, except for leases."""
     changes: dict[str, object] = {
         name: fields.texts(name) or None for name in _LISTS if name in fields
     }
@@ -136,7 +136,7 @@ def _with_choices(config: MountConfig, fields: RequestFields) -> MountConfig:
 
 
 async def enable(store: Store, mount: Mount) -> None:
-    """Mount a method. Raises `Invalid` when the path is taken, or above or below another."""
+    """Mount a method. Raises `Invalid` if another mount is at, above or below its path."""
 
     def write(tx: Transaction) -> None:
         if taken := _conflicting_mount(mount.path, [TOKEN_PATH, *paths(tx)]):
@@ -201,9 +201,10 @@ def _apply_tuning(config: MountConfig, fields: RequestFields) -> MountConfig:
 
 
 async def disable(store: Store, tokens: TokenStore, path: str) -> mounts.MountName | None:
-    """Delete a mount, even a damaged one, its configuration, and then all its tokens.
+    """Delete a mount and its configuration, and then all tokens of the mount.
 
-    Returns the name of the deleted mount. Raises `Invalid` for the built-in one.
+    A mount whose record is damaged is deleted too. Returns the name of the deleted mount. Raises
+    `Invalid` for the built-in mount.
     """
     if path == TOKEN_PATH:
         raise Invalid("token credential backend cannot be disabled")
@@ -222,7 +223,7 @@ async def disable(store: Store, tokens: TokenStore, path: str) -> mounts.MountNa
 
 
 async def move(store: Store, tokens: TokenStore, source: str, target: str, move_id: str) -> Mount:
-    """Move a mount to another path, and revoke the tokens that it issued at the old one.
+    """Move a mount to another path, and revoke the tokens that it issued at the old path.
 
     Raises `Invalid`.
     """

@@ -1,8 +1,8 @@
 """The resource check of a login: the request against the token's claims, then against the cloud.
 
 The name of a resource proves nothing. The token must have been issued for it, and the cloud must
-confirm that the resource has the token's identity. An identity without a resource is accepted in
-the requested group, or in a bound one.
+confirm that the resource has the token's identity. An identity that the resource does not have is
+accepted if it is in the requested resource group, or in a resource group that the role binds.
 """
 
 import logging
@@ -95,7 +95,10 @@ async def _check_by_client(
     appid: str,
     request: LoginRequest,
 ) -> None:
-    """Check that the token's client is an identity in one of the groups. Raises `Refused`."""
+    """Check that the token's client is an identity in a permitted resource group.
+
+    Permitted are the group of the request and the groups that the role binds. Raises `Refused`.
+    """
     if not appid:
         raise Refused(_NO_MATCH_NO_APP)
     groups = [request.resource_group_name, *(role.bound_resource_groups or ())]

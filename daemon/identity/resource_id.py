@@ -54,7 +54,7 @@ class ResourceID(msgspec.Struct, frozen=True):
         return self.path.lower() == other.path.lower()
 
     def is_part_of(self, other: "ResourceID") -> bool:
-        """Return whether this is a child of the other resource, as an instance is of its set."""
+        """Return whether this resource is a child of `other`, as an instance of a scale set is."""
         return self.path.lower().startswith(f"{other.path.lower()}/")
 
     def is_within(self, subscription: str, group: str) -> bool:

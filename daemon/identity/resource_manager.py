@@ -190,7 +190,7 @@ class ResourceManager:
     async def _request(
         self, client: CloudClient, url: str, kind: type[T], message: str
     ) -> T | Refused:
-        """Return the cloud's response; a missing object is a response too."""
+        """Return the decoded response, or a `Refused` (not raised) if the object is missing."""
         audience = client.settings.endpoints.audience
         try:
             answer = await self._credentials.request(client, audience, "GET", url)

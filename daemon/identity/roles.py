@@ -50,7 +50,7 @@ def read(db: ReadSnapshot, mount: Mount, name: str) -> LoginRole:
 
 
 def role_response(role: LoginRole) -> dict[str, object]:
-    """Return a role as the API shows it: older names only where they were used."""
+    """Return a role in API form. Fields with older names are included only if they have a value."""
     document = msgspec.structs.asdict(role)
     return {name: value for name, value in document.items() if value or name not in _OLDER}
 

@@ -24,7 +24,7 @@ def token_policies(role: LoginRole) -> tuple[str, ...]:
 
 
 def token_type(role: LoginRole, mount: Mount) -> TokenKind:
-    """Return the type of a token of this role: the mount may leave it to the role."""
+    """Return the token type: that of the mount, or that of the role if the mount permits it."""
     kind = mount.config.token_type
     if kind.startswith("default-"):
         kind = role.token_type if role.token_type != "default" else kind.removeprefix("default-")  # noqa: S105  # a kind

@@ -32,7 +32,7 @@ class VariableKey(msgspec.Struct, frozen=True):
 class ChangeResult(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a change: the new variable, or the current one if nothing changed.
 
-    `by_lock`: a held or a missing lock prevented the change.
+    `by_lock` is true if a held or a missing lock prevented the change.
     """
 
     index: int
@@ -53,7 +53,7 @@ def is_locked(entry: VariableRow, now: int) -> bool:
 
 
 def _is_his(entry: VariableRow, lock_id: str, now: int) -> bool:
-    """Return whether the lock permits a change by this caller.
+    """Return whether a variable's lock permits a change by a caller that names `lock_id`.
 
     A caller that names a lock claims to hold it. If the caller has lost the lock, the change must
     fail.
@@ -125,10 +125,11 @@ async def acquire_lock(
     own_id: str = "",
     now: int,
 ) -> ChangeResult:
-    """Acquire the lock of a variable, which is created if necessary; `items` replaces its items.
+    """Acquire the lock of a variable; create the variable if it does not exist.
 
-    A holder that passes its lock ID as `own_id` keeps the lock. The expiry time of `lock` is
-    ignored. Raises `Malformed` if the namespace does not exist.
+    Unless `items` is None, it replaces the items of the variable. A holder that passes its lock ID
+    as `own_id` keeps the lock. The expiry time in `lock` is ignored. Raises `Malformed` if the
+    namespace does not exist.
     """
     sealed = seal.seal(encode(items or {}), name.place)
     taken = msgspec.structs.replace(lock, ends=now + lock.ttl)

@@ -61,7 +61,10 @@ def _name(entry: variables.VariableRow) -> str:
 
 
 def release_expired(tx: Transaction, now: int, only: variables.VariableRow | None = None) -> None:
-    """Release up to a fixed number of expired locks. Their delays still apply."""
+    """Release the lock `only` if it has expired, or else up to `STEP` expired locks.
+
+    The delays of the locks still apply.
+    """
     found = variables.ended(tx, now, STEP) if only is None else [_expired_lock(tx, only, now)]
     for entry in found:
         if entry is not None:

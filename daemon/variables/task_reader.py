@@ -14,7 +14,7 @@ from storage.store import Store
 
 
 class TaskVariableReader:
-    """Reader of stored variables for tasks. With `asks` off, every task can read all variables."""
+    """Reader of stored variables for tasks. If `asks` is false, tasks can read all variables."""
 
     def __init__(self, store: Store, seal: EnvelopeCipher, *, asks: bool) -> None:
         self._store, self._seal, self._asks = store, seal, asks

@@ -54,8 +54,8 @@ class TaskSecretStore:
     async def store(self, alloc_id: str, values: Sequence[str]) -> None:
         """Store secrets before a task receives them. Raises `Refused` if they cannot be stored.
 
-        Beyond a number of rows, of values or of bytes, one row replaces all rows of the allocation.
-        It has the newest values; values in use count as the newest ones.
+        If an allocation has too many rows, values or bytes, a single row replaces all its rows. The
+        single row has the newest values; values in use count as the newest ones.
         """
         prefix = _prefix(alloc_id)
         in_use = [item for used in self._in_use.get(alloc_id, {}).values() for item in used]
@@ -98,7 +98,7 @@ class TaskSecretStore:
 
 
 class _Known(NamedTuple):
-    """The matcher for stored rows, and how many commits the store had when they were read."""
+    """The matcher for stored rows, and the store's number of commits when the rows were read."""
 
     commits: int
     rows: list[SealedSecret]
@@ -146,7 +146,7 @@ class OutputMatchers:
 
 
 class _MadeOfJob:
-    """The matcher of one job, and the rows that it covers. The lock is held while it is built."""
+    """The matcher of one job, and its rows. The lock is held while the matcher is built."""
 
     def __init__(self) -> None:
         self.lock = trio.Lock()
@@ -163,9 +163,10 @@ class _MadeOfJob:
 class JobMasks:
     """The matchers for the sensitive values of jobs: one for each job, built when it is needed.
 
-    One request builds the matcher of a job in a thread, and others wait for it. A change of another
-    job's values does not affect it. If the cache is full, the largest matcher is dropped first. So
-    jobs with many values never displace those with few, which are the fastest to make.
+    One request builds the matcher of a job in a thread, and other requests wait for the matcher. A
+    change of another job's values does not affect the matcher. If the cache is full, the largest
+    matcher is dropped first. So a job with many values never displaces the matcher of a job with
+    few values.
     """
 
     def __init__(self, store: Store, seal: EnvelopeCipher) -> None:
@@ -261,14 +262,14 @@ def _matcher(seal: EnvelopeCipher, rows: Sequence[SealedSecret]) -> Matcher:
 
 
 def job_prefix(namespace: str, job_id: str) -> str:
-    """Return the path of the values of a job's sensitive variables."""
+    """Return the path below which the values of a job's sensitive variables are stored."""
     return f"{JOB_ROOT}{namespace}/{job_id}/"
 
 
 def job_place(namespace: str, job_id: str, create_index: int, version: int) -> str:
-    """Return the path of the values of a version.
+    """Return the path of the sensitive values of a job version.
 
-    A job registered after a purge has another path.
+    A job that is registered again after a purge has another path.
     """
     return f"{job_prefix(namespace, job_id)}{create_index:020d}-{version:010d}"
 
@@ -291,7 +292,7 @@ def unneeded_places(db: ReadSnapshot) -> list[str]:
 
 
 def _unneeded(db: ReadSnapshot, key: tuple[str, str], paths: Sequence[str]) -> list[str]:
-    """Return the paths of a job that are not needed."""
+    """Return those of a job's `paths` that the job no longer needs."""
     # Imported late, because few stores have such values.
     from storage.queries import shown_versions
 
@@ -323,7 +324,7 @@ def _key_of(path: str) -> tuple[str, str]:
 
 
 def _version_of(path: str) -> tuple[int, int]:
-    """Return the create index of the job at a path, 0 if the path lacks it, and the version."""
+    """Return the job's create index in a path (0 if the path has none), and the version."""
     created, _, version = path.rpartition("/")[2].rpartition("-")
     return int(created or 0), int(version)
 
