@@ -52,7 +52,7 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
     def check(self, document: Document) -> None:
         """Raise `OverBudget` if a job document exceeds any limit except those on total counts.
 
-        The document spells names as `wire_name` does.
+        The document uses the field names that `wire_name` returns.
         """
         if problems := list(self._exceeded(document)):
             raise OverBudget(problems)

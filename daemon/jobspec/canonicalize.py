@@ -1,10 +1,11 @@
 """Completion of a submitted job: the server's defaults, as Nomad stores them.
 
-The same rules apply to JSON submissions and to job files. Both arrive as the same document: names
-as in the records, without nulls. The records hold the constant defaults. This module holds the
-defaults that depend on the job's type, an enclosing block or another field (fixtures: http-basics,
-kind-*, scale, services). Fields that only the server sets are ignored: status, version, indexes,
-parent and dispatched. So a job stays equal when a client reads it and writes it back.
+The same rules apply to JSON submissions and to job files. Both arrive in the same form: a document
+with the field names of the records and without nulls. The records hold the constant defaults. This
+module holds the defaults that depend on the job's type, an enclosing block or another field
+(fixtures: http-basics, kind-*, scale, services). Fields that only the server sets are ignored:
+status, version, indexes, parent and dispatched. So a job stays equal when a client reads it and
+writes it back.
 """
 
 from collections.abc import Iterator
@@ -175,7 +176,10 @@ def _complete_launching(job: Document) -> None:
 
 
 def _update_kept(update: Document | None) -> Document:
-    """Return the rest of the job's update block after its copy into the groups."""
+    """Return the part of a job's update block that stays in the job.
+
+    The block itself has been copied into the groups.
+    """
     if update is None or update["MaxParallel"] <= 0:
         return {}
     return {"Stagger": update["Stagger"], "MaxParallel": update["MaxParallel"]}

@@ -33,8 +33,8 @@ _TOP = {"job": 1, "variable": 1, "variables": 0, "locals": 0}
 class JobFile(msgspec.Struct, frozen=True, kw_only=True):
     """A job file with its variable values.
 
-    `variable_files` holds names and texts. The last value of a variable wins. Flags override files,
-    and files override the environment.
+    `variable_files` has the name and the text of each variables file. The last value of a variable
+    wins. Flags override files, and files override the environment.
     """
 
     text: str

@@ -94,7 +94,7 @@ def _describes(source: str, job: Job) -> bool:
 
 
 def _meaning(source: str) -> Job | None:
-    """Return the complete job of a text; None if the text has errors."""
+    """Return the complete job that a job file describes; None if the file has errors."""
     try:
         parsed = parse_job(JobFile(text=source), FunctionEnvironment(random=bytes))
         document = decode(_Submitted, encode({"Job": complete(parsed)})).job
@@ -275,7 +275,7 @@ def _text_map(name: str, child: TextMap, value: Mapping[str, object]) -> Iterato
 def _free_form(document: Document) -> Iterator[str]:
     """Yield a driver's configuration.
 
-    Blocks are lists of maps. A single map needs a function call.
+    Lists of maps are written as blocks. A single map is written as a call of `merge`.
     """
     for name, value in document.items():
         if isinstance(value, dict):

@@ -120,7 +120,10 @@ def _number(digits: str) -> int:
 
 
 def _bounded(digits: str) -> int:
-    """Return a number, limited to one digit above the maximum because long digits parse slowly."""
+    """Return a number; a too large number is cut to one digit more than the maximum has.
+
+    A number of many digits would take long to parse.
+    """
     return int(digits.lstrip("0")[: len(str(_MOST)) + 1] or "0")
 
 

@@ -127,7 +127,7 @@ class NotificationAttempts:
         )
 
     async def test(self, name: str = "") -> list[ReceiverResult]:
-        """Send a test message to a receiver or command, or to all without a name.
+        """Send a test message to the receiver or command `name`, or to all if `name` is empty.
 
         Raises `NotFound`.
         """

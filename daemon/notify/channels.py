@@ -37,7 +37,7 @@ RunCommand = Callable[[str, Sequence[str], bytes], Awaitable[str]]
 
 
 class DeliveryFailed(Exception):
-    """A message was not delivered; `final` if a retry cannot succeed.
+    """A message was not delivered. `final` is true if a retry cannot succeed.
 
     `answer` is the receiver's response.
     """
@@ -87,8 +87,8 @@ async def _begin_of(body: AsyncIterator[bytes]) -> str:
 async def run_command(name: str, words: Sequence[str], body: bytes) -> str:
     """Run a command with the message on standard input; return its exit status. Raises `DeliveryFailed`.
 
-    The command inherits neither the daemon's environment nor other open files. Its process group is killed
-    at the end of the attempt. Its output only goes to the log.
+    The command inherits neither the daemon's environment nor its open files. The command's process
+    group is killed at the end of the attempt. Its output goes only to the log.
     """
     try:
         process = await trio.lowlevel.open_process(

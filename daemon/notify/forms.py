@@ -101,9 +101,10 @@ def alertmanager(batch: Batch) -> bytes:
 
     Rules: https://prometheus.io/docs/alerting/latest/alerts_api and the OpenAPI document of
     Alertmanager (api/v2/openapi.yaml). The body is a list of alerts. Equal labels mean the same
-    alert, so labels hold no run and no time; a recovery is the alert of the failure with an end. An
-    alert without an end would be resolved after `resolve_timeout`, because Steward does not send it
-    again. So each alert has an end: for a failure, it is 7 days later.
+    alert, so labels contain no run and no time. The message about a recovery is the alert of the
+    failure with an end time. Without an end time, an alert would be resolved after
+    `resolve_timeout`, because Steward does not send alerts again. So each alert has an end time:
+    that of a failure is 7 days later.
     """
     alerts: dict[tuple[str, ...], Alert] = {}
     entries = [

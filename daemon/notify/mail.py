@@ -135,7 +135,7 @@ class _Client(smtplib.SMTP):
         super().__init__(host, 25, local_hostname=greeting_name)
 
     def getreply(self) -> tuple[int, bytes]:
-        """Return a response. Raises `SMTPResponseException` for one without an end."""
+        """Return a response. Raises `SMTPResponseException` for a response without an end."""
         if self.file is None and self.sock is not None:
             self.file = _LimitedReader(self.sock)
         return super().getreply()

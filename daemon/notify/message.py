@@ -27,9 +27,10 @@ _SECRET_BYTES = range(24, 65)
 
 
 class FailureCause(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest error of the run: `stderr` has the last lines of the attempt.
+    """The newest error of the run. `stderr` has the last lines that the attempt wrote there.
 
-    `signal` is the name of a signal. `attempt` is the number of the task's start, counted from 1.
+    `signal` is the name of the signal that ended the attempt. `attempt` is the number of the
+    attempt, counted from 1.
     """
 
     summary: str
@@ -177,7 +178,7 @@ def _message(
 
 
 def batch_body(batch: Batch) -> bytes:
-    """Return a batch as JSON: a single notification like `body`, several with counts."""
+    """Return a batch as JSON: one notification in the form of `body`, or several with counts."""
     first = batch.first[0]
     if len(batch.notifications) == 1:
         kind = "test" if batch.is_test else f"job.{first.notification.event}"
@@ -230,5 +231,5 @@ def retry_delay(attempts: int, random: float) -> int:
 
 
 def is_expired(notification: Notification, attempts: int, next_attempt: int) -> bool:
-    """Return whether there is no further attempt, because of their number or the elapsed time."""
+    """Return whether the number of attempts or the elapsed time forbids another attempt."""
     return attempts >= MOST_ATTEMPTS or next_attempt > notification.create_time + GIVEN_UP_AFTER

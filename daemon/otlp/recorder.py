@@ -142,7 +142,7 @@ class Recorder:
     # --- requests ---
 
     def begin_request(self, request_id: str, method: str, traceparent: str) -> str:
-        """Return the origin of a request. A read without a traced client gets no trace."""
+        """Return the origin of a request. A read has a trace only if its client sent one."""
         parent = trace_context.parse(traceparent) if traceparent else None
         if parent is not None:
             return _joined(request_id, parent._replace(span_id=_new_span_id()))
@@ -151,7 +151,7 @@ class Recorder:
     def end_request(
         self, origin: str, traceparent: str, name: str, since: int, attributes: Attributes
     ) -> None:
-        """Record the span of a request, unless it lacked a permission."""
+        """Record the span of a request, unless its caller lacked a permission."""
         own = _trace(origin)
         status = attributes.get(_STATUS, 0)
         if own is None or status in _REFUSED:
@@ -181,7 +181,11 @@ class Recorder:
         attributes: Attributes,
         causes: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """Record an evaluation from its creation on, and its plan, between the last two `times`."""
+        """Record the spans of an evaluation and of its plan.
+
+        `times` are the creation of the evaluation, the start of planning, and the end of both
+        spans.
+        """
         own = _trace(origin)
         if own is None or not own.is_sampled:
             return
@@ -223,7 +227,7 @@ class Recorder:
     # --- tasks ---
 
     def environment(self, origin: str, *parts: str) -> dict[str, str]:
-        """Return the variable that tells a task its span."""
+        """Return the environment variable that passes a task's own span to the task."""
         parent = _trace(origin)
         if parent is None:
             return {}

@@ -37,7 +37,10 @@ SENT, DROPPED = "steward.otlp.spans_sent", "steward.otlp.spans_dropped"
 
 
 class ReceiverFailed(Exception):
-    """A message was not accepted. `pause` is in seconds, and None if a retry cannot succeed."""
+    """A message was not accepted.
+
+    `pause` is the minimum number of seconds before a retry, or None if a retry cannot succeed.
+    """
 
     def __init__(self, reason: str, *, pause: float | None = None) -> None:
         super().__init__(reason)

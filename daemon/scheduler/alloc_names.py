@@ -66,7 +66,7 @@ class AllocNameIndex:
     def canaries(
         self, count: int, *, existing: Collection[Allocation], to_replace: Iterable[Allocation]
     ) -> list[str]:
-        """Return names for new canaries, first those of allocations that they will replace."""
+        """Return names for new canaries, first the names of allocations that they will replace."""
         used = {allocation.index for allocation in existing}
         numbers = sorted({allocation.index for allocation in to_replace} - used)[:count]
         for number in numbers:
@@ -75,7 +75,10 @@ class AllocNameIndex:
         return names + [self.next() for _ in range(count - len(names))]
 
     def for_replacement(self, allocation: Allocation) -> str:
-        """Return the name of a replacement: the same, unless another allocation also has it."""
+        """Return the name for a replacement of an allocation.
+
+        This is the name of the allocation, unless another allocation has the same name.
+        """
         if self._taken[allocation.index] <= 1 and self._end_of_range(allocation.index) is None:
             return allocation.name
         self._taken[allocation.index] -= 1

@@ -1,8 +1,8 @@
 """Sort the allocations of a group by their situation, for service and batch jobs.
 
-An allocation can be unchanged, surplus, migrating from its node, or lost with it. It can have
-failed, to be rescheduled now or later. It can also belong to an older job version, and be updated
-in place or replaced. Each allocation is in exactly one of these sets.
+An allocation can be unchanged, surplus, migrating from its node, or lost with its node. It can have
+failed, so that it must be rescheduled now or later. It can also belong to an older job version, and
+be updated in place or replaced. Each allocation is in exactly one of these sets.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -166,8 +166,9 @@ class _Sorting:
 def stop_surplus(sets: AllocSets, count: int, *, apart: set[str], promoted: set[str]) -> None:
     """Stop allocations beyond the count.
 
-    First stop those that promoted canaries replace, then those not running, then the highest
-    indexes. Allocations whose IDs are in `apart` do not count, and stay.
+    First stop allocations that promoted canaries replace, then failed and migrating allocations,
+    and then those with the highest indexes. Allocations whose IDs are in `apart` do not count, and
+    are not stopped.
     """
     kept_allocs, failed = without_ids(sets.keep, apart), without_ids(sets.failed, apart)
     surplus = len(kept_allocs) + len(failed) + len(sets.migrate) - count
@@ -191,12 +192,12 @@ def stop_surplus(sets: AllocSets, count: int, *, apart: set[str], promoted: set[
 
 
 def without_ids(allocations: Iterable[Allocation], apart: set[str]) -> list[Allocation]:
-    """Return the allocations without those in `apart`."""
+    """Return the allocations whose IDs are not in `apart`."""
     return [alloc for alloc in allocations if alloc.id not in apart]
 
 
 def sort_updates(situation: ReconcileContext, group: TaskGroup, sets: AllocSets) -> None:
-    """Sort the unchanged allocations by their update to the job's current version."""
+    """Sort the unchanged allocations by the update that the job's current version requires."""
     job = situation.job
     updated: dict[int, bool] = {}  # by version, because comparing jobs dominates the cost
     for alloc in sets.keep:

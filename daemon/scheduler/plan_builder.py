@@ -76,7 +76,10 @@ class PlanBuilder:
             self.change(msgspec.structs.replace(known, desired=desired))
 
     def update_in_place(self, allocation: Allocation, version: int, deployment_id: str) -> None:
-        """Move a running allocation to a new version; in a deployment its health is reset."""
+        """Update a running allocation to a new version in place.
+
+        A new deployment resets the health of the allocation.
+        """
         updated = msgspec.structs.replace(
             allocation, job_version=version, eval_id=self._evaluation.id
         )

@@ -112,7 +112,7 @@ class _Reconciliation:
         self._begun = 0
 
     def change(self) -> GroupChange:
-        """Return the changes."""
+        """Return the changes to the group."""
         sets = self._sets
         sets.stop += [(alloc, LOST) for alloc in sets.lost]
         canary_ids = self._rollout.canaries(self._group.name)
@@ -165,7 +165,7 @@ class _Reconciliation:
         )
 
     def _unpromoted_canaries(self) -> set[str]:
-        """Return the IDs of allocations that do not count: canaries that wait for promotion."""
+        """Return the IDs of canaries that wait for promotion; they do not count towards `count`."""
         return self._rollout.canaries(self._group.name) if self._on_trial else set()
 
     @property
@@ -176,7 +176,7 @@ class _Reconciliation:
     # --- canaries ---
 
     def _try_first(self, canaries: list[Allocation]) -> None:
-        """Place canaries before any allocation is replaced, unless they are promoted."""
+        """Place canaries before any allocation is replaced, unless the canaries are promoted."""
         lacking = self._canaries_wanted - len(canaries)
         # The outdated allocations may be gone, but the deployment still waits for the canaries.
         tried = bool(self._sets.outdated) or self._on_trial

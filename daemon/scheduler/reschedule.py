@@ -49,8 +49,8 @@ def decide(
 ) -> RescheduleTiming:
     """Return when to reschedule a failed allocation.
 
-    During a deployment its watcher decides first and marks allocations that may be rescheduled.
-    `LATER` is returned only once, because a follow-up evaluation exists after that.
+    During a deployment, the deployment watcher decides first, and marks the allocations that may be
+    rescheduled. `LATER` is returned only once, because a follow-up evaluation exists after that.
     """
     desired = allocation.desired
     if _is_blocked_by_deployment(allocation, deployment):
@@ -150,7 +150,7 @@ def tracker_for_next(
 
 
 def note_unplaced(allocation: Allocation) -> Allocation:
-    """Return a failed allocation, marked as one whose replacement could not be placed."""
+    """Return a failed allocation, with a mark that its replacement could not be placed."""
     tracker = allocation.desired.reschedule_tracker or RescheduleTracker(events=[])
     desired = msgspec.structs.replace(
         allocation.desired,

@@ -49,7 +49,7 @@ class SettledAllocations(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """The slots of a step: the elements that want slots, that hold some, and that were active.
+    """The slots of a step: how many elements want slots, hold slots, and were active.
 
     A step that `keeps` its slots passes the slots of an ended element to its next element.
     Otherwise, another step has waited longer for these slots.
@@ -102,7 +102,10 @@ class Eviction(msgspec.Struct, frozen=True):
 
 
 class RunChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A new or changed run with its changed steps; `before` and `known` are the stored versions."""
+    """A new or changed run with its changed steps.
+
+    `before` is the stored run, and `known` are the stored steps.
+    """
 
     run: FlowRun
     before: FlowRun | None
@@ -111,11 +114,12 @@ class RunChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlowChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes of a plan to the runs of a job; stale if `seen` is no longer the newest run.
+    """The changes of a plan to the runs of a job.
 
-    A new run `awaits` the ends of these allocations (IDs). The plan is also stale if all of them
-    have ended, because an end before the run is stored creates no evaluation. `demands` are the
-    slots of steps that changed, and `freed` the steps that need none any more.
+    The plan is stale if `seen` is no longer the newest run. A new run begins when the allocations
+    in `awaits` (IDs) have ended. The plan is also stale if all of these have already ended, because
+    an end before the run is stored creates no evaluation. `demands` are the changed slot demands of
+    steps. `freed` are the steps that no longer need slots.
     """
 
     seen: FlowRun | None

@@ -47,7 +47,7 @@ def plan_workflow(
 
 
 def _later(job: Job, evaluation: Evaluation, time: int, eval_id: str, now: int) -> Evaluation:
-    """Return the evaluation at the time when a step or the run changes on its own."""
+    """Return the evaluation for the time at which a step or the run changes without an event."""
     return Evaluation(
         id=eval_id,
         namespace=job.namespace,
@@ -232,7 +232,7 @@ class _WorkflowDecision:
         return frozenset(row.name for row in self._steps if row.state == StepState.OPEN)
 
     def _ask_for_first(self) -> None:
-        """Let the steps that may begin wait for slots."""
+        """Record a slot demand for each step that may begin."""
         for row in self._steps:
             if row.name in self._ask:
                 step = self._queues[row.name]
@@ -241,7 +241,7 @@ class _WorkflowDecision:
     def _keep_slots(
         self, step: Step, allocs: Sequence[Allocation], nodes: Mapping[str, Node]
     ) -> None:
-        """Let the active elements of a step keep their slots; other elements want none."""
+        """Let the active elements of a step keep their slots; request none for other elements."""
         grant = self._state.grants.get(step.name)
         if grant is not None and step.name in self._open:
             active = len(_active(allocs, nodes))
@@ -256,7 +256,7 @@ class _WorkflowDecision:
         allocs: Sequence[Allocation],
         nodes: Mapping[str, Node],
     ) -> GroupChange:
-        """Return a change that begins no more elements than have slots, and note the demand.
+        """Return a change that begins only elements with slots; record the step's slot demand.
 
         An element that waits for its next attempt holds no slot.
         """
@@ -308,9 +308,9 @@ class _WorkflowDecision:
         own_allocs: Mapping[str, list[Allocation]],
         older_allocs: Mapping[str, list[Allocation]],
     ) -> tuple[frozenset[str], Mapping[str, int]]:
-        """Return the groups whose elements are wanted, and the limits of their numbers.
+        """Return the desired groups, and the maximum number of elements of each.
 
-        It also notes the changes of runs.
+        Also record the changes of runs.
         """
         older = {
             name
@@ -398,7 +398,10 @@ def _active(allocations: Iterable[Allocation], nodes: Mapping[str, Node]) -> set
 
 
 def _continues(missing: MissingAllocation, nodes: Mapping[str, Node]) -> bool:
-    """Return whether an allocation replaces one whose tasks may run, and takes over its slots."""
+    """Return whether an allocation takes over the slots of the one that it replaces.
+
+    It does so if tasks of the replaced allocation may still run.
+    """
     return missing.previous is not None and _is_alive(missing.previous, nodes)
 
 

@@ -120,7 +120,10 @@ def _ge(_: StepBudget, first: object, second: object) -> bool:
 
 
 def _short(_: StepBudget, *values: object) -> object:
-    """Stand for `and` and `or` in the table. The evaluator evaluates their arguments lazily."""
+    """Represent `and` and `or` in the table of functions.
+
+    The evaluator handles both itself, because it must evaluate their arguments lazily.
+    """
     return values[-1]
 
 

@@ -262,7 +262,10 @@ class _Evaluator:
 
 
 def _first(stop_at: bool, evaluated: Iterable[object], before: tuple[object, ...]) -> object:
-    """Return the first value whose truth is `stop_at`, without evaluating later operands."""
+    """Return the first value whose truth value is `stop_at`, or else the last value.
+
+    Operands after the returned value are not evaluated.
+    """
     value: object = None
     count = 0
     for value in evaluated:

@@ -1,7 +1,7 @@
 """Template functions in addition to Go's: texts, numbers, lists and encodings. No I/O.
 
-Job files determine the names and the order of arguments. The main argument is the last one, so that
-a pipeline can supply it.
+Functions have the names and the order of arguments that existing job files use. The main argument
+is the last one, so that a pipeline can supply it.
 """
 
 import base64

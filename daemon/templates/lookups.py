@@ -82,7 +82,7 @@ Answers = Mapping[LookupKey, object]
 class LookupResults:
     """Provides the functions of one rendering, and records the lookups that they request.
 
-    `environment` is the task's; `now` is in nanoseconds since the epoch.
+    `environment` is the environment of the task; `now` is in nanoseconds since the epoch.
     """
 
     def __init__(self, answers: Answers, environment: Mapping[str, str], now: int) -> None:

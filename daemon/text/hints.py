@@ -44,6 +44,6 @@ class Hints:
         return f"; did you mean {quote(found)}?" if found else ""
 
     def closest(self, name: str, known: Iterable[str]) -> str:
-        """Return the most similar known name; empty after the last search, or if none is similar."""
+        """Return the most similar known name; empty if none is similar, or if no search is left."""
         self._left -= 1
         return closest(name, known) if self._left >= 0 else ""

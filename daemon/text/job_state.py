@@ -48,8 +48,9 @@ _NO_ANSWER = "its node does not respond"
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
     """The number of desired allocations in each client status, without replaced ones.
 
-    `retried` counts failed and lost ones that will be rescheduled. `failing` counts pending and
-    running ones that restart after a failure. `unsettled` counts the running ones among `failing`.
+    `retried` counts failed and lost allocations that will be rescheduled. `failing` counts pending
+    and running allocations that restart after a failure. `unsettled` counts the running allocations
+    among them.
     """
 
     pending: int = 0

@@ -97,8 +97,8 @@ def mask_json(data: bytes, matchers: Mapping[JobKey, Matcher], job: JobKey | Non
     """Return JSON in which the strings of each job are masked with the matcher of this job.
 
     `job` is the job that the whole document is about. The data may be a sequence of documents, or
-    some whole members of one document. The length stays the same, unless a mask would cut an escape
-    sequence.
+    some complete members of one object. The length stays the same, unless a mask would cut an
+    escape sequence.
     """
     pieces: list[bytes] = []
     at = 0

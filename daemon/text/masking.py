@@ -104,8 +104,9 @@ class _Found(Protocol):
 class Matcher:
     """A search for secrets in bytes, with masking.
 
-    The secrets have at most 20,000 forms. Each compiled pattern covers up to 2000 forms and finds a
-    key of eight bytes of each. Where a key is found, the whole form is compared.
+    The secrets have at most 20,000 forms. Eight bytes of each form are its key. Each compiled
+    pattern searches for the keys of up to 2000 forms. Where a key is found, the whole form is
+    compared.
 
     The constructor takes the secrets from the oldest to the newest. If there are too many forms,
     whole secrets have priority over single lines of secrets, and newer secrets over older ones.
@@ -144,7 +145,7 @@ class Matcher:
             pattern.search(text[:: self._step])
 
     def may_match(self, data: bytes) -> bool:
-        """Return whether `data` may hold a secret; False is certain."""
+        """Return whether `data` may contain a secret. If the result is false, it contains none."""
         sample = data[:: self._step]
         return any(item.search(sample) is not None for item in self._sampled or self._patterns)
 
@@ -181,9 +182,9 @@ class Matcher:
     def _whole(self, data: bytes) -> list[Span]:
         """Return the positions of all secrets.
 
-        Ordinary text has at most one candidate in 16 bytes. If a text has more, its rest counts as
-        one secret, which limits the time. The rest begins before the last candidate, where its
-        secret may begin.
+        Ordinary text has at most one candidate in 16 bytes. If a text has more candidates, the rest
+        of the text counts as one secret, which limits the time. The rest begins before the last
+        candidate, where its secret may begin.
         """
         if not self.may_match(data):
             return []
@@ -368,7 +369,7 @@ def _has_mask(text: str) -> bool:
 def _is_long_mask(text: str, at: int) -> bool:
     """Return whether a mask of at most 1 MiB begins in a text at a position.
 
-    One match of a pattern would hold the GIL for 12 ms.
+    The search is divided into parts, because a single pattern match would hold the GIL for 12 ms.
     """
     if not text.startswith(_MASK_WORD, at):
         return False
@@ -382,7 +383,7 @@ def _is_long_mask(text: str, at: int) -> bool:
 
 
 def may_have_mask(text: bytes) -> bool:
-    """Return whether a JSON text may contain a mask; False is certain."""
+    """Return whether a JSON text may contain a mask. If the result is false, it contains none."""
     return any(
         text.find(opening, first, first + _SEARCHED_AT_ONCE + len(opening)) >= 0
         for first in range(0, len(text), _SEARCHED_AT_ONCE)
@@ -398,7 +399,7 @@ def _positions(data: bytes, form: bytes) -> Iterator[int]:
 
 
 def _bounded_forms(secrets: Sequence[bytes]) -> list[bytes]:
-    """Return the forms of secrets; if there are too many, those of the most important parts."""
+    """Return the forms of secrets. If there are too many, omit those with the least priority."""
     newest = [states for secret in reversed(secrets) if len(states := secret.strip()) >= LEAST]
     parts = chain(newest, chain.from_iterable(map(_lines, newest)))
     forms = (form for part in parts for form in _forms(part) if len(form) >= LEAST)

@@ -4,7 +4,7 @@ from daemon.text.placement_message import count_noun
 
 
 def slots_in_use(in_use: int, limit: int) -> str:
-    """Format how many slots of a queue are in use, even after its limit was lowered.
+    """Format how many slots of a queue are in use, which may exceed a limit that was lowered.
 
     >>> slots_in_use(1, 2)
     '1 of 2 slots in use'

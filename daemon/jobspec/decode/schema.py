@@ -35,7 +35,7 @@ class BlockForm(Enum):
 
 
 class ChildBlock(msgspec.Struct, frozen=True):
-    """A block. Its labels become the named fields."""
+    """A nested block. `labels` names the fields that receive the block's labels."""
 
     wire: str
     shape: "BlockSchema"

@@ -23,7 +23,7 @@ _MAPS = frozenset(
 
 
 def without_empty_fields(document: Document, *, without: Collection[str] = ()) -> Document:
-    """Return a copy of an object without some fields, and without its empty lists and maps.
+    """Return a copy of an object without the fields `without`, and without empty lists and maps.
 
     In these objects, empty and absent mean the same.
     """

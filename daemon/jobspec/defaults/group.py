@@ -30,7 +30,8 @@ _RESCHEDULE: dict[str, Document] = msgspec.to_builtins(RESCHEDULE_POLICIES)
 def update_for_all(document: Document, job_type: str) -> Document | None:
     """Return the update block that applies to all groups of a job.
 
-    Without a block in the job, service and system jobs have the default. Other types have None.
+    If the job has no update block, the result is the default block for service and system jobs, and
+    None for other types.
     """
     if "Update" in document:
         return {**_ROLLING_UPDATE, **document["Update"]}

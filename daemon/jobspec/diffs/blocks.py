@@ -37,12 +37,12 @@ from storage.records.task import (
 
 
 def constraints(both: BeforeAfter[list[Constraint]]) -> Objects:
-    """Compare constraints by their presence."""
+    """Compare constraints. A changed constraint counts as one deleted and one added."""
     return diff_each(by_key(both), partial(values, "Constraint"))
 
 
 def affinities(both: BeforeAfter[list[Affinity]]) -> Objects:
-    """Compare affinities by their presence."""
+    """Compare affinities. A changed affinity counts as one deleted and one added."""
     return diff_each(by_key(both), partial(values, "Affinity"))
 
 
@@ -120,7 +120,7 @@ def _volume(both: BeforeAfter[Volume]) -> Objects:
 
 
 def networks(both: BeforeAfter[list[Network]]) -> Objects:
-    """Compare networks. Networks have no names, so a changed one counts as another network."""
+    """Compare networks. A changed network counts as one deleted and one added: it has no name."""
     return diff_each(by_key(both), _network)
 
 
@@ -184,7 +184,10 @@ def _with_config(secret: Secret) -> Flat:
 
 
 def templates(both: BeforeAfter[list[Template]]) -> Objects:
-    """Compare templates, matched by destination; a single template matches a single one."""
+    """Compare templates, matched by destination.
+
+    If both versions have only one template, these two templates match.
+    """
     old, new = both.old or [], both.new or []
     is_one = len(old) == len(new) == 1
     return diff_each(

@@ -24,13 +24,13 @@ _ORDER = (DiffType.EDITED, DiffType.ADDED, DiffType.DELETED, DiffType.NONE)
 
 
 class BeforeAfter(msgspec.Struct, Generic[T], frozen=True):
-    """One object before and after; None if it does not exist."""
+    """One object before and after a change; None if it does not exist then."""
 
     old: T | None
     new: T | None
 
     def of(self, part: Callable[[T], U | None]) -> "BeforeAfter[U]":
-        """Return a part of the object, or another view of it."""
+        """Return the results of `part` for the object before and after the change."""
         old, new = self.old, self.new
         return BeforeAfter(None if old is None else part(old), None if new is None else part(new))
 
@@ -41,7 +41,7 @@ class BeforeAfter(msgspec.Struct, Generic[T], frozen=True):
 
     @property
     def change_type(self) -> DiffType:
-        """Return the type of the change; an empty object does not exist."""
+        """Return the type of the change. An empty object counts as missing."""
         if self.same:
             return DiffType.NONE
         if self.old and self.new:
@@ -50,7 +50,10 @@ class BeforeAfter(msgspec.Struct, Generic[T], frozen=True):
 
 
 def text_of(value: object) -> bytes:
-    """Return a text that is the same only for equal values; in Python, 1 equals True."""
+    """Return a text that is the same only for equal values of the same type.
+
+    The values themselves cannot be compared, because in Python 1 equals True.
+    """
     return msgspec.json.encode(value, order="sorted")
 
 
@@ -137,19 +140,19 @@ def block(
     objects: Objects | None = None,
     show: Callable[[BeforeAfter[Flat]], list[FieldDiff]] = fields,
 ) -> Objects:
-    """Return a block with its values and children; nothing if both sides are the same."""
+    """Return the diff of a block with its values and children; empty if nothing changed."""
     if both.same:
         return []
     return [_object(both.change_type, name, show(both.of(flat)), objects)]
 
 
 def values(name: str, both: BeforeAfter[T], *, flat: Callable[[T], Flat] = own_values) -> Objects:
-    """Return a block without children; None if its values are equal."""
+    """Return the diff of a block without children; empty if its values are equal."""
     return _unless_same(name, fields(both.of(flat)))
 
 
 def texts(name: str, both: BeforeAfter[list[str]]) -> Objects:
-    """Return an unordered list of strings; None if both sides are empty."""
+    """Return the diff of an unordered list of strings; empty if both lists are empty."""
     old, new = set(both.old or ()), set(both.new or ())
     found = [
         _field(name, item if item in old else "", item if item in new else "") for item in old | new
@@ -159,7 +162,7 @@ def texts(name: str, both: BeforeAfter[list[str]]) -> Objects:
 
 
 def changed_texts(name: str, both: BeforeAfter[list[str]]) -> Objects:
-    """Return an unordered list of strings; None if both sides are equal."""
+    """Return the diff of an unordered list of strings; empty if both lists are equal."""
     return [text for text in texts(name, both) if text.type != DiffType.NONE]
 
 

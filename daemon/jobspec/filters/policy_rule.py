@@ -3,8 +3,8 @@
     all TaskGroups.Tasks as task { task.Resources.MemoryMB <= 4096 }
 
 A rule is parsed once and used many times. So the parser checks that fields exist and that compared
-values have their type. A field of null is null. A job without a block therefore fails a limit on
-that block.
+values have the type of their field. Any field of a null object is null. A job without a block
+therefore fails a limit on that block.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ class PolicyFilter:
         _check(self.node, self._shape, {})
 
     def matches(self, document: object, most: int | None = None) -> bool:
-        """Return whether a document satisfies the rule, within a number of steps.
+        """Return whether a document satisfies the rule. The evaluation may take `most` steps.
 
         Raises `Malformed` if the rule is undecidable for this document, or takes more steps.
         """
@@ -99,7 +99,7 @@ class _Inspection(FilterEvaluation):
     forgiving = True
 
     def match(self, node: Comparison, names: Names) -> bool:
-        """Return whether a comparison is true. For drivers, one matching alias suffices."""
+        """Return whether a comparison is true. A driver matches if any of its aliases matches."""
         found = self.find(node.selector, names)
         if found is None or found[1] is not DRIVER:
             return super().match(node, names)

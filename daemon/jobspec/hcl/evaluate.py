@@ -59,7 +59,7 @@ class _Problems:
         self.found: list[Diagnostic] = []
 
     def evaluate(self, node: Expression, scope: Scope) -> Value:
-        """Return the value of an expression; None if it has none."""
+        """Return the value of an expression; if it has errors, collect them and return None."""
         try:
             return evaluate(node, scope)
         except BudgetExceeded:

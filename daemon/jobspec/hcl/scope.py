@@ -53,7 +53,7 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class FunctionEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """Access of functions to the environment: random bytes, and files if there is a user."""
+    """Data from outside that functions can use: random bytes and, in the CLI, files."""
 
     random: Callable[[int], bytes]
     files: Callable[[str, tuple[Value, ...]], Value] | None = None  # name and arguments

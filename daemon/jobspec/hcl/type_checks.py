@@ -54,7 +54,10 @@ def part(node: Expression, value: Value, scope: Scope) -> str:
 
 
 def branch(node: Conditional, value: Value, then: Value, otherwise: Value, scope: Scope) -> Value:
-    """Return a branch's value in the common type of both branches. Raises `HclError`."""
+    """Return a branch's value, converted to the common type of both branches.
+
+    Raises `HclError`.
+    """
     common = unify([type_of(then), type_of(otherwise)])
     if common is not None and common.kind not in ("list", "map", "set"):
         return convert(value, common)

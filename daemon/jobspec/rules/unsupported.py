@@ -92,7 +92,8 @@ def _warnings_of_record(record: Job | TaskGroup | Task | Service, subject: str) 
 def _inert_fields(kind: type[Job | TaskGroup | Task | Service]) -> list[tuple[FieldInfo, str]]:
     """Return the fields without an effect, with the reasons.
 
-    The fields of a class take a millisecond to find, and a job has thousands of groups and tasks.
+    The result is cached, because a search takes a millisecond, and a job can have thousands of
+    groups and tasks.
     """
     reasons = INERT[Job if issubclass(kind, Job) else kind]
     fields = msgspec.structs.fields(kind)

@@ -151,6 +151,9 @@ def _in(level: str, name: str, meta: Meta, hints: "Hints") -> Iterator[str]:
 
 
 def _nearest(key: str, hints: "Hints") -> str:
-    """Return a suggestion for an unknown key; the common prefix would make all keys similar."""
+    """Return a suggestion for an unknown key.
+
+    The keys are compared without their common prefix, which would make all of them similar.
+    """
     found = hints.closest(key.lower().removeprefix(PREFIX), _STEMS)
     return f"; did you mean {quote(PREFIX + found)}?" if found else ""

@@ -28,7 +28,7 @@ MAX_QUESTION_LENGTH = 1000
 
 
 class When(StrEnum):
-    """The outcomes of its needs after which a step begins."""
+    """The outcomes of a step's needs after which the step begins."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -206,7 +206,7 @@ class BeginTime(msgspec.Struct, frozen=True, kw_only=True):
     """A limit on the time at which a step begins; exactly one of the fields is set.
 
     `minute` is a time of day, in minutes after midnight. `moment` is a time in nanoseconds since
-    the epoch, and `delay` in nanoseconds after the needs were met.
+    the epoch. `delay` is the number of nanoseconds after the needs were met.
     """
 
     minute: int | None = None

@@ -233,7 +233,10 @@ class NodeCapacity:
         return None
 
     def shortage(self, need: ResourceAsk) -> float:
-        """Return the shortage relative to the ask; 0 exactly if `missing_resource` returns None."""
+        """Return the shortage relative to the ask.
+
+        It is 0 if and only if `missing_resource` returns None.
+        """
         pairs = (
             (self.cpu_of(need), self.cpu),
             (need.memory, self.memory),

@@ -36,11 +36,11 @@ class ClusterCapacity(NodeCapacity):
         self.disk = _ENDLESS
 
     def _count_amounts(self, share: object, sign: int) -> None:
-        """Do nothing: allocations do not reduce the resources of others."""
+        """Do nothing: on a cluster, an allocation does not reduce the resources for other ones."""
 
     @property
     def free_cores(self) -> int:
-        """Return the maximum number of cores of a host."""
+        """Return the number of cores of the host with the most cores."""
         return self._most_cores
 
     def cores_of(self, need: ResourceAsk) -> int:

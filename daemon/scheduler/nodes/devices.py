@@ -146,7 +146,7 @@ def _resolve(target: str, kind: DeviceKind) -> str | None:
 
 
 def _values(attribute: object) -> Iterator[str]:
-    """Yield the value of an attribute, which is plain or like `{"Int": 8, "Unit": "GiB"}`."""
+    """Yield the value of an attribute, such as 8 for `8` or `{"Int": 8, "Unit": "GiB"}`."""
     if isinstance(attribute, Mapping):
         for form in ("String", "Int", "Float", "Bool"):
             if attribute.get(form) is not None:

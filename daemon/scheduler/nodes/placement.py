@@ -126,7 +126,7 @@ class PlacementFailure:
         self.count = 0
 
     def add(self, count: int = 1) -> None:
-        """Count other unplaced allocations, for which no search is made."""
+        """Count further unplaced allocations of the group, without a search for nodes."""
         self.count += count
 
     def metric(self) -> PlacementMetric:
@@ -147,7 +147,7 @@ class PlacementFailure:
 
 
 class Placer:
-    """Places allocations; holds the nodes during planning and the placement failures."""
+    """Places allocations. It holds the placement failures, and the nodes with planned changes."""
 
     def __init__(
         self, state: ClusterState, evaluation: Evaluation, *, now: int, ids: Iterator[str]
@@ -198,7 +198,7 @@ class Placer:
         return self._find(request)
 
     def replace(self, request: PlacementRequest, previous: Allocation) -> Allocation | None:
-        """Return the allocation like `place`, with the resources of the replaced one available."""
+        """Do the same as `place`, but with the resources of `previous` also available."""
         self.free(previous)
         found = self._find(request)
         if found is None:

@@ -1,9 +1,9 @@
 """Preemption: choose allocations to stop in favor of a job with a higher priority.
 
-Candidates are allocations of other jobs with a priority lower by at least `MARGIN`. The
-lowest priorities are preempted first. Among equals, the one that reduces the shortage most is
-chosen, then the smallest. The result is minimal: without any one of the victims, capacity would be
-insufficient.
+Candidates are allocations of other jobs with a priority lower by at least `MARGIN`. The lowest
+priorities are preempted first. Among candidates with equal priority, the one that reduces the
+shortage most is chosen, then the smallest one. The result is minimal: without any one of the
+victims, capacity would be insufficient.
 
 Victims and stopping allocations hold their resources until their tasks have ended, so the new
 allocation must wait for them.
@@ -49,7 +49,7 @@ class PreemptionCandidates:
         ]
 
     def choose(self, need: ResourceAsk) -> list[ResourceHolder] | None:
-        """Return the allocations to preempt; None if capacity is insufficient even then.
+        """Return the allocations to preempt; None if capacity would be insufficient even then.
 
         The list is empty if the stopping allocations free enough.
         """
@@ -110,7 +110,7 @@ class PreemptionCandidates:
         return holders
 
     def _remaining_shortage(self, need: ResourceAsk, holder: ResourceHolder) -> tuple[float, float]:
-        """Return the shortage without a candidate, and the candidate's size; lower is better."""
+        """Return the shortage after a preemption of `holder`, and its size; lower is better."""
         node_capacity = self._room
         size = holder.cpu / (node_capacity.capacity_cpu or 1) + holder.memory / (
             node_capacity.capacity_memory or 1
@@ -121,9 +121,9 @@ class PreemptionCandidates:
         return missing, size
 
     def _spare(self, need: ResourceAsk, holders: list[ResourceHolder]) -> list[ResourceHolder]:
-        """Keep candidates that need not be preempted, highest priority and smallest first.
+        """Return the candidates that must be preempted; occupy the resources of the others again.
 
-        Return the others.
+        The candidates with the highest priority are spared first, and among these the smallest.
         """
         victims = []
         for holder in sorted(

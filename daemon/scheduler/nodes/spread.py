@@ -40,7 +40,7 @@ def _in_use(
 def exhausted_property(
     job: Job, group: TaskGroup, node_capacity: NodeCapacity, node_capacities: Iterable[NodeCapacity]
 ) -> str | None:
-    """Return a text with the `distinct_property` that excludes a node, or None."""
+    """Return why a `distinct_property` constraint excludes a node, or None."""
     checks: list[tuple[Constraint, str | None]]
     checks = [(limit, None) for limit in _limits(job.constraints)]
     checks += [(limit, group.name) for limit in _limits(group.constraints)]

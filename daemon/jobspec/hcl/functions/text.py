@@ -28,7 +28,7 @@ def _lower(value: str) -> Value:
 
 
 def _single(char: str, changed: str) -> str:
-    """Return a character in its other case, or unchanged if that has several characters."""
+    """Return `changed`, the character in its other case, or `char` if `changed` is longer."""
     return changed if len(changed) == 1 else char
 
 
