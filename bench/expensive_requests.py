@@ -1,6 +1,7 @@
 """The most expensive request of each route, for `bench/stall.py` and the tests of stalls.
 
-All read routes get the same query parameters. `STREAMS` has those of routes that stream.
+All read routes get the same query parameters. `STREAMS` has the query parameters of the routes that
+stream their response.
 """
 
 from collections.abc import Iterator, Mapping

@@ -89,7 +89,7 @@ class Rival:
 
 
 class TaskSpooler(Rival):
-    """One call of the program for each job."""
+    """task-spooler: one call of the program submits one job."""
 
     name, programs = "task-spooler", ("tsp", "ts")
 
@@ -117,7 +117,7 @@ class TaskSpooler(Rival):
 
 
 class Parallel(Rival):
-    """One process that reads a file of commands, and records ended ones in a job log."""
+    """GNU parallel: one process reads a file of commands, and logs those that have ended."""
 
     name, programs = "GNU parallel", ("parallel",)
 
@@ -153,7 +153,7 @@ class Parallel(Rival):
 
 
 class Pueue(Rival):
-    """A daemon, and one call of its client for each job."""
+    """pueue: a daemon; one call of its client submits one job."""
 
     name, programs = "pueue", ("pueue",)
 
@@ -184,7 +184,7 @@ class Pueue(Rival):
 
 
 class HyperQueue(Rival):
-    """A server and a worker, and one call of the client for each job."""
+    """HyperQueue: a server and a worker; one call of the client submits one job."""
 
     name, programs = "HyperQueue", ("hq",)
 
@@ -216,7 +216,7 @@ class HyperQueue(Rival):
 
 
 class Steward(Rival):
-    """A daemon; four clients dispatch one child for each call."""
+    """Steward: a daemon; four clients dispatch one child with each call."""
 
     name = "Steward, one call per job"
 
@@ -308,7 +308,7 @@ class Steward(Rival):
 
 
 class StewardBulk(Steward):
-    """One call dispatches all children."""
+    """Steward with bulk dispatch: one call dispatches all children."""
 
     name = "Steward, one call for all"
 

@@ -3,8 +3,8 @@
     python -m bench.usage_history [--allocations 100] [--seconds 60]
 
 The benchmark measures a daemon that records the usage of its allocations, and a daemon that does
-not. The disk space is that of random samples for 30 days. Each allocation belongs to a separate
-job.
+not. The disk space is that of random samples that cover a period of 30 days. Each allocation
+belongs to a separate job.
 """
 
 import argparse

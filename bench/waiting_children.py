@@ -110,7 +110,7 @@ def fill(directory: Path, number: int, change: str) -> None:
 
 
 def started(directory: Path) -> tuple[float, int]:
-    """Return the seconds of a start and the idle memory in MiB, each the least of several."""
+    """Return the seconds of a start and the idle memory in MiB, each the least of all rounds."""
     seconds, sizes = [], []
     for _ in range(ROUNDS):
         begun = time.perf_counter()

@@ -22,7 +22,7 @@ BLOCK = 4096  # bytes
 
 @contextmanager
 def small_disk(place: Path, mib: int) -> Iterator[bool]:
-    """Mount a file system in memory with this size; return whether that is possible."""
+    """Mount a file system in memory while the block runs; yield whether that was possible."""
     options = ["-t", "tmpfs", "-o", f"size={mib}m,mode=700", "steward-soak"]
     place.mkdir()
     line = ["mount", *options, str(place)]

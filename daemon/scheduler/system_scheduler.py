@@ -156,7 +156,7 @@ class _Planning:
             known.outdated.append(_slot(allocation))
 
     def _move(self, allocation: Allocation, known: _Sorted, node: Node | None) -> None:
-        """Stop a migrating allocation; restart it on the same node if the node is still eligible."""
+        """Stop a migrating allocation; place it again on its node if the node is still eligible."""
         known.moved += 1
         self._stop(allocation, NODE_TAINTED)
         if node is not None and node.ready and in_scope(self._job, node):

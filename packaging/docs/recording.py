@@ -96,7 +96,7 @@ _CONTROL = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])|([\r\n])|([^\x1b\r\n]+)")
 
 
 class Cell(NamedTuple):
-    """One character with its style, which is the numbers of an SGR sequence."""
+    """One character with its style: the parameters of an SGR escape sequence."""
 
     character: str
     style: str = ""

@@ -108,7 +108,10 @@ class Machine:
         return not self._group.exists()
 
     def entering(self, *, inside: bool = True) -> list[str]:
-        """Return the words before a command in the container; not `inside`, it uses host files."""
+        """Return the command line prefix that runs a command in the container's namespaces.
+
+        If `inside` is false, the command sees the files of the host.
+        """
         which = ["-a", "-r", "-w"] if inside else ["-n"]
         return ["nsenter", "-t", str(self.pid), *which]
 

@@ -91,7 +91,7 @@ class EphemeralDisk(Definition, frozen=True, kw_only=True):
 
 
 class Port(Definition, frozen=True, kw_only=True):
-    """A port by label. `value` is a static port, `to` the number inside the task."""
+    """A port with a label. `value` is a static port on the node, `to` the port inside the task."""
 
     label: str
     value: int | None = None
@@ -195,7 +195,7 @@ class Action(Definition, frozen=True, kw_only=True):
 
 
 class LogConfig(Definition, frozen=True, kw_only=True):
-    """The retained output of a task."""
+    """The limits on the retained output of a task."""
 
     max_files: int | None = None
     max_file_size_mb: int | None = None
@@ -245,7 +245,7 @@ class Task(Definition, frozen=True, kw_only=True):
 
 
 class Group(Definition, frozen=True, kw_only=True):
-    """Tasks that share a node, a directory and a network, `count` times."""
+    """Tasks that share a node, a directory and a network. The job runs `count` copies of them."""
 
     name: str
     tasks: list[Task]

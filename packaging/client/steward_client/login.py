@@ -86,7 +86,7 @@ class LoginTokens:
             return self._auth.client_token
 
     async def replace(self, token: str) -> bool:
-        """Log in again if `token` is no longer valid. Return whether it was replaced."""
+        """Log in again if `token` is no longer valid; return whether there is another token."""
         async with self._busy:
             if self._auth is None or self._auth.client_token == token:
                 if await self._is_valid(token):

@@ -84,7 +84,7 @@ class JobDetail(Record, frozen=True, kw_only=True):
 
 
 class PlacementFailure(Record, frozen=True, kw_only=True):
-    """The reasons why a group was not placed, each with the number of nodes it applies to."""
+    """The reasons why a group was not placed, each with the number of nodes that it excludes."""
 
     nodes_evaluated: int = 0
     nodes_filtered: int = 0
@@ -325,7 +325,10 @@ class Variable(Record, frozen=True, kw_only=True):
 
 
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a task. `exit_code` is None if it never ran; output may lack its start."""
+    """The end of a task. `exit_code` is None if the task never ran.
+
+    The beginning of the output may be missing.
+    """
 
     exit_code: int | None
     signal: int
@@ -351,7 +354,7 @@ class WorkflowRun(Record, frozen=True, kw_only=True):
 
 
 class JobResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a job, with its newest allocations but without those that were replaced.
+    """The end of a job, with the newest allocation of each allocation name.
 
     `run` is the run of a workflow, or None for other jobs.
     """

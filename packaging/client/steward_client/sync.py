@@ -251,7 +251,10 @@ class Client:
     def wait(
         self, job: str | Run | Dispatched, *, output: int = OUTPUT, namespace: str = ""
     ) -> JobResult:
-        """Wait for the end of a job; return its result with the last `output` bytes of a stream."""
+        """Wait until a job is dead; return its result.
+
+        The result has the last `output` bytes of each stream.
+        """
         return self._call(self._client.wait, job, output=output, namespace=namespace)
 
     def wait_all(
