@@ -280,10 +280,10 @@ def _resource_refusal(claims: Claims, request: LoginRequest) -> str:
 
 
 def names_another_resource(claims: Claims, resource: ResourceID) -> bool:
-    """Return whether the token was issued on another resource.
+    """Return whether the token was issued for a resource other than `resource`.
 
-    Only `xms_az_rid` names that resource. `xms_mirid` names the identity, which many resources can
-    share.
+    Only the claim `xms_az_rid` names the token's resource. `xms_mirid` names the identity, which
+    many resources can share.
     """
     if not claims.xms_az_rid:
         return False

@@ -81,7 +81,7 @@ def _texts(source: str, claim: object) -> list[str]:
 def interpolate(text: str, values: Mapping[str, str]) -> str:
     """Return a text with the values in place of `${name}`. `$${` stands for `${`.
 
-    Raises `Malformed` for an unknown name, or another expression.
+    Raises `Malformed` for an unknown name, and for any expression that is not a name.
     """
 
     def replace(match: re.Match[str]) -> str:

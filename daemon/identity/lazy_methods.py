@@ -99,5 +99,5 @@ async def open_door(
 
 
 def _have_work(db: ReadSnapshot) -> bool:
-    """Return whether there is a mount, or a deleted one with tokens to revoke."""
+    """Return whether there is a mount, or a deleted mount with tokens to revoke."""
     return mounts.is_any(db) or bool(stored_tokens.issuers(db))

@@ -1,7 +1,7 @@
 """Mounts of login methods: their paths, and their token settings.
 
 The path of a mount is never above or below the path of another mount. An accessor names one mount
-permanently: tokens of a deleted mount never belong to a later one at the same path.
+permanently: tokens of a deleted mount never belong to a later mount at the same path.
 """
 
 import hashlib

@@ -105,7 +105,7 @@ def _documents(document: Document, name: str) -> list[Document]:
 
 
 def _merge_unset(document: Document | None, other: Document | None) -> Document | None:
-    """Return a block with its unset fields taken from another; None if both are missing."""
+    """Return a block whose unset fields come from `other`; None if both blocks are missing."""
     if document is None or other is None:
         return dict(document or other or {}) if document is not None or other is not None else None
     return with_defaults(document, other)

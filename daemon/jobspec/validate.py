@@ -89,7 +89,10 @@ def scaling_refusal(document: Document) -> str | None:
 
 
 def transition_error(before: Job, after: Job) -> str | None:
-    """Return why a job cannot become another job; None if it can (recorded from Nomad: update-job)."""
+    """Return why a job cannot be changed from `before` to `after`; None if it can.
+
+    Recorded from Nomad: update-job.
+    """
     if before.type != after.type:
         return f'cannot update job from type "{before.type}" to "{after.type}"'
     for kind, was, becomes in (

@@ -120,9 +120,9 @@ def _number(digits: str) -> int:
 
 
 def _bounded(digits: str) -> int:
-    """Return a number; a too large number is cut to one digit more than the maximum has.
+    """Return a number. If it has too many digits, return the number that its first digits form.
 
-    A number of many digits would take long to parse.
+    The result is then still above the maximum. A number of many digits would take long to parse.
     """
     return int(digits.lstrip("0")[: len(str(_MOST)) + 1] or "0")
 

@@ -27,7 +27,7 @@ _SECRET_BYTES = range(24, 65)
 
 
 class FailureCause(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest error of the run. `stderr` has the last lines that the attempt wrote there.
+    """The newest error of the run. `stderr` has the last lines of the standard error.
 
     `signal` is the name of the signal that ended the attempt. `attempt` is the number of the
     attempt, counted from 1.

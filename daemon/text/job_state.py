@@ -1,4 +1,4 @@
-"""The state of a job in one word, with the reason. All interfaces show the same. No I/O.
+"""The state of a job in one word, with the reason. All interfaces show the same state. No I/O.
 
 `docs/states.md` has the table. The rules below have the order of that table: the first rule that
 matches decides.

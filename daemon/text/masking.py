@@ -1,6 +1,6 @@
 """Masking of secrets in the output of tasks, which keeps the length of the output. No I/O.
 
-A secret is found as it is, percent-encoded, and in base64 at each of the three offsets at which it
+A secret is found unencoded, percent-encoded, and in base64 at each of the three offsets at which it
 can begin. A value of less than 8 bytes is not masked, because ordinary words may contain it. In a
 value with several lines, each line that is long enough counts as a secret, because programs print
 files by line. A mask has as many bytes as the secret, so that log offsets stay valid.

@@ -185,7 +185,7 @@ def _check_namespace(tx: Transaction, name: VariableKey) -> None:
 def _changed(
     variable: VariableRow | None, name: VariableKey, sealed: bytes, now: int
 ) -> VariableRow:
-    """Return the variable, or a new one, with these encrypted items."""
+    """Return the variable, or a new variable, with these encrypted items."""
     if variable is None:
         return VariableRow(
             namespace=name.namespace,

@@ -2,7 +2,7 @@
 
 A nested block becomes a list of maps, with one map for each block of its type. The first version of
 the language passed such lists to drivers. An object literal as the value of an argument also
-becomes such a list. The same object from another expression stays a map.
+becomes such a list. An equal object that is the result of any other expression stays a map.
 """
 
 from daemon.jobspec.hcl.evaluate import evaluate

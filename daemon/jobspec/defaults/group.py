@@ -108,7 +108,7 @@ def _merged(
 
 
 def _volumes(document: Document) -> Document:
-    """Return the volumes of known types; ignore others and null.
+    """Return the volumes of known types; ignore volumes of unknown types, and null.
 
     Recorded from Nomad: register-validation.
     """

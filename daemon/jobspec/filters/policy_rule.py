@@ -78,7 +78,7 @@ def equalities(node: Node) -> Iterator[tuple[tuple[str, ...], str]]:
 
 
 def has_nested_collections(node: Node, *, is_inside: bool = False) -> bool:
-    """Return whether an `any` or `all` of a rule is inside another."""
+    """Return whether a rule has an `any` or `all` inside another `any` or `all`."""
     match node:
         case Not(inner):
             return has_nested_collections(inner, is_inside=is_inside)

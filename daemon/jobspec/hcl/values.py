@@ -2,7 +2,7 @@
 
 Text is `str`, a number is `int` or `Fraction`, a Boolean is `bool`, and null is `None`. `[…]` is a
 `tuple` and `{…}` a `dict`, with elements of any types. A `CollectionType` is a list, set or map
-with elements of one type. Only typed variables and some functions create one.
+with elements of one type. Only typed variables and some functions create a `CollectionType`.
 """
 
 import re

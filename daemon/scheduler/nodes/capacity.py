@@ -1,9 +1,9 @@
 """Capacity: the free resources of a node, the ask of a group, and the allocated resources.
 
-A `NodeCapacity` is one node during planning. It knows the resources of all allocations, releases
-those that the plan stops, and assigns resources to those that it places. Resources are never
-overcommitted. `missing_resource` returns the missing resource, and `offer` may only be called after
-it returned None.
+A `NodeCapacity` is one node during planning. It knows the resources of all allocations. It releases
+the resources of allocations that the plan stops, and assigns resources to allocations that the plan
+places. Resources are never overcommitted. `missing_resource` returns the missing resource, and
+`offer` may only be called after it returned None.
 """
 
 from collections import Counter

@@ -239,7 +239,7 @@ _FIELDS = {
 
 
 def _formatlist(form: str, *values: Value) -> Value:
-    """Return one text per element of the list arguments; other arguments repeat."""
+    """Return one text for each element of the lists; other arguments are the same in all texts."""
     lists = [elements(value) for value in values]
     length, first = None, 0
     for at, items in enumerate(lists):
