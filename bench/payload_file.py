@@ -3,8 +3,8 @@
     PYTHONPATH=. python -m bench.payload_file [--megabytes 1024] [--kills 10]
 
 The benchmark starts a daemon. `steward job dispatch --file` is killed with SIGKILL several times,
-each time after another share of the file. Then it is started again and runs to its end. The task
-computes the digest of the file that it gets.
+each time after it has sent a further share of the file. Then it is started again and runs to its
+end. The task computes the digest of the file that it gets.
 """
 
 import argparse

@@ -147,8 +147,8 @@ def _as_share(name: str, minute: Minute) -> float | None:
 def verdict(minutes: list[Minute], span: int) -> list[str]:
     """Print a comparison of the last `span` minutes with the first ones; return the regressions.
 
-    Both periods have the same ages of the daemon, and the same disturbances. Latencies are those of
-    minutes without a disturbance.
+    Both periods begin at the same time after a start of the daemon, and have the same disturbances.
+    Latencies are those of minutes without a disturbance.
     """
     whole = len(minutes) // span * span
     first, last = minutes[:span], minutes[whole - span : whole]

@@ -200,7 +200,7 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return found is not None and self._names(found)
 
     def mismatch(self, claim: str, text: str) -> str:
-        """Return how a claim differs from this resource; empty if it agrees."""
+        """Return how a claim differs from this resource; empty if the claim matches it."""
         found = parse(text)
         if found is None or not self._names(found):
             return f"{claim} token claim does not match {self.field} {self.value}"

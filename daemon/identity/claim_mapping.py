@@ -40,7 +40,7 @@ def map_claims(config: AuthMethodConfig, claims: Mapping[str, object]) -> Mapped
 
 
 def _find(claims: Mapping[str, object], source: str) -> object:
-    """Return a claim by name or JSON pointer; None if the token does not have it."""
+    """Return a claim by name or JSON pointer; None if there is no such claim."""
     if not source.startswith("/"):
         return claims.get(source)
     found: object = claims

@@ -1,8 +1,8 @@
 """The workload identity issuer: signing keys, their rotation, and tokens of tasks.
 
 A new key is published a day before it signs, so that cached copies of the JWKS contain it in time.
-An old key stays published while a token signed with it may be valid, or an allocation placed with
-it runs. Private keys are stored encrypted.
+An old key stays published while a token that it signed may be valid, or while an allocation that
+was placed with this key runs. Private keys are stored encrypted.
 """
 
 import logging

@@ -96,7 +96,7 @@ class Claims(msgspec.Struct, frozen=True):
 
     @property
     def names_groups_elsewhere(self) -> bool:
-        """Return whether the token only names the source of its groups, because they do not fit."""
+        """Return whether the token names a source instead of its groups, which do not fit."""
         return self.hasgroups is True or "groups" in (self.claim_names or {})
 
 
@@ -182,7 +182,7 @@ def verify_signature(token: ParsedJwt, keys: Sequence[JwtKey]) -> None:
 
 
 def matching_keys(token: ParsedJwt, keys: Iterable[Key]) -> list[Key]:
-    """Return the keys that may have signed a token: all, when it names none."""
+    """Return the keys that may have signed a token; all keys if the token names no key."""
     return [key for key in keys if token.kid in ("", key.kid)]
 
 

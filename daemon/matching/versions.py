@@ -17,7 +17,7 @@ from storage.errors import Invalid
 
 
 class VersionDialect(Enum):
-    """The dialect of a constraint, named by its operator."""
+    """The dialect of a version constraint. Its value is the operator that selects the dialect."""
 
     VERSION = "version"
     SEMVER = "semver"

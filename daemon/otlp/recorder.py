@@ -115,7 +115,10 @@ class Recorder:
     def unit(
         self, origin: str, parts: tuple[str, ...], name: str, since: int, attributes: Attributes
     ) -> Iterator[None]:
-        """Record the block as a span whose ID derives from `parts`, unless it is cancelled."""
+        """Record the block as a span whose ID derives from `parts`.
+
+        A block that is cancelled is not recorded.
+        """
         parent = _trace(origin)
         if parent is None:
             yield

@@ -116,7 +116,7 @@ class PlanBuilder:
                 self.change(msgspec.structs.replace(known, desired=desired))
 
     def _waiting(self, job: Job, placer: Placer, node_id: str) -> Evaluation:
-        """Return the blocked evaluation: the current one if it was blocked already.
+        """Return the blocked evaluation: the current evaluation if it was blocked already.
 
         It records the missing resources and the infeasible node classes.
         """

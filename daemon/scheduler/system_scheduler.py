@@ -28,7 +28,7 @@ NODE_TAINTED = "alloc not needed as node is tainted"
 
 
 class _Slot(msgspec.Struct, frozen=True, kw_only=True):
-    """A position for one allocation: a node and a name, with its current or last allocations."""
+    """A position for one allocation: a node, a name, and the current or last allocation there."""
 
     node_id: str
     name: str

@@ -123,7 +123,7 @@ def _consul_updated(before: Consul | None, after: Consul | None) -> bool:
 
 
 def _connect_updated(before: Iterable[Service] | None, after: Iterable[Service] | None) -> bool:
-    """Return whether a Connect service changed, because its proxy is part of the group."""
+    """Return whether a Connect service changed. Its proxy is part of the group."""
     later = {service.name: service for service in after or ()}
     return any(
         service.connect is not None

@@ -148,7 +148,7 @@ def _frames(data: bytes, job: JobKey | None) -> Collection[_Frame]:
 
 
 def _masked(raw: bytes, matchers: Sequence[Matcher]) -> bytes:
-    """Return the contents of a JSON string with masks; it stays valid."""
+    """Return the contents of a JSON string with masks. The result is a valid JSON string."""
     masked = raw
     for matcher in matchers:
         masked = matcher.mask(masked)

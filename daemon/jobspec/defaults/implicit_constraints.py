@@ -71,7 +71,7 @@ def _constrained(owner: _Owner, implied: Iterable[_Implied]) -> _Owner:
 
 
 def _with_identity_name(service: Service) -> Service:
-    """Set the identity's name from its service, as the service provider expects."""
+    """Return the service; its identity gets the name that the service provider expects."""
     if service.identity is None or service.provider != "consul":
         return service
     names = [service.task_name] if service.task_name else []

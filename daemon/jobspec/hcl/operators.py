@@ -36,7 +36,7 @@ def negated(node: UnaryOp, value: Value, scope: Scope) -> Value:
 def apply(
     node: BinaryOp, at: int, operator: str, value: Value, right: Value, scope: Scope
 ) -> Value:
-    """Return the result of the operator at a position of a chain for its two operands."""
+    """Return the result of an operator for two operands; `at` is its position in a chain."""
     if operator == "==":
         return equal(value, right)
     if operator == "!=":

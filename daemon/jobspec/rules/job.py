@@ -52,7 +52,7 @@ def total_count(job: Job, most: int) -> Iterator[str]:
 
 
 def _count(each_group: TaskGroup) -> int:
-    """Return the number of allocations of a group; 0 if an output of a step sets it."""
+    """Return the number of allocations of a group; 0 if an output of a step sets this number."""
     number = list_length(each_group.meta)
     return each_group.count if number is None else number
 

@@ -163,7 +163,7 @@ def _auto_promote(groups: list[TaskGroup]) -> Iterator[str]:
 
 
 def _shutdown_delays(group: TaskGroup) -> Iterator[str]:
-    """Yield a warning for services whose tasks stop before clients can notice it."""
+    """Yield a warning for services whose tasks stop before clients can notice the stop."""
     tasks, services = group.tasks or [], group.services or []
     owners = {service.task_name for service in services if service.task_name}
     name = quote(group.name)

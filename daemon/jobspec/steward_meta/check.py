@@ -114,7 +114,7 @@ def _after(job: Job) -> Iterator[str]:
 
 
 def _from_dispatches(job: Job) -> Iterator[str]:
-    """Yield an error for each Steward key that a dispatch may set: it would have no effect."""
+    """Yield an error for each Steward key among the meta keys that dispatches may set."""
     block = job.parameterized_job
     for name in (*(block.meta_required or ()), *(block.meta_optional or ())) if block else ():
         if name.startswith(PREFIX):

@@ -25,7 +25,7 @@ _UNIQUE = ("${unique.", "${node.unique.", "${attr.unique.", "${meta.unique.")
 def resolve(target: str, node: Node, region: str) -> str | None:
     """Return the value of a target on a node, or None if the node has no such value.
 
-    All nodes are in one region, so it is an argument and not a field of the node.
+    All nodes are in one region, so the region is an argument and not a field of the node.
     """
     if not target.startswith("${"):
         return target

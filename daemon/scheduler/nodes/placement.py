@@ -190,7 +190,7 @@ class Placer:
     def place(self, request: PlacementRequest) -> Allocation | None:
         """Return the allocation on the best node, or None and record a failure.
 
-        After one failure of a group, no further search is made for it.
+        After one failed search for a group, no further search is made for the group.
         """
         if failure := self.failures.get(request.group.name):
             failure.add()
