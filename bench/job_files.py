@@ -111,7 +111,7 @@ def loop() -> int:
 
 
 def imported() -> float:
-    """Return the CPU time in ms of importing the parser after the daemon's routes."""
+    """Return the CPU time in ms to import the parser when the daemon's routes are imported."""
     measure = (
         "import time, daemon.api.routes; begun = time.process_time(); import daemon.jobspec.parse; "
         "print(1000 * (time.process_time() - begun))"

@@ -1,4 +1,4 @@
-"""Throughput of a log that is masked, compared with the same log as the task wrote it.
+"""Throughput of a log that is masked, compared with the same log without masks.
 
     PYTHONPATH=. python -m bench.masked_logs [--megabytes 256] [--secrets 20]
 

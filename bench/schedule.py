@@ -1,4 +1,4 @@
-"""Duration of scheduling decisions, in which they block the event loop.
+"""Duration of scheduling decisions. A decision blocks the event loop.
 
 python bench/schedule.py
 """

@@ -79,7 +79,7 @@ def held(steward: Steward) -> dict[str, float]:
 
 
 def _memory(process: Path) -> dict[str, int]:
-    """Return the kinds of memory of a process in KiB; 0 if it has just ended."""
+    """Return the memory of a process in KiB, by kind; 0 if the process has just ended."""
     try:
         rollup = (process / "smaps_rollup").read_text()
     except (FileNotFoundError, ProcessLookupError):

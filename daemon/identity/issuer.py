@@ -74,7 +74,10 @@ class Issuer:
         return jwt_signing.sign(claims, key_id, self._private_key(key_id))
 
     def verify(self, token: str, audience: str) -> dict[str, object]:
-        """Return the claims of a token signed here for an audience. Raises `InvalidToken`."""
+        """Return the claims of a token that Steward signed for an audience.
+
+        Raises `InvalidToken`.
+        """
         from daemon.identity import jwt_signing
 
         return jwt_signing.read(token, self.published(), audience, self._clock.now())

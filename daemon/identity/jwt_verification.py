@@ -83,7 +83,7 @@ class StandardClaims(msgspec.Struct, frozen=True):
 
 
 class Claims(msgspec.Struct, frozen=True):
-    """The claims that a role may bind. Names are the cloud's."""
+    """The claims that a role may bind. The field names are those of the cloud."""
 
     oid: str | None = None
     appid: str | None = None

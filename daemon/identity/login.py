@@ -146,7 +146,7 @@ class LoginFlow:
     async def _with_groups(
         self, client: CloudClient, claims: Claims, examination: LoginTrace
     ) -> Claims:
-        """Return claims with the groups that did not fit into the token."""
+        """Return the claims, completed with the groups that did not fit into the token."""
         oid = claims.oid or ""
         with examination.rule("the groups can be looked up", "the directory's graph", oid):
             groups = await self._graph.groups_of(client, oid)

@@ -43,7 +43,7 @@ _VERBOSE = "CLOUD_SDK_LOG_LEVEL"
 
 
 class LoginResult(msgspec.Struct, frozen=True):
-    """The token of a login with its secret, its owner, and warnings for the caller."""
+    """The token of a login, the secret and the owner of the token, and warnings for the caller."""
 
     secret: str
     token: Token

@@ -73,7 +73,7 @@ def derived_span_id(*parts: str) -> str:
 
 
 class Recorder:
-    """Records spans for `put`, which returns immediately and may be called from any thread."""
+    """Records spans and passes them to `put`, which any thread may call, and which never waits."""
 
     def __init__(
         self,

@@ -195,28 +195,28 @@ def less(first: object, second: object) -> bool:
 
 
 def text_of(value: object) -> str:
-    """Return the value if it is a string. Raises `TemplateError` for another type."""
+    """Return the value if it is a string. Raises `TemplateError` for a value of another type."""
     if isinstance(value, str):
         return value
     raise TemplateError(f"wrong type for value; expected string; got {type_name(value)}")
 
 
 def whole_of(value: object) -> int:
-    """Return the value if it is an integer. Raises `TemplateError` for another type."""
+    """Return the value if it is an integer. Raises `TemplateError` for a value of another type."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     raise TemplateError(f"wrong type for value; expected int; got {type_name(value)}")
 
 
 def number_of(value: object) -> int | float:
-    """Return the value if it is a number. Raises `TemplateError` for another type."""
+    """Return the value if it is a number. Raises `TemplateError` for a value of another type."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
     raise TemplateError(f"wrong type for value; expected a number; got {type_name(value)}")
 
 
 def list_of(value: object) -> list[object] | range:
-    """Return a list or a range unchanged. Raises `TemplateError` for another value.
+    """Return a list or a range unchanged. Raises `TemplateError` for any other value.
 
     The value is not copied, because the range of a `loop` can be very long.
     """

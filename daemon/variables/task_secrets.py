@@ -284,7 +284,7 @@ def job_values(db: ReadSnapshot, namespace: str, job_id: str) -> list[SealedSecr
 
 
 def unneeded_places(db: ReadSnapshot) -> list[str]:
-    """Return the paths of values that no version, allocation, child or event of the job needs."""
+    """Return the paths of values that no version, allocation, child or event of their job needs."""
     paths: dict[tuple[str, str], list[str]] = {}
     for path in secrets.places(db, JOB_ROOT):
         paths.setdefault(_key_of(path), []).append(path)

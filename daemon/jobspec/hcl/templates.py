@@ -208,7 +208,10 @@ class TemplateParser(TokenCursor):
         opener: _Directive | None,
         closing: int,
     ) -> tuple[Expression, ...]:
-        """Consume parts, in reverse, up to one of the directives; the directive remains."""
+        """Return the expressions of all parts before a directive with one of the `keywords`.
+
+        `parts` is in reverse order. The parts are removed from it, but the directive remains.
+        """
         expressions: list[Expression] = []
         while parts:
             part = parts[-1]

@@ -1,4 +1,4 @@
-"""Validation of a task's blocks: artifacts, templates, identities, secrets, actions and others."""
+"""Validation of a task's blocks, such as artifacts, templates, identities, secrets and actions."""
 
 import re
 from collections.abc import Iterator

@@ -51,7 +51,10 @@ def service(service: Service) -> Iterator[str]:
 
 
 def sidecar_errors(job: Job) -> Iterator[str]:
-    """Yield errors that prevent a sidecar for a service. Nomad reports them before all others."""
+    """Yield errors that prevent a sidecar for a service.
+
+    Nomad reports these errors before all other errors.
+    """
     for group in job.task_groups or ():
         for item in group.services or ():
             if (item.connect or {}).get("SidecarService") is None:

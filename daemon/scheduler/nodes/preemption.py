@@ -29,7 +29,10 @@ class PreemptionCandidates:
     def __init__(
         self, node_capacity: NodeCapacity, holders: Iterable[ResourceHolder], job: Job
     ) -> None:
-        """Use all allocations with resources on the node, oldest first; `job` needs capacity."""
+        """Initialize with all allocations that hold resources on the node, oldest first.
+
+        `job` is the job that needs capacity.
+        """
         self._room = node_capacity
         here = list(holders)
         # A resource held by both a stopping and a running allocation belongs to the running one.

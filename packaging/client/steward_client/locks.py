@@ -123,7 +123,7 @@ class _Lock:
 
 
 def variable_path(path: str) -> str:
-    """Return the path of the API for a variable."""
+    """Return the API path of a variable."""
     return f"/v1/var/{'/'.join(segment(part) for part in path.split('/'))}"
 
 

@@ -74,7 +74,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenSource(Protocol):
-    """The token of all requests."""
+    """The source of the token that all requests send."""
 
     async def token(self) -> str:
         """Return the current token; empty if there is none."""
@@ -259,7 +259,9 @@ class Connection:
 
     @asynccontextmanager
     async def stream(self, call: Call) -> AsyncIterator[Chunks]:
-        """Open a stream; yield its chunks. Raises `ApiError` and `Unreachable`, also while reading.
+        """Open a stream; yield its chunks.
+
+        Raises `ApiError` and `Unreachable`, the latter also while the stream is read.
 
         A stream is not repeated, because only its reader knows the position at which to continue.
         """
