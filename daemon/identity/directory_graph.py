@@ -86,7 +86,7 @@ class DirectoryGraph:
             raise CloudRequestFailed(f"failed to remove password {key_id}: {message_of(answer)}")
 
     async def groups_of(self, client: CloudClient, principal: str) -> list[str]:
-        """Return the groups of a principal, for a token that has no room for all of them."""
+        """Return the groups of a principal. They may not all fit into the token of the principal."""
         answer = await self._request(
             client,
             "POST",

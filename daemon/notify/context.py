@@ -81,7 +81,7 @@ def _cause(error: TaskError) -> FailureCause:
 def _history(db: ReadSnapshot, notification: Notification, now: int) -> tuple[int, str]:
     """Return the number of consecutive failures and the time of the last success.
 
-    Only child jobs have a history. For any other job, the result is 0 and an empty text.
+    Only child jobs have a history. For any other job, the result is 0 and an empty string.
     """
     if notification.run_id == notification.job_id:
         return 0, ""

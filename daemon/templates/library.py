@@ -1,7 +1,7 @@
 """Template functions in addition to Go's: texts, numbers, lists and encodings. No I/O.
 
-Functions have the names and the order of arguments that existing job files use. The main argument
-is the last one, so that a pipeline can supply it.
+Functions have the names and the argument order that existing job files use. The main argument is
+the last one, so that a pipeline can supply it.
 """
 
 import base64
@@ -143,7 +143,10 @@ def _parse_bool(_: StepBudget, value: object) -> bool:
 
 
 def _calculation(work: Callable[[float, float], float]) -> TemplateFunction:
-    """Return a function of two numbers, in reverse order: `{{ 5 | subtract 2 }}` is 3."""
+    """Return a template function that passes its two arguments to `work` in reverse order.
+
+    So `{{ 5 | subtract 2 }}` is 3.
+    """
 
     def call(_: StepBudget, second: object, first: object) -> float:
         try:

@@ -320,7 +320,8 @@ class Client:
         """Start many children, each once; return them in the order of the requests.
 
         Servers with bulk dispatch start up to a thousand children in one request. Raises
-        `DispatchesFailed` if the server refuses some of the dispatches; the others have children.
+        `DispatchesFailed` if the server refuses some of the dispatches. The other dispatches have
+        started children.
         """
         with_tokens = [request.with_token(self._ids) for request in requests]
         return await dispatching.dispatch_many(

@@ -75,7 +75,7 @@ class DispatchesFailed(ClientError):
     """The server refused some of many dispatches.
 
     `failures` maps the number of a dispatch, counted from 0, to the reason; `children` has the
-    children of the others.
+    children of the other dispatches.
     """
 
     def __init__(self, failures: Mapping[int, str], children: "Mapping[int, Dispatched]") -> None:
