@@ -51,7 +51,8 @@ class CostedBlock(AbstractContextManager[None]):
 async def charged(work: Coroutine[Any, Any, T]) -> T:
     """Return the result of `work`, and charge its steps to the current request.
 
-    Use it for Trio tasks that a request starts, because `counted` only sees the steps of one task.
+    Use this function for Trio tasks that a request starts, because `counted` sees only the steps of
+    one task.
     """
     account = present()
     return await (work if account is None else counted(account, work))

@@ -22,7 +22,7 @@ _CHECK_OF_TABLE = "SELECT integrity_check AS text FROM pragma_integrity_check(:n
 
 
 def damaged_places(path: Path) -> list[str]:
-    """Return the corrupt pages of a store with their tables, and tables with unknown pages."""
+    """Describe each corrupt page with its table, and other tables in which SQLite finds an error."""
     with closing(connect(path, read_only=True)) as connection:
         pages = _rows(connection, _CORRUPT_PAGES, {"most": _MOST_PLACES})[0]
         found = [f"page {row['pageno']} of {row['owner']}" for row in pages]
@@ -39,7 +39,7 @@ def damaged_places(path: Path) -> list[str]:
 def _rows(
     connection: sqlite3.Connection, sql: str, parameters: Mapping[str, object]
 ) -> tuple[list[sqlite3.Row], str]:
-    """Return the rows up to the first error of SQLite, and the error as text."""
+    """Return the rows that SQLite reads before its first error, and the text of that error."""
     rows: list[sqlite3.Row] = []
     try:
         rows.extend(connection.execute(sql, parameters))

@@ -32,7 +32,7 @@ from contextlib import contextmanager
 
 
 class StewardError(Exception):
-    """The base of all errors that are responses, not defects."""
+    """The base of all errors that become responses. Any other exception is a defect of Steward."""
 
 
 class Malformed(StewardError):
@@ -86,7 +86,7 @@ class UnusableToken(UnknownToken):
 
 
 class NotFound(StewardError):
-    """The object does not exist; `index` is the state index of the lookup."""
+    """The object does not exist; `index` is the index of the state that was searched."""
 
     def __init__(self, message: str, *, index: int | None = None) -> None:
         super().__init__(message)
@@ -126,7 +126,7 @@ class StorageFull(StorageUnavailable):
 
 
 class StorageBusy(StorageUnavailable):
-    """Another program has held the write lock longer than a write waits."""
+    """Another program has held the write lock for longer than a write waits."""
 
 
 class StorageDamaged(StorageUnavailable):
@@ -136,7 +136,7 @@ class StorageDamaged(StorageUnavailable):
 class StorageUnreadable(StorageError):
     """A value of a row cannot be decoded, because another program changed it. Other rows can be read.
 
-    `table` and `key`, the values of its key, name the row if they are known.
+    `table` and `key` name the row if they are known. `key` holds the values of its key columns.
     """
 
     def __init__(self, message: str, *, table: str = "", key: tuple[object, ...] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Defer cyclic garbage collection while threads create many objects, and while these live.
+"""Defer cyclic garbage collection while threads create many objects, and while these objects exist.
 
 A collection stops all threads. Its duration depends on the number of live young objects. A
 collection takes 0.5 s if the allocations of a node are loaded, and 9 ms for a job with thousands of
@@ -71,9 +71,9 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 
 def resume(most: int = FEW) -> bool:
-    """Resume garbage collection, unless a thread is working or too many young objects live.
+    """Resume garbage collection, unless a thread is working or over `most` young objects exist.
 
-    Return whether it was resumed.
+    Return whether garbage collection is active now.
     """
     global _is_due, _ended  # as above
     with _lock:
@@ -84,9 +84,9 @@ def resume(most: int = FEW) -> bool:
 
 
 def collect_newest(most: int = FEW) -> bool:
-    """Collect among the newest objects, unless a thread is working or too many of them live.
+    """Collect the youngest generation of objects, and return true.
 
-    Return whether it was done.
+    If a thread is working, or more than `most` young objects exist, do nothing and return false.
     """
     with _lock:
         may = not _at_work and gc.get_count()[0] <= most

@@ -1,4 +1,4 @@
-"""Decode JSON of megabytes in pieces.
+"""Decode JSON documents of several megabytes in pieces.
 
 A single call of the decoder holds the GIL until it ends. For the definition of a workflow of 1,000
 steps, this takes 11 ms. Between two pieces, a thread lets the event loop run.

@@ -1,9 +1,10 @@
-"""The share of the event loop of one read or write, for work that is not a query.
+"""Limit the time that one read or write spends on the event loop for work other than queries.
 
 The connection limits the queries of a read or write on the event loop. Code that works for long
 between queries counts its work here. Beyond the share, the read or write ends with `LongRead`, and
 a thread starts it again. That thread lets the event loop run after each share, because the
-interpreter by default switches threads only every 5 ms. Elsewhere, counting has no effect.
+interpreter by default switches threads only every 5 ms. Work outside of a limited block has no
+limit.
 """
 
 import sys

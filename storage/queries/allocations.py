@@ -292,7 +292,7 @@ def for_run(db: ReadSnapshot, run: FlowRun, kept_steps: Iterable[str] = ()) -> l
 def unsettled_for_run(
     db: ReadSnapshot, run: FlowRun, kept_steps: Iterable[str] = ()
 ) -> list[Allocation]:
-    """Return the allocations of `for_run` without settled ones."""
+    """Return the allocations of `for_run` that are not settled (see `settled`)."""
     return [_from(row) for row in db.all(_UNSETTLED_OF_RUN, _key_of_run(run, kept_steps))]
 
 
@@ -306,12 +306,12 @@ def _key_of_run(run: FlowRun, kept_steps: Iterable[str]) -> dict[str, str | int]
 
 
 def unsettled(db: ReadSnapshot, namespace: str, job_id: str) -> list[Allocation]:
-    """Return the allocations of `for_scheduler` for a batch job, without settled ones."""
+    """Return the allocations of `for_scheduler` for a batch job that are not settled."""
     return [_from(row) for row in db.all(_UNSETTLED, {"namespace": namespace, "job_id": job_id})]
 
 
 class SettledRange(msgspec.Struct, frozen=True, array_like=True):
-    """A range of settled allocations of a group: the first and the last index, and their number."""
+    """A range of settled allocations of a group: its first and last index, and its length."""
 
     task_group: str
     job_version: int
@@ -421,7 +421,7 @@ class DesiredChange(NamedTuple):
 def changed(db: ReadSnapshot, node_id: str, after: int) -> list[DesiredChange]:
     """Return the allocations of a node whose desired state changed after an index.
 
-    If the index is below 0, these are the ones whose tasks have not ended.
+    If `after` is negative, return the allocations whose tasks have not ended.
     """
     select = _UNFINISHED_IDS if after < 0 else _CHANGED
     rows = db.all(select, {"node_id": node_id, "after": after})
@@ -434,7 +434,7 @@ def existing_ids(db: ReadSnapshot, ids: Iterable[str]) -> set[str]:
 
 
 def terminal(db: ReadSnapshot, ids: Iterable[str]) -> list[str]:
-    """Return the terminal allocations in `ids`, by the time of their end."""
+    """Return the terminal allocations in `ids`, in the order of their last change."""
     text = msgspec.json.encode(list(ids)).decode()
     return [row["id"] for row in db.all(_ENDED, {"ids": text})]
 

@@ -80,9 +80,9 @@ def page(
 
 
 def trim(tx: Transaction, before: int, most: int, most_entries: int = ANY_NUMBER) -> int:
-    """Delete the oldest entries, up to `most`; return their number.
+    """Delete up to `most` of the oldest entries; return the number of deleted entries.
 
-    These are entries before a time, or beyond the newest `most_entries`.
+    Only entries from before the time `before`, or beyond the newest `most_entries`, are deleted.
     """
     values = {"before": before, "most": most, "kept": most_entries}
     return garbage_collection.count(tx, "audit", tx.execute(_TRIM, values))

@@ -114,7 +114,7 @@ def find(db: ReadSnapshot, namespace: str, name: str) -> Calendar | None:
 
 
 def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[CalendarListing]:
-    """Yield the calendars of a namespace, or of all (`*`), by namespace and name."""
+    """Yield the calendars of a namespace, or of all namespaces (`*`), by namespace and name."""
     for part in by_namespace(db, page_request):
         low, high = key_range(part)
         values = {
@@ -138,7 +138,7 @@ def names(db: ReadSnapshot, namespace: str) -> list[str]:
 
 
 def number(db: ReadSnapshot, namespace: str = "") -> int:
-    """Return the number of calendars in a namespace; without a namespace, in all."""
+    """Return the number of calendars in a namespace; if `namespace` is empty, in all namespaces."""
     row = db.one(_COUNT if namespace else _COUNT_ALL, {"namespace": namespace})
     return int(row["number"]) if row else 0
 
@@ -188,11 +188,11 @@ def documents(db: ReadSnapshot, namespace: str, name: str) -> CalendarDocuments:
 def references(
     db: ReadSnapshot, namespace: str, name: str, parts: Sequence[str]
 ) -> dict[str, set[str]]:
-    """Return the references of calendars to others, as they are stored.
+    """Return the stored references between calendars: the names to which each calendar refers.
 
-    The result has the calendars that use `name`, the calendars in `parts`, and all calendars to
-    which these refer, directly or through others. The work grows with the number of references in
-    the namespace.
+    The keys are the calendars that use `name`, the calendars in `parts`, and all calendars to which
+    any of these refers, directly or indirectly. The work grows with the number of references in the
+    namespace.
     """
     values = {"namespace": namespace, "name": name, "parts": encode(parts).decode()}
     found: dict[str, set[str]] = {}
@@ -249,7 +249,7 @@ def topic(namespace: str, name: str) -> str:
 
 
 def put(tx: Transaction, calendar: Calendar, *, person: str, now: int) -> None:
-    """Store a version of a calendar; the next slots of the jobs that use it are computed again."""
+    """Store a version of a calendar. The next slots of the jobs that use it are computed again."""
     document = encode(calendar).decode()
     values = {
         "namespace": calendar.namespace,

@@ -68,7 +68,7 @@ def has_at_least_active(db: ReadSnapshot, namespace: str, parent_id: str, number
 
 
 def unstopped(db: ReadSnapshot, namespace: str, parent_id: str, most: int) -> list[str]:
-    """Return up to `most` unstopped children: first active, then queued ones; each oldest first."""
+    """Return up to `most` children that were not stopped: active before queued, then oldest first."""
     key = {"namespace": namespace, "id": parent_id, "most": most}
     found = [*db.all(_WANTED_AT_WORK, key), *db.all(_HELD, key)]
     return [row["id"] for row in found[:most]]
@@ -90,7 +90,7 @@ def is_queued(db: ReadSnapshot, namespace: str, job_id: str) -> bool:
 
 
 def parents_with_queued(db: ReadSnapshot) -> list[tuple[str, str]]:
-    """Return the namespace and ID of parents with queued children, even deleted parents."""
+    """Return the namespace and ID of parents with queued children, including deleted parents."""
     found: list[tuple[str, str]] = []
     key = {"namespace": "", "id": ""}
     # One step per parent, regardless of its number of queued children.
@@ -124,7 +124,7 @@ def parents(db: ReadSnapshot) -> list[tuple[str, str]]:
 def ended_beyond(
     db: ReadSnapshot, namespace: str, parent_id: str, retained: int, most: int
 ) -> list[str]:
-    """Return up to `most` ended children, without the newest `retained`."""
+    """Return up to `most` ended children, except the newest `retained` ones."""
     values = {"namespace": namespace, "id": parent_id, "kept": retained, "most": most}
     return [row["id"] for row in db.all(_ENDED, values)]
 
@@ -132,6 +132,6 @@ def ended_beyond(
 def ended_before(
     db: ReadSnapshot, namespace: str, parent_id: str, index: int, most: int
 ) -> list[str]:
-    """Return children that have ended and not changed after an index."""
+    """Return up to `most` ended children that have not changed since an index."""
     values = {"namespace": namespace, "id": parent_id, "index": index, "most": most}
     return [row["id"] for row in db.all(_ENDED_BEFORE, values)]

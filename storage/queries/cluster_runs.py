@@ -1,4 +1,4 @@
-"""Task attempts that are jobs of a cluster."""
+"""Task attempts that run as jobs of a cluster."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -85,7 +85,7 @@ class RunningTask(NamedTuple):
 def running_on(
     db: ReadSnapshot, node_id: str, start: Key | None, *, reverse: bool
 ) -> Iterator[RunningTask]:
-    """Yield the running tasks of the node of a cluster, by allocation and task.
+    """Yield the running tasks of a node that represents a cluster, by allocation and task.
 
     `start` is the key of the first task.
     """
@@ -114,7 +114,7 @@ def pending_cancellation(db: ReadSnapshot, pool: str) -> list[ClusterRun]:
 
 
 def put(tx: Transaction, run: ClusterRun) -> ClusterRun:
-    """Store an attempt, and delete earlier ended attempts at the same task.
+    """Store an attempt, and delete earlier ended attempts of the same task.
 
     An attempt that has ended or is withdrawn releases the files that its host sent.
     """

@@ -1,6 +1,7 @@
 """Queues: slots in use, and the runs that wait for them; for steps, see `step_slots`.
 
-This module is imported late; `storage/queries/runs.py` frees slots and knows whether any run waits.
+This module is imported only when queues are used. Until then, `storage/queries/runs.py` frees slots
+and checks whether any run waits.
 """
 
 import sqlite3
@@ -196,7 +197,7 @@ _FIELDS = tuple(name for name in QueueEntry.__struct_fields__ if name != "step")
 
 
 def enter(tx: Transaction, run_queue: RunQueue, job: Job, run: FlowRun, now: int) -> None:
-    """Add a run that begins, or begins again, to its queue. A loop grants slots in order."""
+    """Add a run that begins, or begins again, to its queue. `grant_slots` later gives it slots."""
     entry = QueueEntry(
         namespace=job.namespace,
         name=run_queue.name,
@@ -215,7 +216,7 @@ def enter(tx: Transaction, run_queue: RunQueue, job: Job, run: FlowRun, now: int
 
 
 def grant(tx: Transaction, entry: QueueEntry, now: int) -> None:
-    """Assign its slots to a waiting run; the caller creates its evaluation."""
+    """Assign a waiting run the slots that it needs; the caller creates the run's evaluation."""
     key = {"namespace": entry.namespace, "job_id": entry.job_id, "number": entry.number}
     tx.execute(_GRANT, {**key, "now": now})
     runs.queue_changed(tx, entry.namespace, entry.name)
@@ -231,7 +232,7 @@ def grant(tx: Transaction, entry: QueueEntry, now: int) -> None:
 
 
 def changed(db: ReadSnapshot, most: int) -> list[Key]:
-    """Return queues in which runs wait, and which have changed since they were served."""
+    """Return the queues that have waiting runs, and that have changed since `served` was called."""
     return [(row["namespace"], row["name"]) for row in db.all(_CHANGED, {"most": most})]
 
 
@@ -241,13 +242,13 @@ def served(tx: Transaction, key: Key) -> None:
 
 
 def waiters(db: ReadSnapshot, key: Key, most: int) -> list[QueueEntry]:
-    """Return the first runs that wait and that no freeze holds, by priority, then by arrival."""
+    """Return up to `most` waiting runs that no freeze holds, by priority, then by arrival."""
     rows = db.all(_WAITERS, {"namespace": key[0], "name": key[1], "most": most})
     return [_entry(row) for row in rows]
 
 
 def waits_behind(db: ReadSnapshot, run: FlowRun) -> int:
-    """Return the number of runs ahead of a waiting run that no freeze holds."""
+    """Return the number of runs ahead of a waiting run, not counting runs that a freeze holds."""
     key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
     row: Any = db.one(_BEFORE, key)
     return int(row["number"])
@@ -266,13 +267,16 @@ def in_use(db: ReadSnapshot, key: Key) -> int:
 
 
 def not_patient(db: ReadSnapshot, key: Key, most: int) -> list[QueueEntry]:
-    """Return the newest waiting runs whose overflow policy is not to queue, without frozen ones."""
+    """Return the newest waiting runs that no freeze holds and whose overflow policy is not `queue`."""
     rows = db.all(_NEWEST, {"namespace": key[0], "name": key[1], "most": most})
     return [_entry(row) for row in rows]
 
 
 def of_family(db: ReadSnapshot, entry: QueueEntry, state: SlotState, most: int) -> list[QueueEntry]:
-    """Return earlier entries of the same job, or of children of the same parent, oldest first."""
+    """Return the queue's earlier entries of the same job or of its siblings, oldest first.
+
+    Siblings are the children of the same parent.
+    """
     values = {"namespace": entry.namespace, "name": entry.name, "state": state, "most": most}
     owner = entry.parent_id or entry.job_id
     rows = db.all(_OF_FAMILY, {**values, "owner": owner, "before": entry.arrived})
@@ -283,7 +287,7 @@ def of_family(db: ReadSnapshot, entry: QueueEntry, state: SlotState, most: int) 
 
 
 def limit(db: ReadSnapshot, key: Key) -> int:
-    """Return the number of slots of a queue; 1 unless it was set."""
+    """Return the number of slots of a queue; 1 if no number was set."""
     row = db.one(_LIMIT, {"namespace": key[0], "name": key[1]})
     return int(row["slots"]) if row else 1
 
@@ -305,13 +309,13 @@ def has_run(db: ReadSnapshot, key: Key) -> bool:
 
 
 def with_runs(db: ReadSnapshot, namespace: str, most: int) -> int:
-    """Return how many queues of a namespace have runs; the count ends at `most`."""
+    """Return how many queues of a namespace have runs; counting stops at `most`."""
     row: Any = db.one(_WITH_RUNS, {"namespace": namespace, "most": most})
     return int(row["number"])
 
 
 def other_user(db: ReadSnapshot, key: Key, use: QueueUse, job_id: str) -> str | None:
-    """Return the ID of another job that uses a queue in this way, or None."""
+    """Return the ID of another job that uses a queue for `use` (runs or steps), or None."""
     values = {"namespace": key[0], "name": key[1], "kind": use, "job_id": job_id}
     row = db.one(_OTHER_USER, values)
     if row is None:
@@ -325,19 +329,19 @@ def is_used(db: ReadSnapshot, key: Key) -> bool:
 
 
 def used(db: ReadSnapshot, namespace: str, most: int) -> int:
-    """Return how many queues the jobs of a namespace name; the count ends at `most`."""
+    """Return how many queues the jobs of a namespace name; counting stops at `most`."""
     row: Any = db.one(_USED, {"namespace": namespace, "most": most})
     return int(row["number"])
 
 
 def line(db: ReadSnapshot, key: Key) -> QueueLine | None:
-    """Return a queue that has a limit, runs or steps, or None."""
+    """Return a queue; None if it has no limit, no runs and no steps."""
     line = _line(db, key)
     return line if line.exists or line.in_use or line.waiting else None
 
 
 def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[QueueLine]:
-    """Yield the queues of a namespace, or of all (`*`), by namespace and name."""
+    """Yield the queues of a namespace, or of all namespaces (`*`), by namespace and name."""
     for part in by_namespace(db, page_request):
         yield from _page(db, part)
 
@@ -375,7 +379,7 @@ def set_limit(tx: Transaction, key: Key, slots: int, note: str) -> None:
 
 
 def remove_limit(tx: Transaction, key: Key) -> bool:
-    """Delete the limit of a queue, which then has 1 slot; return whether there was one."""
+    """Delete the limit of a queue, which then has 1 slot; return whether it had a limit."""
     if not tx.execute(_REMOVE, {"namespace": key[0], "name": key[1]}):
         return False
     _queue_changed(tx, key, "QueueDeleted", "{}")

@@ -38,7 +38,7 @@ def _has_placed(deployment: Deployment) -> bool:
 
 
 def put(tx: Transaction, deployment: Deployment, now: int) -> Deployment:
-    """Store a deployment and return it as stored; a new one has create index 0.
+    """Store a deployment and return it as stored; pass a new deployment with create index 0.
 
     The caller calls `job_status.settle` afterwards.
     """

@@ -116,7 +116,7 @@ def _fault(row: sqlite3.Row, column: DocumentColumn) -> StorageUnreadable | None
 
 
 def _is_damaged(key: tuple[object, ...]) -> bool:
-    """Return whether a key cannot be looked up: it is not UTF-8, or was not selected."""
+    """Return whether no row can be found by a key, because a part is not UTF-8 or is unknown."""
     return any(isinstance(part, str) and (part == "?" or not _is_text(part)) for part in key)
 
 

@@ -111,17 +111,17 @@ def unreadable(row: sqlite3.Row, table: str, reason: object) -> StorageUnreadabl
 
 
 def field(column: str, path: str) -> str:
-    """Return the SQL of a field of a document; NULL if the document is not JSON."""
+    """Return an SQL expression for a field of a document; its value is NULL without valid JSON."""
     return f"CASE WHEN json_valid({column}) THEN {column} ->> '$.{path}' END"
 
 
 def is_object(column: str) -> str:
-    """Return the SQL that is 1 if a document is a JSON object."""
+    """Return an SQL expression whose value is 1 if a document is a JSON object."""
     return f"CASE WHEN json_valid({column}) THEN json_type({column}) = 'object' ELSE 0 END"
 
 
 def check_sound(row: sqlite3.Row, table: str) -> None:
-    """Raise `StorageUnreadable` if `is_sound` of a row is 0, or one of its strings is damaged."""
+    """Raise `StorageUnreadable` if the column `is_sound` of a row is 0, or a string is damaged."""
     if not row["is_sound"]:
         raise unreadable(row, table, "its text is not a JSON object")
     try:

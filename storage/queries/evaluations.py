@@ -88,7 +88,9 @@ _PUT = """
 def put(
     tx: Transaction, evaluation: Evaluation, now: int, needs: FreedResources = NO_ROOM
 ) -> Evaluation:
-    """Store an evaluation and return it with indexes and times; a new one has create index 0.
+    """Store an evaluation and return it with indexes and times.
+
+    Pass a new evaluation with create index 0.
 
     `needs` are the smallest resources with which a blocked evaluation can make progress. The caller
     calls `job_status.settle` afterwards.
@@ -198,9 +200,9 @@ def runnable(
 ) -> list[Evaluation]:
     """Return the most urgent pending evaluations that are due: by priority, then by age.
 
-    Among the delayed evaluations, those that have been due longest are considered. `types` excludes
-    jobs of other types, and `paused` excludes evaluations among the first `most`. Raises
-    `Unreadable`.
+    At most `most` undelayed evaluations are considered, and as many delayed ones, longest due
+    first. With `types`, only jobs of these types are considered. Evaluations in `paused` are
+    removed last, so the result may be shorter than `most`. Raises `Unreadable`.
     """
     asked = {"most": most, "now": now, "types": json.dumps(types)}
     condition = "" if types is None else _OF_TYPES
@@ -307,11 +309,13 @@ def next_blocked(
     types: Sequence[str] | None = None,
     paused: frozenset[str] = frozenset(),
 ) -> Evaluation | None:
-    """Return the most urgent blocked evaluation that may fit and was not tried since a change.
+    """Return the most urgent blocked evaluation that may fit, or None.
 
-    `fits` returns whether capacity is sufficient for a need, given the highest priority of its
-    evaluations. `types` excludes jobs of other types, and `paused` excludes evaluations. Raises
-    `Unreadable`.
+    Evaluations that were tried since capacity or nodes last changed are not considered.
+
+    `fits` returns whether capacity is sufficient for the needed resources. Its second argument is
+    the highest priority among the evaluations with this need. With `types`, only jobs of these
+    types are considered. Evaluations in `paused` are not considered. Raises `Unreadable`.
     """
     nodes_index = db.table_index("nodes")
     room_index = max(nodes_index, db.table_index(ROOM))
@@ -337,7 +341,7 @@ def next_blocked(
 def _blocked_needs(db: ReadSnapshot) -> Iterator[tuple[FreedResources, int]]:
     """Yield the distinct needs of blocked evaluations, smallest first.
 
-    Each comes with the highest priority of its evaluations.
+    Each need comes with the highest priority among the evaluations that have it.
     """
     key: dict[str, int | str] = {"memory": -1, "cpu": 0, "disk": 0, "besides": ""}
     while (row := next(filter(None, (db.one(sql, key) for sql in _NEXT_NEEDS)), None)) is not None:
@@ -418,7 +422,7 @@ _REMOVE = "DELETE FROM evaluations WHERE id IN (SELECT value FROM json_each(:ids
 
 
 def removable(db: ReadSnapshot, ids: Sequence[str] | None = None) -> Iterator[Evaluation]:
-    """Yield evaluations without non-terminal allocations: all, or those in `ids`, by age."""
+    """Yield evaluations without non-terminal allocations, oldest first; with `ids`, only those."""
     chosen = _REMOVABLE + (_OF_IDS if ids is not None else "") + _IN_ORDER
     values = {} if ids is None else {"ids": msgspec.json.encode(ids).decode()}
     return readable(db, db.each(chosen, values), _from)

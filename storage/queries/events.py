@@ -94,13 +94,13 @@ def before_index(db: ReadSnapshot, index: int) -> int:
 
 
 def before_last(db: ReadSnapshot, count: int) -> int:
-    """Return the number before the last `count` events, rounded so that no write is split."""
+    """Return the number before the last `count` events, rounded to keep events of a write together."""
     row = db.one(_INDEX_AT, {"number": newest(db) - count + 1})
     return before_index(db, row["write_index"]) if row else 0
 
 
 def after(db: ReadSnapshot, number: int, most: int) -> list[StoredEvent]:
-    """Return about `most` events after a number, rounded so that no write is split."""
+    """Return about `most` events after a number, rounded to keep the events of a write together."""
     rows = db.all(_AFTER, {"after": number, "most": most, "any": _ANY})
     return list(readable(db, rows, _from))
 
@@ -145,9 +145,9 @@ _TRIM = """
 
 
 def trim(tx: Transaction, retained: int, most: int, index: int = 0) -> int:
-    """Delete the oldest events, up to `most`; return their number.
+    """Delete up to `most` of the oldest events; return the number of deleted events.
 
-    These are events beyond the newest `retained`, or up to an index.
+    Only events beyond the newest `retained`, or up to an index, are deleted.
     """
     old = tx.one(_LAST_OF, {"index": index})
     values = {"last": max(newest(tx) - retained, old["number"] if old else 0), "most": most}

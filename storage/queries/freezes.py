@@ -1,4 +1,4 @@
-"""Freezes, and the jobs whose evaluation waits for the end of one."""
+"""Freezes, and the jobs whose evaluation waits for the end of a freeze."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -67,12 +67,12 @@ def any_open(db: ReadSnapshot) -> bool:
 
 
 def any_work(db: ReadSnapshot) -> bool:
-    """Return whether a freeze has not ended, or a job waits for the end of one."""
+    """Return whether a freeze has not ended, or a job still waits for the end of a freeze."""
     return any_open(db) or db.one(_ANY_HELD) is not None
 
 
 def not_ended(db: ReadSnapshot, namespace: str) -> list[Freeze]:
-    """Return the unended freezes that apply to a namespace, oldest first."""
+    """Return the freezes that apply to a namespace and have not ended, oldest first."""
     return [_freeze(row) for row in db.all(_OPEN, {"namespace": namespace})]
 
 
@@ -109,7 +109,7 @@ def over(db: ReadSnapshot, now: int, most: int) -> list[Freeze]:
 
 
 def next_end(db: ReadSnapshot) -> int | None:
-    """Return the next time at which a freeze ends; None without one."""
+    """Return the next time at which a freeze ends; None if no freeze has a future end."""
     row: Any = db.one(_NEXT_END)
     return row["at"] if row else None
 
@@ -120,10 +120,11 @@ def next_end(db: ReadSnapshot) -> int | None:
 def covering(
     db: ReadSnapshot, key: Key, parent_id: str, queue: str, *, time: int, changes: bool = False
 ) -> Freeze | None:
-    """Return the freeze that covered a job at `time`, with the strongest effect on its runs.
+    """Return the strongest freeze that covered a job at `time`, or None.
 
-    With `changes`, only freezes of changes count; otherwise only the other freezes. Among several,
-    the freeze that ends last is returned.
+    With `changes`, only freezes that refuse changes of jobs are considered. Without `changes`, only
+    freezes that hold runs are considered. Among freezes of equal effect, the last to end is
+    returned.
     """
     values = {"namespace": key[0], "at": time}
     rows = [*db.all(_OPEN, values), *db.all(_SINCE, values)]
@@ -184,7 +185,7 @@ _THAWED = """
 
 
 def hold(tx: Transaction, key: Key, freeze_id: str, now: int) -> None:
-    """Record that a job waits for the end of a freeze; a waiting job keeps its position.
+    """Record that a job waits for the end of a freeze; a job that already waits keeps its position.
 
     If its run has not opened a step, the run holds no slots of its queue until the freeze ends.
     """
@@ -221,7 +222,10 @@ def held_number(db: ReadSnapshot) -> int:
 
 
 def thawed(db: ReadSnapshot, now: int, most: int, without: frozenset[str]) -> list[Key]:
-    """Return the first jobs whose freeze has ended, in order, except those in `without`."""
+    """Return up to `most` jobs that wait for an ended freeze, except those in `without`.
+
+    The jobs come in the order in which the freeze held them.
+    """
     values = {"now": now, "most": most, "without": encode(sorted(without)).decode()}
     return [(row["namespace"], row["job_id"]) for row in db.all(_THAWED, values)]
 

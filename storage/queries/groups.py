@@ -125,7 +125,7 @@ def containing(db: ReadSnapshot, member: str) -> list[Group]:
 
 
 def policies(db: ReadSnapshot, entity_id: str) -> list[str]:
-    """Return the names of an entity's policies from its groups."""
+    """Return the names of the policies that an entity gets from its groups."""
     return sorted({name for group in containing(db, entity_id) for name in group.policies})
 
 
@@ -143,7 +143,7 @@ def remove_member(tx: Transaction, group_id: str, member: str) -> bool:
 def set_members(
     tx: Transaction, group_id: str, new_members: Iterable[str], *, are_groups: bool
 ) -> None:
-    """Replace the members of one kind."""
+    """Replace the member groups of a group if `are_groups`, otherwise its member entities."""
     names = set(new_members)
     for member in set(members(tx, group_id, are_groups=are_groups)) - names:
         remove_member(tx, group_id, member)
@@ -165,7 +165,7 @@ def alias_of(db: ReadSnapshot, group_id: str) -> GroupAlias | None:
 
 
 def alias_by_name(db: ReadSnapshot, mount: str, name: str) -> GroupAlias | None:
-    """Return the alias with this name in a mount's tokens, or None."""
+    """Return the group alias with this name at a mount, or None."""
     return _alias(db.one(_ALIAS_BY_NAME, {"mount": mount, "name": name}))
 
 
@@ -181,9 +181,9 @@ def aliases_of_mount(db: ReadSnapshot, mount: str) -> list[GroupAlias]:
 
 
 def put_alias(tx: Transaction, group_alias: GroupAlias) -> None:
-    """Store an alias; it replaces the one with its ID.
+    """Store an alias; it replaces the alias with the same ID.
 
-    Members of a replaced alias are deleted: later logins determine the members of the new one.
+    Members of a replaced alias are deleted: later logins determine the members of the new alias.
     """
     tx.execute(_REMOVE_ALIAS, {"id": group_alias.id})
     document = encode(group_alias).decode()

@@ -143,7 +143,7 @@ def users(db: ReadSnapshot, volume: DynamicVolume) -> list[str]:
 
 
 def put(tx: Transaction, volume: DynamicVolume) -> DynamicVolume:
-    """Store a volume; return it with its indexes. Only a usable one becomes an event."""
+    """Store a volume; return it with its indexes. An event is added only for a usable volume."""
     stored = msgspec.structs.replace(
         volume, create_index=volume.create_index or tx.index, modify_index=tx.index
     )

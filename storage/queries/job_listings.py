@@ -89,7 +89,7 @@ def _row(row: sqlite3.Row) -> JobListingRow:
 def _in_order(
     page_request: PageRequest, restrictions: Iterable[str]
 ) -> tuple[str, str, dict[str, object]]:
-    """Return WHERE and ORDER BY clauses of a page by namespace and ID, and the parameters."""
+    """Return the WHERE and ORDER BY clauses and the parameters of a page by namespace and ID."""
     conditions, values, least = list(restrictions), dict(page_request.values), page_request.prefix
     if page_request.namespace != "*":
         conditions.append("namespace = :namespace")
@@ -153,12 +153,12 @@ def by_change(
     failed: bool = False,
     part: str = "",
 ) -> Iterator[JobChange]:
-    """Yield jobs by their last change, or only those without a parent.
+    """Yield jobs in the order of their last change; child jobs are included only with `children`.
 
-    `kind` and `status` restrict the jobs. `part` leaves out most jobs whose ID does not contain it,
-    in any case; the caller compares the others. `failed` restricts them to jobs that may have
-    failed. An index finds these among many ended child jobs. The key of a job is its last change,
-    then namespace and ID joined by a dot.
+    `kind` and `status` select jobs with these values. `part` omits most jobs whose ID does not
+    contain this text, ignoring case; the caller must check the remaining jobs. `failed` selects
+    jobs that may have failed; an index finds them among many ended child jobs. The key of a job for
+    pagination is its last change, then its namespace and ID joined by a dot.
     """
     values = {**page_request.values, "kind": kind, "status": status}
     values["part"] = like_part(part) if part.isascii() and part else ""
@@ -195,7 +195,7 @@ def by_change(
 
 
 def _where(index: str, conditions: Iterable[str]) -> str:
-    """Return the statement for the jobs of an index that meet all conditions."""
+    """Return an SQL statement that reads the jobs that meet all conditions, using the given index."""
     texts = " AND ".join(filter(None, conditions))
     return f"{_CHANGES} {index}{f' WHERE {texts}' if texts else ''}"
 

@@ -38,7 +38,7 @@ _STAMP = """
 def load(db: ReadSnapshot, namespace: str, job_id: str) -> Stamp | None:
     """Return the stamp of a job.
 
-    None for a job whose state also depends on other objects: on children, a run or a freeze.
+    Return None for a job whose state also depends on other objects: on children, a run or a freeze.
     """
     row = db.one(_STAMP, {"namespace": namespace, "job_id": job_id})
     return tuple(row) if row else None

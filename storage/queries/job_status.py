@@ -59,7 +59,7 @@ _SET_QUEUED = "UPDATE jobs SET queued = :queued WHERE namespace = :namespace AND
 
 
 def set_queued(tx: Transaction, namespace: str, job_id: str, queued: dict[str, int]) -> None:
-    """Set the number of unplaced allocations of each group; other groups have none."""
+    """Set the number of unplaced allocations of each group; set it to 0 for groups not in `queued`."""
     row = tx.one(_QUEUED, {"namespace": namespace, "id": job_id})
     if row is None:
         return
@@ -178,7 +178,10 @@ def _follow(tx: Transaction, row: sqlite3.Row, status: JobStatus, summary: str) 
 
 
 def _numbers(summary: str) -> GroupSummary:
-    """Return the summed counts of all groups; zeros if the summary is unreadable, then replaced."""
+    """Return the summed counts of all groups; zeros if the summary is unreadable.
+
+    The caller then replaces an unreadable summary.
+    """
     return _summarize(summary) or GroupSummary()
 
 
@@ -213,7 +216,7 @@ def status_of(db: ReadSnapshot, row: sqlite3.Row) -> JobStatus:
 def counts_of(db: ReadSnapshot, row: sqlite3.Row) -> str:
     """Return a job's summary as JSON.
 
-    Some parts are joined only on reading: see `JobCounts`.
+    Some parts of the summary are not stored with it, but added here: see `JobCounts`.
     """
     queued = decode_row(row, dict[str, int], "jobs", "queued")
     counts: dict[str, tuple[tuple[str, int], ...]] = {

@@ -176,7 +176,8 @@ def current(db: ReadSnapshot, namespace: str, job_id: str) -> Job | None:
 def listing(db: ReadSnapshot, namespace: str, job_id: str) -> JobListing | None:
     """Return the listing values of the newest version of a job, or None. Raises `StorageUnreadable`.
 
-    They take microseconds to read. The definition of a job of a thousand groups takes milliseconds.
+    Reading these values takes microseconds. Reading the definition of a job of a thousand groups
+    takes milliseconds.
     """
     row = db.one(_LISTING, {"namespace": namespace, "id": job_id})
     if row is None:
@@ -190,8 +191,8 @@ def listing(db: ReadSnapshot, namespace: str, job_id: str) -> JobListing | None:
 def definition_index(db: ReadSnapshot, namespace: str, job_id: str) -> int | None:
     """Return the index of the last change to a job's definition.
 
-    None also for a job that is being deleted: its history may be incomplete, so only decisions for
-    a deleted job are possible.
+    Return None if the job does not exist or is being deleted. The history of a job that is being
+    deleted may be incomplete, so the scheduler treats it as deleted.
     """
     row = db.one(_DEFINED, {"namespace": namespace, "id": job_id})
     return int(row["job_modify_index"]) if row and not row["forgotten"] else None
@@ -229,7 +230,7 @@ def current_wire(db: ReadSnapshot, namespace: str, job_id: str) -> tuple[bytes, 
 def versions_wire(
     db: ReadSnapshot, namespace: str, job_id: str, first: int = LARGEST
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield version numbers from one on, with the versions as JSON, newest first."""
+    """Yield the number and the JSON of each version up to the number `first`, newest first."""
     values = {"namespace": namespace, "id": job_id, "first": first}
     return readable(db, db.each(_VERSIONS_FROM, values), _numbered)
 
@@ -335,7 +336,7 @@ def append_version(tx: Transaction, job: Job, *, is_held: bool = False) -> Job:
 
     `submit_time` and `stable` are stored as given. The store sets version and indexes. The caller
     calls `settle` after its other changes. With `is_held`, the job is queued until other children
-    of its parent end; a later version without it is not queued.
+    of its parent end. A later version without `is_held` ends the wait.
     """
     row = job_status.load_summary(tx, job.namespace, job.id)
     queued = dict.fromkeys((group.name for group in job.task_groups or ()), 0)

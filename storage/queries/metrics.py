@@ -39,9 +39,9 @@ _PAGES = """
 
 
 class UnfinishedEvaluations(NamedTuple):
-    """Uncompleted evaluations of one kind.
+    """The number of uncompleted evaluations of one kind.
 
-    `waits`: delayed. `escaped`: blocked without specific needs.
+    `waits` is true for delayed evaluations, and `escaped` for blocked ones without specific needs.
     """
 
     type: str

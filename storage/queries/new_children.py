@@ -42,9 +42,9 @@ class NewChild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _CommonParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The encoded parts that all children of a job share; the `pattern` has no times.
+    """The encoded parts that all children of a job share.
 
-    The `create_index` of the job in the pattern differs after each registration.
+    `pattern` is a child without its submit time and modify indexes.
     """
 
     pattern: Job
@@ -102,7 +102,7 @@ class ChildRows:
     """The rows of new children within one transaction. Call `close` after the last child."""
 
     def __init__(self, tx: Transaction, pattern: Job) -> None:
-        """`pattern` is a child of the job, except for the values of `NewChild`."""
+        """`pattern` is a child of the job; the values in `NewChild` replace its own."""
         self._tx, self._namespace, self._parent_id = tx, pattern.namespace, pattern.parent_id
         common = _COMMON.of(pattern)
         self._document, self._counts, self._notify = common.document, common.counts, common.notify

@@ -1,4 +1,4 @@
-"""Node pools: the two built-in ones, those of nodes, and user-defined ones."""
+"""Node pools: the two built-in pools, the pools that nodes name, and user-defined pools."""
 
 import heapq
 import sqlite3
@@ -40,7 +40,7 @@ def list_all(db: ReadSnapshot) -> list[NodePool]:
 
 
 def identity_ttl(db: ReadSnapshot, name: str) -> int | None:
-    """Return the lifetime of an identity of a user-defined pool's nodes, in nanoseconds, or None.
+    """Return the lifetime of node identities in a user-defined pool, in nanoseconds, or None.
 
     Raises `StorageUnreadable`.
     """

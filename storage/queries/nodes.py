@@ -150,7 +150,10 @@ def put_meta_changes(tx: Transaction, node_id: str, changes: MetaChanges) -> Non
 
 
 def with_meta(node: Node, static: Mapping[str, str], changes: MetaChanges) -> Node:
-    """Return a node with the metadata of the configuration and the changes."""
+    """Return a copy of the node whose metadata is `static` with `changes` applied.
+
+    `static` comes from the configuration. A change to None removes a key.
+    """
     merged = {**static, **changes}
     meta = {name: value for name, value in merged.items() if value is not None}
     node = msgspec.structs.replace(node, meta=meta)

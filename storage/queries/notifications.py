@@ -160,10 +160,13 @@ def queue_job_notification(
 ) -> None:
     """Queue a notification about a failure, or a success after a failure, if the job requests it.
 
-    `row` is the job's before the change. The job has just `ended`, another allocation `failed`, or
-    all desired allocations run (`runs`). Batch jobs are evaluated at their end, by allocations that
-    were not replaced. Service jobs are evaluated at each failing allocation. Stopping allocations
-    do not fail. For children, the parent's history decides whether a success follows a failure.
+    `row` is the job's database row before the change. The flags state the change: the job has
+    `ended`, another allocation has `failed`, or all desired allocations are running (`runs`).
+
+    The result of a batch job is decided when it ends, from the allocations that were not replaced.
+    A service job fails with each allocation that fails. An allocation that is being stopped does
+    not count as failed. For a child job, the parent's history decides whether a success follows a
+    failure.
     """
     key = {"namespace": row["namespace"], "id": row["id"]}
     if row["stop"] or row["launches_children"]:
@@ -196,7 +199,7 @@ class _Result(NamedTuple):
 
 
 def _result(tx: Transaction, key: dict[str, object]) -> _Result | None:
-    """Return the result of an ended batch job; None if it has none.
+    """Return the result of an ended batch job; None if the job has no result.
 
     The run of a workflow decides, because it may allow failures, and may fail without a failed
     task. A canceled run has no result.
@@ -222,9 +225,9 @@ def _of_allocation(last: sqlite3.Row) -> str:
 
 
 def _record_outcome(tx: Transaction, key: Key, now: int, *, failed: bool) -> Streak | None:
-    """Record an outcome; return the consecutive failures before a success, or up to this failure.
+    """Record an outcome; return the streak of failures before a success, or up to this failure.
 
-    None for a success without a preceding failure.
+    Return None for a success that does not follow a failure.
     """
     owner = {"namespace": key[0], "id": key[1]}
     found = tx.one(_OUTCOME, owner)
@@ -452,7 +455,7 @@ def of_job(
     *,
     reverse: bool = True,
 ) -> Iterator[Notification]:
-    """Yield the notifications of a job and its children from one on, newest first with `reverse`."""
+    """Yield the notifications of a job and its children from `start` on, newest first if `reverse`."""
     key = {"namespace": namespace, "job_id": job_id, **pages.numbers(start, reverse=reverse)}
     for row in db.each(f"{_OF_JOB}{' DESC' if reverse else ''}", key):
         yield _from(row)

@@ -43,7 +43,7 @@ ALL = KeyRange()
 
 
 def numbers(start: Key | None, *, reverse: bool) -> dict[str, int]:
-    """Return the parameters `low` and `high`: the keys of a page of a list in the order of a number."""
+    """Return `low` and `high`, the SQL parameters that limit the keys of a page ordered by number."""
     if start is None:
         return {"low": -1, "high": HIGHEST}
     first = int(start[0])
@@ -91,9 +91,10 @@ def _where(page_request: PageRequest) -> tuple[str, dict[str, object]]:
 
 
 def like_part(text: str) -> str:
-    """Return the pattern of `like(…, name, '!')` for names with a text; empty if it is too long.
+    """Return a pattern for `like(…, name, '!')` that matches names with `text` in them.
 
-    The function ignores the case of ASCII letters only.
+    Return an empty string if `text` is too long. SQLite's `like` ignores the case of ASCII letters
+    only.
     """
     if len(text) > _LONGEST_PART:
         return ""
@@ -121,7 +122,7 @@ def by_namespace(db: ReadSnapshot, page_request: PageRequest) -> Iterator[PageRe
 
 
 def key_range(page_request: PageRequest) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Return the lowest and the highest key of a list with the keys namespace and name.
+    """Return the lowest and the highest key of a list whose keys are namespace and name.
 
     A prefix needs a namespace: `by_namespace` divides a query for all namespaces.
     """

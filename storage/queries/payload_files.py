@@ -96,9 +96,9 @@ def find(db: ReadSnapshot, namespace: str, digest: str) -> PayloadFile | None:
 
 
 def used(db: ReadSnapshot, namespace: str, holder: str = "") -> tuple[int, int]:
-    """Return the number of all files of a namespace, also incomplete ones, and their total bytes.
+    """Return the number and total bytes of a namespace's files, including incomplete files.
 
-    The files of `holder` are not included.
+    The files of `holder` are not counted.
     """
     row = db.one(_USED, {"namespace": namespace, "holder": holder})
     return (row["number"], row["bytes"]) if row else (0, 0)
@@ -150,7 +150,7 @@ def attach(tx: Transaction, namespace: str, job_id: str, name: str, digest: str)
 
 
 def detach_unnamed(tx: Transaction, namespace: str, job_id: str) -> None:
-    """Remove the files of a job that no stored version of it names."""
+    """Remove the files of a job that no stored version of the job names."""
     tx.execute(_DETACH_UNNAMED, {"namespace": namespace, "job_id": job_id})
 
 

@@ -26,9 +26,10 @@ def topic(namespace: str, job_id: str) -> str:
 
 
 class DueLaunch(msgspec.Struct, frozen=True):
-    """A job whose slot is due; a slot of None must be computed first.
+    """A job whose slot is due. If `next_slot` is None, the slot must be computed first.
 
-    `next_launch` is known for a job with a calendar: the next slot at which it is open.
+    `next_launch` is set only for a job with a calendar: the next slot at which the calendar is
+    open.
     """
 
     namespace: str
@@ -146,7 +147,7 @@ def due(db: ReadSnapshot, now: int, most: int) -> list[DueLaunch]:
 
 
 def next_time(db: ReadSnapshot, after: int = 0) -> int | None:
-    """Return the time of the next slot of all jobs after a time, or None."""
+    """Return the earliest time after `after` at which any job has a slot, or None."""
     row = db.one(_NEXT, {"after": after})
     at = row["at"] if row else None
     return None if at in (None, NEVER) else at
@@ -159,9 +160,9 @@ def upcoming(
     *,
     reverse: bool = False,
 ) -> Iterator[DueLaunch]:
-    """Yield the jobs with an upcoming slot in a namespace, or in all (`*`); earliest first.
+    """Yield the jobs with an upcoming slot in a namespace, or in all (`*`), earliest slot first.
 
-    `start` is the time, the namespace and the ID of the first one.
+    `start` is the time, the namespace and the ID of the first job.
     """
     sql, values = _COMING, {"namespace": namespace, "never": NEVER}
     if start is not None:
@@ -173,7 +174,7 @@ def upcoming(
 
 
 def of_job(db: ReadSnapshot, namespace: str, job_id: str) -> DueLaunch | None:
-    """Return the schedule state of a job, or None without a schedule."""
+    """Return the schedule state of a job, or None if the job has no schedule."""
     row = db.one(_OF_JOB, {"namespace": namespace, "job_id": job_id})
     return _due(row) if row else None
 
@@ -202,7 +203,8 @@ def advance(
 ) -> None:
     """Record the time until which all slots are decided, and the next slot, or None.
 
-    `next_launch` is the next slot at which the calendar of the job is open, `NEVER` for none.
+    `next_launch` is the next slot at which the calendar of the job is open; `NEVER` if there is
+    none.
     """
     tx.execute(
         _ADVANCE,

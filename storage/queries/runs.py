@@ -152,11 +152,12 @@ _OLD = """
 
 
 def put(tx: Transaction, run: FlowRun, before: FlowRun | None) -> None:
-    """Store a run; `before` is the stored one, None for a new run.
+    """Store a run; `before` is the stored run, None for a new run.
 
     If an earlier job with the same ID was purged, the attempts of a run are numbered after those of
     the earlier job. Otherwise the followers of the job would ignore the end of the run. A new
-    follower may name the job while the run is active, so the number is also set at the end.
+    follower may name the job while the run is active, so the attempt number is set again at the end
+    of the run.
     """
     ends = run.status.has_ended and (before is None or not before.status.has_ended)
     if before is None or ends:
@@ -216,7 +217,7 @@ def touch(tx: Transaction, namespace: str, job_id: str) -> None:
 
 
 def remove_up_to(tx: Transaction, namespace: str, job_id: str, number: int) -> int:
-    """Delete the ended runs of a job up to a number, with their steps; return how many."""
+    """Delete the ended runs of a job up to a run number, with their steps; return how many runs."""
     return tx.execute(_OLD, {"namespace": namespace, "job_id": job_id, "number": number})
 
 
@@ -274,7 +275,7 @@ _TOLD = {StepState.OPEN: "StepOpened", StepState.HELD: "StepHeld"}
 def steps(db: ReadSnapshot, run: FlowRun) -> list[RunStep]:
     """Return the steps of a run in the order of the job.
 
-    Python reads one text faster than the rows of a thousand steps.
+    The query returns all steps as one text, which Python reads faster than a thousand rows.
     """
     key = _key(run)
     row = db.one(_EVERY_STEP, key)
@@ -302,7 +303,7 @@ def _step(row: sqlite3.Row) -> RunStep:
 
 
 def step(db: ReadSnapshot, run: FlowRun, name: str) -> RunStep | None:
-    """Return a step of a run; None if there is none."""
+    """Return a step of a run; None if the run has no step with this name."""
     row = db.one(_ONE_STEP, {**_key(run), "step": name})
     return _step(row) if row else None
 
@@ -314,9 +315,9 @@ def put_steps(
     before: Mapping[str, RunStep],
     positions: Mapping[str, int],
 ) -> None:
-    """Store changed steps of a run; `before` are the stored ones, `positions` those in the job.
+    """Store changed steps of a run. A step that has ended, or waits again, frees its slots.
 
-    A step that has ended, or waits again, frees its slots.
+    `before` has the stored steps, and `positions` the positions of steps in the job, by step name.
     """
     has_slots = tx.one(_HAS_STEP_SLOTS, _key(run)) is not None
     for run_step in changed:
@@ -529,7 +530,7 @@ def of_version(db: ReadSnapshot, namespace: str, job_id: str, version: int) -> F
 
 
 def outputs(db: ReadSnapshot, run: FlowRun, step: str = "") -> Iterator[StepOutputs]:
-    """Yield the outputs of a run by step and element, or those of one step."""
+    """Yield the outputs of a run by step and element; if `step` is given, only those of this step."""
     for row in db.each(_OUTPUTS, {**_key(run), "step": step}):
         yield _outputs(row)
 
@@ -678,7 +679,7 @@ _QUEUE_CHANGED = """
 
 
 def slot(db: ReadSnapshot, run: FlowRun) -> tuple[str, bool] | None:
-    """Return the queue of a run, and whether the run has its slots; None without a queue."""
+    """Return the queue of a run, and whether the run holds slots; None if the run has no queue."""
     row = db.one(_SLOT, _key(run))
     return (row["name"], row["state"] == "holding") if row else None
 
@@ -749,7 +750,7 @@ _ANY_FOLLOWS = "SELECT 1 FROM job_sources LIMIT 1"
 
 
 def has_followers(db: ReadSnapshot, namespace: str, job_id: str, parent_id: str) -> bool:
-    """Return whether a job follows this one, or its parent."""
+    """Return whether any job follows the given job or its parent."""
     key = {"namespace": namespace, "job_id": job_id, "parent_id": parent_id}
     return db.one(_HAS_FOLLOWER, key) is not None
 

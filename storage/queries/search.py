@@ -62,9 +62,10 @@ def ids_with_prefix(
 def allocation_names(
     db: ReadSnapshot, namespaces: Sequence[str], text: str, most: int
 ) -> list[tuple[str, str, str]]:
-    """Return allocations whose name contains a lower-case text, best first.
+    """Return allocations whose name contains a lower-case text.
 
-    Each result is a namespace, an ID and a name.
+    Names with an earlier match come first, then shorter names. Each result is a namespace, an ID
+    and a name.
     """
     values = {
         "namespaces": _list(namespaces),

@@ -8,7 +8,7 @@ from storage.writer import Transaction
 
 
 class DataKey(NamedTuple):
-    """A data key, encrypted with the root key; `salt` belongs to a root key from a passphrase."""
+    """A data key, encrypted with the root key; `salt` is set if a passphrase defines the root key."""
 
     version: int
     salt: bytes

@@ -85,7 +85,7 @@ def of_job(
     *,
     reverse: bool = False,
 ) -> Iterator[Registration]:
-    """Yield the registrations of a job by ID, from one on."""
+    """Yield the registrations of a job by ID, from the ID `start` on."""
     values = {"namespace": namespace, "job_id": job_id, "start": start}
     since = "" if start is None else f" AND id {'<=' if reverse else '>='} :start"
     rows = db.each(f"{_OF_JOB}{since} ORDER BY id{' DESC' if reverse else ''}", values)
@@ -103,7 +103,7 @@ def ready(db: ReadSnapshot, namespace: str, name: str) -> list[Registration]:
 
 
 def list_all(db: ReadSnapshot, namespace: str) -> list[Registration]:
-    """Return all registrations of a namespace, or of all (`*`), by namespace and name."""
+    """Return all registrations of a namespace, or of all namespaces (`*`), by namespace and name."""
     if namespace == "*":
         return list(readable(db, db.all(_ALL), _from))
     return list(readable(db, db.all(_IN_NAMESPACE, {"namespace": namespace}), _from))

@@ -1,4 +1,7 @@
-"""The versions of a job that stored objects name. Call in a thread: events are searched."""
+"""The versions of a job that stored objects name.
+
+The functions search events: call them in a thread.
+"""
 
 from typing import NamedTuple
 

@@ -1,4 +1,6 @@
-"""Slots of queues that steps hold or await. Imported late: few workflows have queues of steps.
+"""Slots of queues that steps hold or wait for.
+
+This module is imported on first use, because few workflows have queues of steps.
 
 A step has one row for each of its queues; the rows differ only in the name. So the slots in use are
 the sum over the rows of a queue. The rows are deleted in the write that ends the step, lets it wait
@@ -67,7 +69,7 @@ _GRANT = """
 
 
 def of_run(db: ReadSnapshot, run: FlowRun) -> dict[str, StepSlots]:
-    """Return the slots of the steps of a run that hold some or wait."""
+    """Return the slots of the steps of a run that hold slots or wait for slots, by step name."""
     key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
     rows: dict[str, list[sqlite3.Row]] = {}
     for row in db.all(_OF_RUN, key):
@@ -127,9 +129,9 @@ def _entry(row: sqlite3.Row, name: str, state: SlotState) -> QueueEntry:
 def ask(
     tx: Transaction, job: Job, run: FlowRun, demand: SlotDemand, position: int, now: int
 ) -> None:
-    """Store how many elements of a step want slots after a decision, and free released slots.
+    """Store how many elements of a step request slots after a decision, and free released slots.
 
-    A loop grants slots in order.
+    `grant_slots` in `daemon/jobs/queues.py` later grants the slots.
     """
     values = {
         "namespace": run.namespace,

@@ -124,9 +124,10 @@ _RESULTS = f"""
 
 
 class ChildResult(NamedTuple):
-    """The result of a child; `is_unplaced` if a part of it was never placed.
+    """The result of a child. With `is_unplaced`, a part of the child was never placed.
 
-    `run_status` is the status of the run of a workflow's version, empty without one. `launched` is the time of its registration in nanoseconds.
+    `run_status` is the status of the newest run of a workflow, empty for other jobs. `launched` is
+    the time at which the child was registered, in nanoseconds.
     """
 
     id: str
@@ -168,7 +169,10 @@ def desired_counts(
 
 
 def overtime(db: ReadSnapshot, namespace: str, job_id: str, version: int) -> dict[bool, int]:
-    """Return the number of desired allocations that `max_run_duration` ended, by `is_current`."""
+    """Return the number of desired allocations that `max_run_duration` ended.
+
+    The key is true for allocations of `version`, and false for those of other versions.
+    """
     values = {"namespace": namespace, "job_id": job_id, "version": version}
     return {bool(row["is_current"]): row["number"] for row in db.all(_OVERTIME, values)}
 
@@ -207,9 +211,9 @@ def any_pending(db: ReadSnapshot, namespace: str, job_id: str) -> str | None:
 
 
 def times(db: ReadSnapshot, namespace: str, job_id: str) -> tuple[int, int]:
-    """Return the time of the first creation and of the last change of allocations.
+    """Return the time at which a job's first allocation was created, and that of the last change.
 
-    Both are 0 without allocations.
+    Both times are 0 if the job has no allocations.
     """
     row = db.one(_TIMES, {"namespace": namespace, "job_id": job_id})
     return (row["began"] or 0, row["ended"] or 0) if row else (0, 0)
@@ -290,7 +294,7 @@ def stopped(db: ReadSnapshot, namespace: str, job_id: str, version: int) -> froz
 def at_work(
     db: ReadSnapshot, namespace: str, job_id: str, version: int
 ) -> Iterator[tuple[str, str]]:
-    """Yield the groups of a version with the statuses of their allocations that have not ended."""
+    """Yield the group and the status of the version's allocations that have not ended."""
     key = {"namespace": namespace, "job_id": job_id, "version": version}
     for row in db.all(_AT_WORK, key):
         yield row["task_group"], row["client_status"]

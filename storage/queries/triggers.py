@@ -1,6 +1,6 @@
 """Triggers between jobs: which jobs follow others, and the ledger of ended runs and their effects.
 
-Imported late: `storage/queries/runs.py` knows whether any job follows another job.
+This module is imported only when a job follows another job; `storage/queries/runs.py` checks that.
 
 The write that ends a run adds a row for each follower. The row changes its state in the write that
 dispatches the child, so each end has exactly one effect.
@@ -77,7 +77,7 @@ def sync_sources(tx: Transaction, job: Job) -> None:
 
 
 def sources(db: ReadSnapshot, namespace: str, job_id: str) -> list[Source]:
-    """Return the jobs that a follower names, in its order."""
+    """Return the jobs that a follower names, in the order of its definition."""
     rows = db.all(_SOURCES, {"namespace": namespace, "job_id": job_id})
     return [Source(row["source_namespace"], row["source_id"]) for row in rows]
 
@@ -87,7 +87,7 @@ def followers(
 ) -> list[FollowerLine]:
     """Return the followers of a job.
 
-    With an index, return only those that named the job up to this index.
+    With an `index`, return only the followers that already named the job at this index.
     """
     rows = db.all(_FOLLOWERS, {"namespace": namespace, "job_id": job_id, "index": index})
     return [
@@ -273,8 +273,8 @@ _LAST_ATTEMPT = """
 def note_job_end(tx: Transaction, row: sqlite3.Row) -> None:
     """Add a row for each follower of a dead batch job without workflow, if its tasks have ended.
 
-    `row` is the job's row of the table `jobs`. Nothing has ended if its version had no allocation.
-    The same end is noted once, regardless of the number of calls.
+    `row` is the job's row in the table `jobs`. A version without any allocation has not ended.
+    Repeated calls for the same end add no further rows.
     """
     key = {"namespace": row["namespace"], "id": row["id"], "stop": bool(row["stop"])}
     newest: Any = tx.one(_NEWEST, key)
@@ -312,7 +312,7 @@ def note_job_end(tx: Transaction, row: sqlite3.Row) -> None:
 
 
 def _attempt(tx: Transaction, row: sqlite3.Row, end: dict[str, Any]) -> int:
-    """Return the number of an end among the ends of its version; 0 if the end is already noted.
+    """Return the number of this end among the ends of the job's version; 0 if it is already noted.
 
     Only new allocations end a version again, for example after a forced reschedule. A sysbatch job
     runs on each new node; it has ended again only with another result.
@@ -329,7 +329,7 @@ def _attempt(tx: Transaction, row: sqlite3.Row, end: dict[str, Any]) -> int:
 
 
 def last_attempt(db: ReadSnapshot, namespace: str, job_id: str, parent_id: str, number: int) -> int:
-    """Return the last attempt of a run in the ledgers of the current followers; 0 if there is none.
+    """Return the highest attempt number of a run in the ledgers of its current followers, or 0.
 
     A run that has not ended yet is in a ledger only if an earlier job with the same ID was purged.
     """
@@ -412,7 +412,10 @@ def find(db: ReadSnapshot, trigger_id: int) -> JobTrigger | None:
 
 
 def waiting(db: ReadSnapshot, namespace: str, job_id: str, value: str) -> list[JobTrigger]:
-    """Return the ended runs with a value that wait at a follower for other runs, oldest first."""
+    """Return the ended runs that wait at a follower for runs of other sources, oldest first.
+
+    Only runs whose meta key for joins has this `value` are returned.
+    """
     key = {"namespace": namespace, "job_id": job_id, "value": value}
     return [_trigger(row) for row in db.all(_WAITING, key)]
 
@@ -454,7 +457,7 @@ def _count(tx: Transaction, state: TriggerState) -> None:
 
 
 def totals(db: ReadSnapshot) -> dict[str, int]:
-    """Return how many ended runs had each effect, since the store was created."""
+    """Return how many ended runs had each effect since the store was created."""
     return {row["state"]: row["number"] for row in db.all(_TOTALS)}
 
 

@@ -83,7 +83,7 @@ def last_begin(db: ReadSnapshot, step: int) -> int | None:
 
 
 def put(tx: Transaction, step: int, begin: int, blocks: Mapping[SeriesKey, UsageBlock]) -> None:
-    """Store a block of each series; it replaces the one with the same begin."""
+    """Store one block of each series, replacing a block that begins at the same time."""
     for key, block in blocks.items():
         series = {
             "kind": key.kind,
@@ -97,7 +97,7 @@ def put(tx: Transaction, step: int, begin: int, blocks: Mapping[SeriesKey, Usage
 
 
 def trim(tx: Transaction, now: int, most: int) -> None:
-    """Delete blocks after their retention, and the oldest series of allocations beyond `most`."""
+    """Delete expired blocks, and the oldest series of allocations beyond `most`."""
     for step, retention in KEPT.items():
         tx.execute(_DROP_BLOCKS, {"step": step, "before": now - retention})
     _drop_series(tx, KINDS, now - KEPT[COARSE])
