@@ -22,7 +22,7 @@ _CHECK_OF_TABLE = "SELECT integrity_check AS text FROM pragma_integrity_check(:n
 
 
 def damaged_places(path: Path) -> list[str]:
-    """Describe each corrupt page with its table, and other tables in which SQLite finds an error."""
+    """Describe each corrupt page with its table, and other tables with errors."""
     with closing(connect(path, read_only=True)) as connection:
         pages = _rows(connection, _CORRUPT_PAGES, {"most": _MOST_PLACES})[0]
         found = [f"page {row['pageno']} of {row['owner']}" for row in pages]

@@ -134,7 +134,9 @@ class StorageDamaged(StorageUnavailable):
 
 
 class StorageUnreadable(StorageError):
-    """A value of a row cannot be decoded, because another program changed it. Other rows can be read.
+    """A value in a row cannot be decoded, because another program changed it.
+
+    Other rows can be read.
 
     `table` and `key` name the row if they are known. `key` holds the values of its key columns.
     """

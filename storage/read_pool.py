@@ -40,7 +40,7 @@ class UnreadableRows:
         self._found: dict[RowName, None] = {}
 
     def note(self, error: StorageUnreadable) -> None:
-        """Remember a row, and write it to the log when it is found first."""
+        """Remember a row, and log it when it is found for the first time."""
         name = (error.table, error.key)
         if not error.table or name in self._found or len(self._found) >= _MOST_UNREADABLE:
             return
@@ -126,12 +126,15 @@ class ReadSnapshot:
             raise
 
     def close_cursors(self) -> None:
-        """Close the cursors of `each`: an open one would keep its snapshot after the COMMIT."""
+        """Close the cursors of `each`: an open cursor would keep its snapshot after the COMMIT."""
         while self._cursors:
             self._cursors.pop().close()
 
     def _decoded(self, rows: sqlite3.Cursor) -> Iterator[sqlite3.Row]:
-        """Yield the rows of a cursor. A damaged text has surrogates, which no JSON accepts."""
+        """Yield the rows of a cursor.
+
+        A damaged text is decoded with surrogates, so it cannot be parsed as JSON.
+        """
         while True:
             try:
                 # `yield from` would close the cursor, also of a closed connection.

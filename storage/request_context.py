@@ -1,4 +1,4 @@
-"""The request that caused the current work; its writes and log lines carry the ID.
+"""The request that caused the current work. Writes and log lines of this work carry its ID.
 
 The ID is stored with the data, so later work, even after a crash, has the same ID. If the
 work belongs to a trace, a `traceparent` (W3C Trace Context) follows the ID after a space. An ID has
@@ -42,7 +42,7 @@ def show_permission() -> None:
 
 
 def is_permitted() -> bool:
-    """Return whether the current work has a permission, or belongs to no request."""
+    """Return whether the caller was shown to have the permission; true without a request."""
     return (found := _PERMISSION.get()) is None or found.is_shown
 
 
@@ -124,12 +124,12 @@ class SpanRecorder(Protocol):
         attributes: Attributes,
         causes: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """Record a span of an evaluation and one of its plan.
+        """Record a span of an evaluation, and a span of its plan.
 
-        `times` are the creation of the evaluation, and the begin and end of the decision.
-
-        `origin` is that of the decision, `parent` that of the evaluation. `causes` are the origins
-        and IDs of allocations whose ends let it place others: the span has links to them.
+        `times` are the creation of the evaluation, and the begin and end of the decision. `origin`
+        is the origin of the decision, and `parent` that of the evaluation. `causes` are the origins
+        and IDs of ended allocations whose end let the evaluation place others. The span has links
+        to them.
         """
         ...
 
@@ -146,7 +146,8 @@ class SpanRecorder(Protocol):
     ) -> AbstractContextManager[None]:
         """Record the block as a span whose ID derives from `parts`, unless it is cancelled.
 
-        A later daemon that continues the work records the same span. `since` is its start.
+        A later daemon that continues the work records the same span. `since` is the start of the
+        span.
         """
         ...
 

@@ -27,7 +27,7 @@ _QUICK = 1  # compression level: the store compresses well, and the disk is slow
 
 
 class RaftServerList(Record, frozen=True, kw_only=True):
-    """The servers of a snapshot; Steward needs none."""
+    """The Raft servers named in a snapshot. Clients expect the field; Steward does not use it."""
 
     servers: tuple[()] = ()
 

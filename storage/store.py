@@ -136,7 +136,7 @@ class Store:
         return found
 
     async def report_damage(self, reporting: trio.CancelScope) -> None:
-        """Log the corrupt pages when the first one was found."""
+        """Wait until a corrupt page is found, then log all corrupt pages."""
         with reporting:
             await self._writer.damaged.wait()
             # Imported late, because an intact store never needs it.
@@ -195,12 +195,12 @@ class Store:
 
     @property
     def commits(self) -> int:
-        """Return a number that increases whenever others may see changes."""
+        """Return a number that increases each time committed changes become visible to readers."""
         return self._topics.published
 
     @property
     def change_number(self) -> int | None:
-        """Return a number that differs after every change; None while a change is in progress.
+        """Return a number that is different after every change; None while a change is in progress.
 
         Values computed from the database are valid as long as the number is the same.
         """
@@ -229,10 +229,10 @@ def write_hook(note: Callable[[Transaction], None]) -> AbstractContextManager[No
 
 @asynccontextmanager
 async def tolerate_disk_full(action: str) -> AsyncIterator[None]:
-    """Run the block; if writes are not possible, log that `action` waits, and pause.
+    """Run the block. If writes are not possible, log `action` with the error, and pause.
 
-    For work that the daemon retries. Neither a full disk nor another program's write lock may end
-    it.
+    Use it for work that the daemon retries, so that neither a full disk nor another program's write
+    lock ends the work.
     """
     try:
         yield
@@ -280,10 +280,10 @@ async def open_store(
 
 
 def _compare(directory: Path, mark: WalWatermark, store: Store, *, is_log_lost: bool) -> None:
-    """Raise `StorageUnusable` when the file is older than its watermark; otherwise begin the mark.
+    """Raise `StorageUnusable` if the file is older than its watermark; otherwise begin a watermark.
 
-    Without its log the file may still be complete: another program may have checkpointed the log
-    when it closed the file.
+    If the write-ahead log is missing, the file may still be complete: another program may have
+    checkpointed the log when it closed the file.
     """
     index = store.read(ReadSnapshot.last_index)
     lost = "confirmed writes are missing" if index < mark.index else ""

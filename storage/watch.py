@@ -108,5 +108,8 @@ class Watch:
             self._topics._unsubscribe(name, self)  # noqa: SLF001  # private to this module
 
     async def wait(self) -> None:
-        """Wait until one of the topics is published, unless one was since the watch was entered."""
+        """Wait until a topic is published.
+
+        Return immediately if that happened since the watch was entered.
+        """
         await self.changed.wait()

@@ -139,7 +139,7 @@ class Transaction(ReadSnapshot):
 
     @property
     def changes(self) -> int:
-        """Return a number that differs after any row was changed."""
+        """Return a number that is different after each change of a row."""
         return self._connection.total_changes
 
     def execute(self, sql: str, parameters: Mapping[str, object]) -> int:
@@ -318,8 +318,9 @@ class Writer:
     async def _take_back(self, error: StorageError) -> None:
         """Ensure that a failed commit is not in the log, where a crash would restore it.
 
-        The commit may be complete in the log if only fsync failed. The next commit overwrites it,
-        so one is made immediately. If that also fails, the state is unknown and the daemon ends.
+        The commit may be complete in the log if only fsync failed. The next commit overwrites the
+        failed one in the log, so make another commit immediately. If that also fails, the state is
+        unknown and the daemon ends.
         """
         if isinstance(error, StorageUnavailable | StorageUnusable):
             return  # nothing complete can have been written
@@ -331,9 +332,9 @@ class Writer:
         self.index += 1
 
     def _check_log(self) -> None:
-        """Raise `StorageUnusable` if the log was deleted.
+        """Raise `StorageUnusable` if the write-ahead log was deleted.
 
-        Other programs would not see its content.
+        Other programs would not see the content of a deleted log.
         """
         with suppress(OSError):  # it was deleted; the file is checked below
             if self._log.stat().st_ino == self._log_number:
@@ -345,7 +346,7 @@ class Writer:
         )
 
     async def _run_all(self, batch: list[_Pending[object]]) -> int:
-        """Run each write in its own savepoint; return the index of the last one."""
+        """Run each write in its own savepoint; return the index of the last write."""
         await self._begin()
         try:
             index, touched = await self._run_each(batch, SHARE)
@@ -361,10 +362,10 @@ class Writer:
     async def _run_each(
         self, batch: list[_Pending[object]], share: int | None
     ) -> tuple[int, dict[str, int]]:
-        """Return the last index, and the last index per table.
+        """Run the writes; return the last index, and the last index of each changed table.
 
-        Without a time limit, a thread runs all writes; otherwise other coroutines run between
-        two writes. Raises `_UndoneError`.
+        A thread runs writes without a time limit; the event loop runs the others, and other
+        coroutines run in between. Raises `_UndoneError`.
         """
         index, touched, turn = self.index, dict[str, int](), time.thread_time_ns() + _TURN
         for pending in batch:

@@ -68,7 +68,7 @@ def has_at_least_active(db: ReadSnapshot, namespace: str, parent_id: str, number
 
 
 def unstopped(db: ReadSnapshot, namespace: str, parent_id: str, most: int) -> list[str]:
-    """Return up to `most` children that were not stopped: active before queued, then oldest first."""
+    """Return up to `most` children that were not stopped: active before queued, oldest first."""
     key = {"namespace": namespace, "id": parent_id, "most": most}
     found = [*db.all(_WANTED_AT_WORK, key), *db.all(_HELD, key)]
     return [row["id"] for row in found[:most]]

@@ -267,7 +267,7 @@ def in_use(db: ReadSnapshot, key: Key) -> int:
 
 
 def not_patient(db: ReadSnapshot, key: Key, most: int) -> list[QueueEntry]:
-    """Return the newest waiting runs that no freeze holds and whose overflow policy is not `queue`."""
+    """Return the newest waiting runs whose overflow policy is not `queue`, except frozen runs."""
     rows = db.all(_NEWEST, {"namespace": key[0], "name": key[1], "most": most})
     return [_entry(row) for row in rows]
 

@@ -94,13 +94,13 @@ def before_index(db: ReadSnapshot, index: int) -> int:
 
 
 def before_last(db: ReadSnapshot, count: int) -> int:
-    """Return the number before the last `count` events, rounded to keep events of a write together."""
+    """Return the number before the last `count` events, without splitting a write's events."""
     row = db.one(_INDEX_AT, {"number": newest(db) - count + 1})
     return before_index(db, row["write_index"]) if row else 0
 
 
 def after(db: ReadSnapshot, number: int, most: int) -> list[StoredEvent]:
-    """Return about `most` events after a number, rounded to keep the events of a write together."""
+    """Return about `most` events after a number, without splitting a write's events."""
     rows = db.all(_AFTER, {"after": number, "most": most, "any": _ANY})
     return list(readable(db, rows, _from))
 

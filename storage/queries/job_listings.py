@@ -195,7 +195,7 @@ def by_change(
 
 
 def _where(index: str, conditions: Iterable[str]) -> str:
-    """Return an SQL statement that reads the jobs that meet all conditions, using the given index."""
+    """Return an SQL statement that uses an index to read the jobs that meet all conditions."""
     texts = " AND ".join(filter(None, conditions))
     return f"{_CHANGES} {index}{f' WHERE {texts}' if texts else ''}"
 

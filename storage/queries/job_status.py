@@ -59,7 +59,7 @@ _SET_QUEUED = "UPDATE jobs SET queued = :queued WHERE namespace = :namespace AND
 
 
 def set_queued(tx: Transaction, namespace: str, job_id: str, queued: dict[str, int]) -> None:
-    """Set the number of unplaced allocations of each group; set it to 0 for groups not in `queued`."""
+    """Set the number of unplaced allocations of each group; 0 for groups not in `queued`."""
     row = tx.one(_QUEUED, {"namespace": namespace, "id": job_id})
     if row is None:
         return

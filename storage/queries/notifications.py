@@ -455,7 +455,7 @@ def of_job(
     *,
     reverse: bool = True,
 ) -> Iterator[Notification]:
-    """Yield the notifications of a job and its children from `start` on, newest first if `reverse`."""
+    """Yield notifications of a job and its children from `start` on, newest first if `reverse`."""
     key = {"namespace": namespace, "job_id": job_id, **pages.numbers(start, reverse=reverse)}
     for row in db.each(f"{_OF_JOB}{' DESC' if reverse else ''}", key):
         yield _from(row)

@@ -43,7 +43,7 @@ ALL = KeyRange()
 
 
 def numbers(start: Key | None, *, reverse: bool) -> dict[str, int]:
-    """Return `low` and `high`, the SQL parameters that limit the keys of a page ordered by number."""
+    """Return `low` and `high`, the SQL parameters for the keys of a page ordered by number."""
     if start is None:
         return {"low": -1, "high": HIGHEST}
     first = int(start[0])

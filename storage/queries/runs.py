@@ -530,7 +530,7 @@ def of_version(db: ReadSnapshot, namespace: str, job_id: str, version: int) -> F
 
 
 def outputs(db: ReadSnapshot, run: FlowRun, step: str = "") -> Iterator[StepOutputs]:
-    """Yield the outputs of a run by step and element; if `step` is given, only those of this step."""
+    """Yield the outputs of a run, or only those of `step` if given, by step and element."""
     for row in db.each(_OUTPUTS, {**_key(run), "step": step}):
         yield _outputs(row)
 

@@ -8,7 +8,7 @@ from storage.writer import Transaction
 
 
 class DataKey(NamedTuple):
-    """A data key, encrypted with the root key; `salt` is set if a passphrase defines the root key."""
+    """A data key, encrypted with the root key; `salt` is set if the root key is a passphrase."""
 
     version: int
     salt: bytes

@@ -103,7 +103,7 @@ def ready(db: ReadSnapshot, namespace: str, name: str) -> list[Registration]:
 
 
 def list_all(db: ReadSnapshot, namespace: str) -> list[Registration]:
-    """Return all registrations of a namespace, or of all namespaces (`*`), by namespace and name."""
+    """Return all registrations of one namespace or all (`*`), by namespace and name."""
     if namespace == "*":
         return list(readable(db, db.all(_ALL), _from))
     return list(readable(db, db.all(_IN_NAMESPACE, {"namespace": namespace}), _from))

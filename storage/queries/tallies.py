@@ -126,8 +126,9 @@ _RESULTS = f"""
 class ChildResult(NamedTuple):
     """The result of a child. With `is_unplaced`, a part of the child was never placed.
 
-    `run_status` is the status of the newest run of a workflow, empty for other jobs. `launched` is
-    the time at which the child was registered, in nanoseconds.
+    `run_status` is the status of the newest run of a workflow. It is empty for other jobs, and if
+    that run is of an older version. `launched` is the time at which the child was registered, in
+    nanoseconds.
     """
 
     id: str

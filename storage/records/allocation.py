@@ -88,7 +88,7 @@ class StoredTaskEvent(TaskEvent, frozen=True, kw_only=True, omit_defaults=True):
     """A task event as stored, without empty fields.
 
     `steward_stderr` holds the last lines of the attempt's standard error. `steward_log_ends` holds
-    the length in bytes of its logs `stdout` and `stderr` at its end.
+    the lengths of the logs `stdout` and `stderr` at the end of the attempt, in bytes.
     """
 
     steward_stderr: str = ""
@@ -218,7 +218,7 @@ class AllocatedResources(Record, frozen=True, kw_only=True):
 
     @property
     def ports(self) -> set[int]:
-        """Return all ports, without a static port 0, which only JSON can contain."""
+        """Return all ports except a static port 0, which only a job in JSON can request."""
         numbers = {port.value for port in self.shared.ports or ()}
         for task in self.tasks.values():
             for network in task.networks or ():
@@ -228,7 +228,7 @@ class AllocatedResources(Record, frozen=True, kw_only=True):
 
     @property
     def static_ports(self) -> list[tuple[str, int]]:
-        """Return label and number of each static port."""
+        """Return the label and number of each static port."""
         of_tasks = [network for task in self.tasks.values() for network in task.networks or ()]
         return [
             (port.label, port.value)
@@ -274,7 +274,7 @@ class RescheduleTracker(Record, frozen=True, kw_only=True):
 
 
 class DesiredTransition(Record, frozen=True, kw_only=True):
-    """Requests for this allocation at the next evaluation."""
+    """Requests to the scheduler for this allocation, to be met at the next evaluation."""
 
     migrate: bool | None = None
     reschedule: bool | None = None
@@ -284,7 +284,7 @@ class DesiredTransition(Record, frozen=True, kw_only=True):
 
 
 class DesiredState(SparseRecord, frozen=True, kw_only=True):
-    """The desired state, in addition to `desired_status`."""
+    """The parts of the desired state other than `desired_status`."""
 
     description: str = ""
     transition: DesiredTransition = DesiredTransition()
@@ -316,7 +316,7 @@ class NetworkStatus(Record, frozen=True, kw_only=True):
 
 
 class ClientState(SparseRecord, frozen=True, kw_only=True):
-    """The client state, in addition to `client_status`."""
+    """The parts of the client state other than `client_status`."""
 
     description: str = ""
     task_states: Mapping[str, TaskState] | None = None
@@ -361,7 +361,7 @@ class Allocation(Record, frozen=True, kw_only=True):
 
     @property
     def client_terminal(self) -> bool:
-        """Return whether its tasks have ended permanently."""
+        """Return whether the allocation's tasks have ended permanently."""
         return self.client_status in CLIENT_TERMINAL
 
     @property
@@ -376,7 +376,7 @@ class Allocation(Record, frozen=True, kw_only=True):
 
     @property
     def has_failed(self) -> bool:
-        """Return whether it failed, was lost, or exceeded its `max_run_duration`."""
+        """Return whether the allocation failed, was lost, or exceeded its `max_run_duration`."""
         return self.client_status in (ClientStatus.FAILED, ClientStatus.LOST) or self.is_overtime
 
     @property
@@ -386,6 +386,6 @@ class Allocation(Record, frozen=True, kw_only=True):
 
     @property
     def index(self) -> int:
-        """Return the index in its name: 3 for `job.group[3]`, -1 without an index."""
+        """Return the index in the allocation's name: 3 for `job.group[3]`, -1 without an index."""
         _, bracket, number = self.name.removesuffix("]").rpartition("[")
         return parse_integer(number) if bracket and number.isdecimal() else -1

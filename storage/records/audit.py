@@ -6,8 +6,9 @@ from storage.records.base import Record
 class AuditEntry(Record, frozen=True, kw_only=True):
     """A request that changed something, or was refused.
 
-    `accessor` identifies the token; `secret_hash` replaces an unknown secret. `time` is in
-    nanoseconds, `status` is that of the response, and `reason` is that of a refusal.
+    `accessor` identifies the token. If the token is unknown, `secret_hash` is the hash of its
+    secret. `time` is in nanoseconds. `status` is the status of the response, and `reason` is why
+    the request was refused.
     """
 
     number: int = 0

@@ -127,7 +127,7 @@ class AuthMethod(_MethodFields, frozen=True, kw_only=True):
 
     @property
     def is_global(self) -> bool:
-        """Return whether its tokens are valid in all regions."""
+        """Return whether the tokens of this method are valid in all regions."""
         return self.token_locality == LOCALITIES[1]
 
 

@@ -15,7 +15,7 @@ class Blackout(Record, frozen=True, kw_only=True):
 
 
 class Calendar(Record, frozen=True, kw_only=True):
-    """A calendar of a namespace; its days and hours are local ones in `time_zone`.
+    """A calendar of a namespace. Days and hours are local times in `time_zone`.
 
     A day is open if its weekday is in `weekdays` (`mon` to `sun`; empty means all) and it is no
     holiday, or if it is an extra day. `holidays` and `extra_days` are names by date. On an open
@@ -86,7 +86,7 @@ class CalendarDays(Record, frozen=True, kw_only=True):
 
 
 class CalendarImport(Record, frozen=True, kw_only=True):
-    """The result of an import: the holidays it added, and the events it left out with the reason."""
+    """The result of an import: the added holidays, and the skipped events with the reasons."""
 
     added: dict[str, str]
     skipped: list[str]

@@ -16,7 +16,7 @@ class RunStatus(StrEnum):
 
 
 class ClusterRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The attempt. Times in nanoseconds, 0 for none; hashes are SHA-256 in hexadecimal."""
+    """An attempt. Times are in nanoseconds, 0 if unset; hashes are SHA-256 in hexadecimal."""
 
     allocation_id: str
     task: str
@@ -38,17 +38,17 @@ class ClusterRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Return the name of its job, which all elements of an array share."""
+        """Return the name of the cluster job. All elements of an array share this name."""
         return self.array or job_name(self.allocation_id)
 
     @property
     def comment(self) -> str:
-        """Return the name of the attempt, which is the comment of a single job."""
+        """Return the name of the attempt, which is the comment of a cluster job without array."""
         return f"{self.allocation_id}/{self.task}/{self.number}"
 
     @property
     def job_comment(self) -> str:
-        """Return the comment of its job. An array has a unique name, which is its comment."""
+        """Return the comment of the cluster job. The comment of an array is its unique name."""
         return self.array or self.comment
 
 

@@ -134,7 +134,7 @@ def parse(body: bytes) -> object:
 def has_more_values(body: bytes, most: int) -> bool:
     """Return whether a JSON body has more than `most` values, without creating them.
 
-    A body with very many quotes also counts as such.
+    The result is also true for a body with very many quotes.
     """
     if not may_have_more_values(body, most):
         return False
@@ -265,7 +265,10 @@ HEAD_FIELDS = (
 
 
 def job_document(job: Job) -> str:
-    """Return the definition of a job for storage: with both names, without its head."""
+    """Return the definition of a job for storage: fields of `JobHead` are omitted.
+
+    A field with a neutral and a vendor name is written with both names.
+    """
     return encode(job_builtins(job)).decode()
 
 

@@ -69,7 +69,7 @@ class QueueLine(Record, frozen=True, kw_only=True):
 
 
 class QueueView(QueueLine, frozen=True, kw_only=True):
-    """A queue with the runs or steps that hold its slots, and the first that wait, in order."""
+    """A queue with the runs or steps that hold its slots, and the first waiting ones, in order."""
 
     holders: list[QueueEntry]
     waiters: list[QueueEntry]

@@ -45,7 +45,7 @@ class TaskDiff(Record, frozen=True, kw_only=True):
 
 
 class TaskGroupDiff(Record, frozen=True, kw_only=True):
-    """The differences of one group; `updates` counts allocations by their treatment in a plan."""
+    """The differences of one group; `updates` counts allocations by the plan's action for them."""
 
     type: DiffType
     name: str
@@ -56,7 +56,7 @@ class TaskGroupDiff(Record, frozen=True, kw_only=True):
 
 
 class JobDiff(Record, frozen=True, kw_only=True):
-    """The differences of a job: changed fields and blocks, and all groups before or after."""
+    """The differences of a job: changed fields and blocks, and all groups of either version."""
 
     type: DiffType
     id: str

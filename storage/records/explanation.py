@@ -29,7 +29,7 @@ class Cause(StrEnum):
 class Reason(Record, frozen=True, kw_only=True):
     """Why a number of allocations of a group are not running, in one sentence.
 
-    `until` is when that ends automatically (nanoseconds since the epoch), 0 if unknown.
+    `until` is when the reason ends automatically (nanoseconds since the epoch), 0 if unknown.
     """
 
     cause: Cause

@@ -17,12 +17,12 @@ class GraphStep(Record, frozen=True, kw_only=True):
     `level` counts from 0; the level of a step is higher than the levels of all steps that it needs.
     `condition` is the filter expression, or empty. `count` is the number of elements, of which at
     most `parallel` may be active at the same time; 0 means all. `elements_of` names the output that
-    is the list of elements, such as `plan.shards`; then `count` is 0. Each element of the step
-    needs only the element with the same index of the needs in `each_of`. An active element holds
-    `slots` of each of the `queues`. The step begins only while the `calendar` is open; empty means
-    no calendar. `gate` is the question at which the step waits for `approvals`; empty means no
-    gate. `not_before` and `not_after` are the texts of the keys, with the time zone of a time of
-    day.
+    is the list of elements, such as `plan.shards`; then `count` is 0. For a need in `each_of`, each
+    element of the step needs only the element of that need with the same index. An active element
+    holds `slots` of each of the `queues`. The step begins only while the `calendar` is open; empty
+    means no calendar. `gate` is the question at which the step waits for `approvals`; empty means
+    no gate. `not_before` and `not_after` are the values of these keys in the job; a time of day
+    includes its time zone.
     """
 
     name: str
@@ -44,7 +44,7 @@ class GraphStep(Record, frozen=True, kw_only=True):
 
 
 class GraphEdge(Record, frozen=True, kw_only=True):
-    """A need: the step `to` waits for the step `source`, or each element for the same element."""
+    """A need: the step `to` waits for `source`, or element by element for the same index."""
 
     source: str
     to: str
@@ -77,7 +77,7 @@ ACCEPTED_REASON = "accepted by "
 
 
 class StepState(StrEnum):
-    """The state of a step in a run. The last four are ends."""
+    """The state of a step in a run. The last four states are final."""
 
     WAITING = "waiting"  # something that it needs has not ended
     HELD = "held"  # it may begin, but something else holds it back
@@ -98,7 +98,7 @@ class Outcome(StrEnum):
 
 
 class FlowStatus(StrEnum):
-    """The state of a run. The last three are ends."""
+    """The state of a run. The last three states are final."""
 
     RUNNING = "running"
     STOPPING = "stopping"  # it is canceled, and its tasks still end
@@ -116,9 +116,9 @@ class RunStep(Record, frozen=True, kw_only=True):
     """A step in a run.
 
     `outcome` is None until the step has ended. `since` is when it reached its state, in nanoseconds
-    since the epoch. `total`, `good` and `failed` count elements. `exit_code` is that of the element
-    that failed last, 0 if none did. `opened` is 0 if the step was never opened, and negative if it
-    was opened only in earlier attempts.
+    since the epoch. `total`, `good` and `failed` count elements. `exit_code` is the exit code of
+    the element that failed last, 0 if no element failed. `opened` is 0 if the step was never
+    opened, and negative if it was opened only in earlier attempts.
     """
 
     name: str
@@ -137,7 +137,7 @@ class RunStep(Record, frozen=True, kw_only=True):
 class StepOutputs(Record, frozen=True, kw_only=True):
     """The outputs of an element of a step: the lines that its tasks wrote.
 
-    `alloc_id` is that of the allocation.
+    `alloc_id` is the ID of the element's allocation.
     """
 
     step: str
@@ -228,7 +228,7 @@ class RunActType(StrEnum):
 class RunAct(Record, frozen=True, kw_only=True):
     """An operation on a run: its steps, the person, and the time (nanoseconds since the epoch).
 
-    `attempt` is that of the step, 0 for an operation on several steps.
+    `attempt` is the attempt of the step, 0 for an operation on several steps.
     """
 
     act: RunActType
@@ -270,7 +270,7 @@ class TriggerWhen(StrEnum):
 
 
 class TriggerJoin(StrEnum):
-    """Start of a follower: after each ended run, or after one run of every source."""
+    """When a follower starts: after each ended run, or after one run of every source."""
 
     EACH = "each"
     ALL = "all"
@@ -301,11 +301,11 @@ def slots_topic(namespace: str, name: str) -> str:
 
 
 class StepSlots(msgspec.Struct, frozen=True, kw_only=True):
-    """The elements of a step that hold slots, or wait for them: each takes `slots` of each queue.
+    """The elements of a step that hold or await slots; each takes `slots` slots of each queue.
 
-    `wanted` elements hold slots or wait, and `held` of them hold. `busy` were active, or about to
-    begin, after the last decision. `since` is when the step requested slots, or last got one, in
-    nanoseconds since the epoch.
+    `wanted` is the number of elements that hold slots or wait, and `held` the number that hold
+    slots. `busy` is the number that were active, or about to begin, after the last decision.
+    `since` is when the step requested slots, or last got one, in nanoseconds since the epoch.
     """
 
     namespace: str
@@ -329,7 +329,7 @@ class StepSlots(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotDemand(msgspec.Struct, frozen=True, kw_only=True):
-    """The slots of a step after a decision: `wanted` and `busy` as in `StepSlots`.
+    """The slots of a step after a decision; `wanted` and `busy` mean the same as in `StepSlots`.
 
     `released` elements no longer need the slots that they held.
     """
@@ -350,7 +350,7 @@ class QueueUse(StrEnum):
 
 
 def resolved_queue(text: str, meta: Mapping[str, str] | None) -> str:
-    """Return the name of a queue of runs, with the meta of the job in place of references."""
+    """Return the name of a queue of runs, with references replaced by the job's meta values."""
     return _QUEUE_META.sub(lambda found: (meta or {}).get(found[1], ""), text)
 
 
@@ -388,7 +388,7 @@ def read_sources(text: str) -> tuple[str, ...]:
 
 
 def sources_of(job: Job) -> tuple[Source, ...]:
-    """Return the jobs that a job follows, in its order; empty if it follows none."""
+    """Return the jobs that a job follows, in the order of the job's definition."""
     text = (job.meta or {}).get(AFTER)
     if text is None or not job.launches_children:
         return ()

@@ -21,12 +21,12 @@ class Strength(StrEnum):
 
 
 class Freeze(Record, frozen=True, kw_only=True):
-    """A freeze of a namespace, or of all (`*`).
+    """A freeze of a namespace, or of all namespaces (`*`).
 
     `jobs` is a pattern of job IDs, in which `*` matches any string, and `queue` the name of a queue
-    of runs; both are empty for all jobs. Times are in nanoseconds since the epoch. `until` is 0
-    without a limit, `ended` until the end. `person` created the freeze, and `ended_by` ended it;
-    both may be empty.
+    of runs; both are empty for all jobs. Times are in nanoseconds since the epoch. `until` is the
+    planned end, 0 if none is set. `ended` is the actual end, 0 until then. `person` created the
+    freeze, and `ended_by` ended it; both may be empty.
     """
 
     id: str

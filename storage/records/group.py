@@ -9,7 +9,7 @@ from storage.records.task import Consul, Network, RestartPolicy, Service, Task
 
 
 class DelayFunction(StrEnum):
-    """Growth of the delay between two reschedules."""
+    """The function by which the delay between reschedules grows."""
 
     CONSTANT = "constant"
     EXPONENTIAL = "exponential"
@@ -92,7 +92,7 @@ class Disconnect(Record, frozen=True, kw_only=True):
 
 
 class TaskGroup(Record, frozen=True, kw_only=True):
-    """Tasks that share a node, a directory and a network, `count` times."""
+    """Tasks that share a node, a directory and a network. The group has `count` allocations."""
 
     name: str = ""
     count: int = 1

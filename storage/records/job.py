@@ -93,8 +93,8 @@ class VersionTag(Record, frozen=True, kw_only=True):
 class Job(Record, frozen=True, kw_only=True):
     """One version of a job with all defaults.
 
-    The last group of fields is not part of the definition. They describe the version and its state,
-    and are stored next to the document (see `JobHead`).
+    The last group of fields is not part of the definition. These fields describe the version and
+    its state, and are stored next to the document (see `JobHead`).
     """
 
     id: str
@@ -188,7 +188,7 @@ class Submission(Record, frozen=True, kw_only=True):
 
 
 class GroupSummary(Record, frozen=True, kw_only=True):
-    """The number of a group's allocations by client status; `queued` are unplaced."""
+    """A group's number of allocations by client status; `queued` counts unplaced allocations."""
 
     queued: int = 0
     complete: int = 0
@@ -210,7 +210,7 @@ class ChildSummary(Record, frozen=True, kw_only=True):
 class JobCounts(Record, frozen=True, kw_only=True):
     """The counts of a job, as stored.
 
-    Counts of children and the two indexes are joined on reading.
+    The counts of children and the two indexes are not stored here; readers join them.
     """
 
     job_id: str
@@ -221,7 +221,7 @@ class JobCounts(Record, frozen=True, kw_only=True):
 class JobListing(Record, frozen=True, kw_only=True):
     """The listing values of a job that only a new version changes.
 
-    Status, modify index and counts are joined on reading.
+    The status, modify index and counts are not stored here; readers join them.
     """
 
     id: str

@@ -1,10 +1,9 @@
 # ruff: noqa: ANN401  # JSON documents hold anything
 """Decode long or hostile JSON in steps, so that other threads can run in between.
 
-One call of the decoder keeps the interpreter's lock until it has read all of its text. For 16 MB,
-this takes 7 ms if the content is plain text, but 80 ms for escapes and 2 s for some numbers.
-`is_cheap` estimates this time. `decode_in_steps` reads any body in pieces of 64 KB, with the same
-result.
+One call of the decoder holds the GIL until it has read all of its text. For 16 MB, this takes 7 ms
+if the content is plain text, but 80 ms for escapes and 2 s for some numbers. `is_cheap` estimates
+this time. `decode_in_steps` reads any body in pieces of 64 KB, with the same result.
 
 The function `decode_in_steps` follows only strings, brackets and commas. The complete elements of
 each open container form a run, and the decoder gets each run as a separate container. Therefore it
@@ -78,7 +77,7 @@ def decode(body: bytes) -> object:
 
 
 def decode_as(body: bytes, kind: type[T]) -> T:
-    """Return the value of a body as a type. Raises the errors of `decode`."""
+    """Return the value of a body, converted to the type `kind`. Raises the errors of `decode`."""
     if is_cheap(body):
         return msgspec.json.decode(body, type=kind)
     return msgspec.convert(decode_in_steps(body), kind)

@@ -25,7 +25,7 @@ def refusal(destination: str) -> str:
 
 
 def is_destination(destination: str, *, is_file: bool) -> bool:
-    """Return whether a destination without references may be permitted, for any driver."""
+    """Return whether a destination without references may be permitted with at least one driver."""
     task = "task"
     for path in (f"{task}/{destination}", destination.lstrip("/")):
         shortest = posixpath.normpath(path)

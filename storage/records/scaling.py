@@ -20,7 +20,7 @@ class Scaling(Record, frozen=True, kw_only=True):
 
 
 class ScalingEvent(Record, frozen=True, kw_only=True):
-    """A requested count, or a note without one; `count` is null for notes."""
+    """A scaling request: a new count of a group, or only a note, for which `count` is null."""
 
     time: int
     previous_count: int

@@ -19,7 +19,8 @@ class PublicKey(msgspec.Struct, frozen=True, kw_only=True):
 class SigningKey(msgspec.Struct, frozen=True, kw_only=True):
     """A signing key; its private key is a secret. Times are in nanoseconds.
 
-    It is published from its creation on, and signs from `signs_from` until the next key does.
+    The public key is published as soon as the key is created. The key signs from `signs_from` until
+    the next key begins to sign.
     """
 
     public: PublicKey

@@ -61,7 +61,7 @@ class RunCalendar(Record, frozen=True, kw_only=True):
 class RunsLine(Record, frozen=True, kw_only=True):
     """A summary of a job's children; `recent` holds the results of the last ten, newest first.
 
-    `strip` holds the results of the last fifty if requested, including stopped ones.
+    If requested, `strip` holds the results of the last fifty children, including stopped children.
     """
 
     last_result: str = ""

@@ -33,9 +33,9 @@ class JobTrigger(Record, frozen=True, kw_only=True):
     `job_id` is the follower. `source_id` is the job that the follower names, and `run_job_id` is
     that job or its child. `number` and `attempt` are those of the run; for a job without workflow,
     the number is its version, and the attempt is 1. `status` is `succeeded`, `failed` or
-    `canceled`. `value` is that of the meta key that separates joins. `depth` counts the runs of the
-    chain, from 1. Times are in nanoseconds since the epoch; `decided` and `expires` are 0 if there
-    is none.
+    `canceled`. `value` is the value of the meta key that separates joins. `depth` counts the runs
+    of the chain, from 1. Times are in nanoseconds since the epoch; `decided` and `expires` are 0 if
+    unset.
     """
 
     id: int
@@ -61,7 +61,7 @@ class JobTrigger(Record, frozen=True, kw_only=True):
 
 
 class SourceLine(Record, frozen=True, kw_only=True):
-    """A source of a follower; `waiting` is how many of its ended runs wait for other sources."""
+    """A source of a follower; `waiting` counts its ended runs that wait for other sources."""
 
     namespace: str
     job_id: str

@@ -1,8 +1,8 @@
 """Usage over time: the samples of node, jobs, allocations and tasks, and their packed blocks. No I/O.
 
-A block has the samples of one series within a window, one for each step. Samples are integers: CPU
-in thousandths of a core, memory and disk in KiB, network in bytes per second. A block stores the
-differences from its lowest sample, a byte for each.
+A block has the samples of one series within a window, one sample for each step. Samples are
+integers: CPU in thousandths of a core, memory and disk in KiB, network in bytes per second. A block
+stores each sample as one byte: its difference from the lowest sample of the block.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -65,7 +65,7 @@ class UsageSeries(Record, frozen=True, kw_only=True):
 
 
 class UsageLimits(Record, frozen=True, kw_only=True):
-    """The resources of an object, in the units of its series; 0 means that none is set."""
+    """The resource limits of an object, in the units of its series; 0 means no limit."""
 
     task: str = ""
     cpu_percent: float = msgspec.field(default=0.0, name="CPUPercent")
@@ -89,10 +89,10 @@ class UsageHistory(Record, frozen=True, kw_only=True):
 
 
 class _Packed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """The samples of one metric: a byte for each, none if all are equal.
+    """The samples of one metric, one byte for each sample; no bytes if all samples are equal.
 
-    A byte is the difference from the lowest sample, in 255ths of `spread` unless that is 0.
-    `missing` has a bit for each sample.
+    A byte is the difference from the lowest sample. The difference is in 255ths of `spread`, or
+    exact if `spread` is 0. `missing` has a bit for each sample.
     """
 
     lowest: int
