@@ -105,7 +105,11 @@ def _is_stale(tx: Transaction, evaluation: Evaluation, state: ClusterState, plan
 
 
 def _is_flow_stale(tx: Transaction, evaluation: Evaluation, flow: FlowChange) -> bool:
-    """Return whether the run has changed, or all allocations that a new run awaits have ended."""
+    """Return whether the plan for a run is out of date.
+
+    This is the case if the run has changed, or if a new run waits for allocations that have all
+    ended since.
+    """
     if flow.seen != runs.newest(tx, evaluation.namespace, evaluation.job_id):
         return True
     return bool(flow.awaits) and all(_has_ended(tx, alloc_id) for alloc_id in flow.awaits)
@@ -192,7 +196,7 @@ def _store_slots(
 
 
 def _enter_queue(tx: Transaction, job: Job, run: FlowRun, now: int) -> None:
-    """Let a new run wait for the slots of its queue, if its job names one."""
+    """Let a new run wait for the slots of its queue, if its job names a queue."""
     if RUN_QUEUE.name in (job.meta or ()):
         from daemon.jobs.queues import queue_of_runs  # imported late: few jobs have a queue
         from storage.queries import concurrency
@@ -201,7 +205,10 @@ def _enter_queue(tx: Transaction, job: Job, run: FlowRun, now: int) -> None:
 
 
 def _change(tx: Transaction, state: ClusterState, plan: Plan, now: int) -> None:
-    """Store the desired states; health belongs to the runner unless the plan changes it.
+    """Store the desired states of changed allocations.
+
+    If the plan does not change the health of an allocation, the stored health is kept, because the
+    runner owns it.
 
     The scheduler changes the client state only to set an allocation to lost.
     """
@@ -292,7 +299,7 @@ def _without_unchanged(plan: Plan) -> Plan:
 
 
 def _note_freeze(tx: Transaction, evaluation: Evaluation, plan: Plan, now: int) -> None:
-    """Record or delete that a job waits for the end of a freeze."""
+    """Record that a job waits for the end of a freeze, or delete this record."""
     key = (evaluation.namespace, evaluation.job_id)
     if not plan.frozen:
         freezes.release(tx, key)
@@ -301,7 +308,7 @@ def _note_freeze(tx: Transaction, evaluation: Evaluation, plan: Plan, now: int) 
 
 
 def _cancel_deadlines(tx: Transaction, evaluation: Evaluation, plan: Plan, now: int) -> None:
-    """Cancel the evaluations that are due later if the run has ended, so that the job can end."""
+    """If a run has ended, cancel its evaluations for deadlines, so that the job can end."""
     if plan.flow is None or not plan.flow.runs or not plan.flow.runs[-1].run.status.has_ended:
         return
     for pending in evaluations.unfinished(tx, evaluation.namespace, evaluation.job_id):

@@ -126,12 +126,12 @@ def _grants(db: ReadSnapshot, job: Job, run: FlowRun) -> dict[str, StepGrant]:
 
     @cache
     def queue(name: str) -> tuple[StepSlots | None, int, int]:
-        """Return the first waiting step of a queue, the slots in use, and the limit."""
+        """Return the first waiting step of a queue, its number of slots in use, and its limit."""
         key = (run.namespace, name)
         return step_slots.first(db, key), concurrency.in_use(db, key), concurrency.limit(db, key)
 
     def keeps(slots: StepSlots) -> bool:
-        """Return whether no step waits ahead, and no queue exceeds its slots."""
+        """Return whether no step waits ahead of this step, and no queue of it exceeds its limit."""
         for name in slots.names:
             head, in_use, limit = queue(name)
             if head is not None and head.order < slots.order:
@@ -163,7 +163,7 @@ def load_freeze(db: ReadSnapshot, job: Job | None, now: int) -> FreezeHold | Non
 
 
 def _slot(db: ReadSnapshot, job: Job, run: FlowRun | None) -> str:
-    """Return why a run of a job with a queue begins no step; empty if it has its slots.
+    """Return why a run of a job with a queue begins no step; empty if the run holds its slots.
 
     A new run enters the queue when it is stored, so its first decision begins no step.
     """
@@ -257,7 +257,10 @@ def _exit_codes(db: ReadSnapshot, allocations_: Sequence[Allocation]) -> dict[st
 
 
 class _Found(msgspec.Struct, frozen=True):
-    """The loaded allocations of a job, oldest first, and the counts of the others by group."""
+    """The loaded allocations of a job, oldest first.
+
+    `ended` and `settled` count the allocations that were not loaded, by group.
+    """
 
     allocations: list[Allocation]
     ended: Mapping[str, int] = {}
@@ -265,7 +268,7 @@ class _Found(msgspec.Struct, frozen=True):
 
 
 def _kept(job: Job | None, run: FlowRun | None, steps: Sequence[RunStep]) -> Collection[str]:
-    """Return the ended steps whose elements are still needed one by one."""
+    """Return the ended steps whose elements other steps still need one by one."""
     if job is None or run is None or run.version != job.version:
         return ()
     ended = {step.name for step in steps if step.outcome is not None}
@@ -290,7 +293,7 @@ def _allocations(
     run: FlowRun | None,
     kept_steps: Collection[str],
 ) -> _Found:
-    """Return the relevant allocations of a job of this type."""
+    """Return the allocations that a decision needs for a job of the type `kind`."""
     if kind == JobType.SYSBATCH:  # stopped allocations count as completed
         return _Found(allocations.of_job(db, namespace, job_id)[::-1])
     if run is not None:
@@ -393,7 +396,7 @@ def takes_dynamic_ports(job: Job) -> bool:
 def add_listening_ports(
     states: tuple[NodeState, ...], ports: frozenset[int]
 ) -> tuple[NodeState, ...]:
-    """Return the nodes, all on this host, with the ports on which processes listen."""
+    """Return copies of the nodes that record the ports on which processes of this host listen."""
     return tuple(msgspec.structs.replace(state, listening=ports) for state in states)
 
 

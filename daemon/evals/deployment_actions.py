@@ -1,7 +1,7 @@
 """Deployment actions, by the watcher or a user.
 
-Each is one transaction that also creates an evaluation for the scheduler. The texts are Nomad's (recorded
-from Nomad: deploy-canary, deploy-fail-pause, deploy-auto-revert).
+Each action is one transaction that also creates an evaluation for the scheduler. The texts are
+Nomad's (recorded from Nomad: deploy-canary, deploy-fail-pause, deploy-auto-revert).
 """
 
 from collections.abc import Collection
@@ -88,7 +88,7 @@ def _promoted(state: DeploymentGroup, now: int) -> DeploymentGroup:
 
 
 def _with_time(state: DeploymentGroup, now: int) -> DeploymentGroup:
-    """Return a group whose progress deadline starts now."""
+    """Return a copy of the group whose progress deadline is counted from now."""
     if not state.progress_deadline:
         return state
     return msgspec.structs.replace(

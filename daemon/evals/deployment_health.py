@@ -66,9 +66,9 @@ def decide_deployment(
 
 
 def _counted(state: DeploymentGroup, allocs: list[Allocation]) -> DeploymentGroup:
-    """Return a group with its healthy allocations counted; each new one extends the deadline.
+    """Return a group with updated health counts. Each new healthy allocation extends its deadline.
 
-    Stopping allocations do not count.
+    An allocation that is being stopped does not count as healthy.
     """
     health = [alloc.health for alloc in allocs if alloc.health is not None]
     healthy = [
@@ -99,9 +99,9 @@ def _promoted(state: DeploymentGroup) -> DeploymentGroup:
 
 
 def _has_met_deadline(state: DeploymentGroup) -> bool:
-    """Return whether the progress deadline no longer applies.
+    """Return whether the progress deadline no longer applies to a group.
 
-    Then the group is complete, or waits only for its promotion.
+    It does not apply if the group is complete, or waits only for its promotion.
     """
     if state.desired_canaries and not state.promoted:
         return state.healthy_allocs >= state.desired_canaries

@@ -103,7 +103,7 @@ def static_ports(job: Job) -> list[tuple[str, int]]:
 def external_port_listeners(
     db: ReadSnapshot, job: Job, listeners: Iterable[PortListener]
 ) -> list[str]:
-    """Return the processes that listen on static ports of a job outside any allocation."""
+    """Return the listeners on a job's static ports that belong to no allocation."""
     ports_held = [
         allocated_resources.allocated_on(db, node.id).ports for node in nodes.list_all(db)
     ]

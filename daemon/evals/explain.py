@@ -109,7 +109,7 @@ def _reasons(db: ReadSnapshot, job: Job, allocs: list[Allocation]) -> Iterator[R
 
 
 def _of_freeze(freeze: Freeze) -> Reason:
-    """Return the freeze that holds a job, or has just ended."""
+    """Return the reason that names a freeze, which holds a job or has just ended."""
     return Reason(cause=Cause.FREEZE, message=held_by(freeze), until=freeze.until)
 
 
@@ -165,7 +165,7 @@ def _end_of(step: RunStepView) -> str:
 
 
 def _of_counterparts(step: RunStepView, there: int) -> Iterator[Reason]:
-    """Yield why elements of an open step wait for the elements of other steps."""
+    """Yield a reason if elements of an open step wait for the elements of other steps."""
     if waiting := max(step.total - there, 0):
         words = f"{count_noun(waiting, 'element')} {'waits' if waiting == 1 else 'wait'}"
         message = f"{words} for {', '.join(step.waits_for)}"
@@ -210,7 +210,7 @@ def _format_time(time: int) -> str:
 
 
 def _of_triggers(db: ReadSnapshot, job: Job) -> Iterator[Reason]:
-    """Yield the sources of a follower, the runs that wait, and the last run that started nothing."""
+    """Yield a follower's sources, its waiting runs, and the last run that did not start it."""
     lines = triggers.source_lines(db, job.namespace, job.id)
     if not lines:
         return
@@ -356,7 +356,7 @@ def _of_group(
 def _displaced(
     db: ReadSnapshot, allocs: list[Allocation], group: TaskGroup, present: set[str]
 ) -> Iterator[Reason]:
-    """Yield which jobs preempted allocations that are not replaced.
+    """Yield a reason for each preempted allocation that was not replaced, with the preempting job.
 
     Jobs of other namespaces are not named.
     """
@@ -519,7 +519,10 @@ def _restart_forecast(db: ReadSnapshot, alloc: Allocation) -> tuple[str, int]:
 def _unplaced(
     db: ReadSnapshot, case: _Case, group: TaskGroup, lacking: int, *, retried: int
 ) -> Iterator[Reason]:
-    """Yield why allocations are unplaced, without `retried` ones, which their failures explain."""
+    """Yield the reasons why `lacking` allocations of a group are unplaced.
+
+    Of these, `retried` allocations are left out, because their failures explain them.
+    """
     explained = retried
     for evaluation in case.blocked():
         metric = (evaluation.failed_tg_allocs or {}).get(group.name)
@@ -586,7 +589,7 @@ def _outdated_reasons(deployment: Deployment, group: TaskGroup, outdated: int) -
 
 
 def _is_blocking(deployment: Deployment) -> bool:
-    """Return whether a deployment can delay changes; a failed one does until its replacement."""
+    """Return whether a deployment can delay changes, because it is active or has failed."""
     return deployment.active or deployment.status == DeploymentStatus.FAILED
 
 

@@ -39,7 +39,7 @@ def newest_error(db: ReadSnapshot, namespace: str, job_id: str) -> TaskError | N
 
 
 def of_allocation(db: ReadSnapshot, allocation: Allocation) -> TaskError | None:
-    """Return the error of the task that failed an allocation, or the newest one, or None."""
+    """Return the error of the task that failed an allocation, or else its newest error, or None."""
     task_errors = list(_errors(db, allocation))
     if allocation.is_overtime:
         limits = [error for error in task_errors if error.kind == TIME_LIMIT_EVENT]

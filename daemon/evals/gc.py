@@ -194,7 +194,11 @@ async def _forget_all(store: Store, keys: Sequence[Key]) -> int:
 
 
 def _forget_some(tx: Transaction, *, keys: Sequence[Key]) -> tuple[int, int]:
-    """Delete some rows in one write; return the numbers of finished keys and of deleted jobs."""
+    """Delete some rows of dead jobs in one write.
+
+    Return the number of `keys` that need no further write, and the number of jobs deleted among
+    them.
+    """
     checked = removed_count = rows = 0
     for key in keys:
         done, removed = garbage_collection.forget_job(tx, key, ROWS - rows)

@@ -38,7 +38,10 @@ _OWN = -1  # the daemon's user
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
-    """Parameters of the plugin `mkdir`: mode and owner of the directory (-1: the daemon)."""
+    """Parameters of the plugin `mkdir`: mode and owner of the directory.
+
+    A user or group ID of -1 stands for that of the daemon.
+    """
 
     mode: int = 0o700
     uid: int = _OWN
@@ -79,7 +82,7 @@ def complete(
 
 
 def _check_size(volume: DynamicVolume) -> None:
-    """Raise `Malformed` for a long document, with its longest field."""
+    """Raise `Malformed` if a volume is too large as JSON; the error names the largest field."""
     if (size := len(encode(volume))) > _LARGEST:
         sizes = {name: len(encode(getattr(volume, field))) for field, name in _fields(volume)}
         longest = max(sizes, key=lambda name: sizes[name])
@@ -135,7 +138,7 @@ def _faults_of_plugin(volume: DynamicVolume) -> Iterator[str]:
 
 
 def _before(db: ReadSnapshot, volume: DynamicVolume) -> DynamicVolume | None:
-    """Return the volume that a request changes; None if it creates one."""
+    """Return the volume that a request changes; None if the request creates a volume."""
     if not volume.id:
         return None
     before = host_volumes.find(db, volume.id)
@@ -217,7 +220,7 @@ def warnings(volume: DynamicVolume) -> list[str]:
 
 
 async def reserve(store: Store, volume: DynamicVolume) -> None:
-    """Store a new volume whose directory does not exist yet, so that a start can find it.
+    """Store a new volume before its directory is created, so that a restarted daemon finds it.
 
     Raises `Conflict` if its name was taken in the meantime.
     """
@@ -236,7 +239,7 @@ async def put(
 ) -> tuple[DynamicVolume, NodeChangeResult]:
     """Store a usable volume, and add it to its node.
 
-    Raises `Conflict` after a concurrent change, including if an allocation uses the volume.
+    Raises `Conflict` if the volume was changed in the meantime, or if an allocation uses it.
     """
 
     def write(tx: Transaction) -> tuple[DynamicVolume, NodeChangeResult]:
@@ -255,9 +258,10 @@ async def put(
 
 
 async def retire(store: Store, volume_id: str, ids: Iterator[str], *, now: int) -> int:
-    """Remove a volume from its node, before its directory; return the index of the write.
+    """Remove a volume from its node; return the index of the write.
 
-    A registered volume has no directory of the daemon, and is deleted. Raises `NotFound`, and
+    The caller deletes the volume's directory afterwards. The daemon did not create the directory of
+    a registered volume, so such a volume is deleted from the store at once. Raises `NotFound`, and
     `Conflict` while an allocation uses the volume.
     """
 

@@ -63,7 +63,7 @@ def state_of(db: ReadSnapshot, namespace: str, job_id: str, now: int) -> JobStat
 
 
 def facts_of(db: ReadSnapshot, namespace: str, job_id: str, now: int) -> JobFacts | None:
-    """Return the facts about a job, or None if it does not exist."""
+    """Return the facts from which a job's state is derived, or None if it does not exist."""
     row = job_status.load_summary(db, namespace, job_id)
     return of_row(db, row, now) if row else None
 
@@ -75,9 +75,9 @@ def of_row(
     job: Job | None = None,
     latest: Deployment | UnsetType | None = UNSET,
 ) -> JobFacts:
-    """Return the facts about the job in a row.
+    """Return the facts from which a job's state is derived, given its database row.
 
-    `job` and `latest`, its newest deployment, are passed if they were already read.
+    A caller that has already read the job or its newest deployment passes it as `job` or `latest`.
     """
     if row["launches_children"]:
         return _of_parent(db, row, now)
@@ -109,7 +109,7 @@ def of_row(
 
 
 def _run(db: ReadSnapshot, row: job_status.Row) -> FlowRun | None:
-    """Return the run of the current version, or an older unended run; None without runs."""
+    """Return the run of the current version, or an older run that has not ended; otherwise None."""
     run = runs_of.newest(db, row["namespace"], row["id"])
     is_over = run is not None and run.version != row["version"] and run.status.has_ended
     return None if is_over else run
@@ -333,7 +333,7 @@ def _payload_size(payload: str) -> int:
 
 
 def _dispatch_meta(job: Job | None) -> dict[str, str]:
-    """Return the metadata that the dispatch of a child gave."""
+    """Return the part of a child job's metadata that was given in its dispatch."""
     block = job.parameterized_job if job else None
     if job is None or block is None:
         return {}
@@ -342,7 +342,7 @@ def _dispatch_meta(job: Job | None) -> dict[str, str]:
 
 
 def strip(db: ReadSnapshot, namespace: str, job_id: str) -> list[State]:
-    """Return the states of the latest ended child jobs, newest first, including stopped ones."""
+    """Return the states of the latest ended child jobs, newest first; stopped children count."""
     return [ended_as(result) for result in tallies.results(db, namespace, job_id, STRIP)]
 
 

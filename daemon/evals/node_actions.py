@@ -1,8 +1,8 @@
 """Node actions: evaluate, change eligibility, and drain.
 
-Each is one transaction that also creates the evaluations for the scheduler. Drained allocations
-wait in a blocked evaluation for another node; on a single host, this is the same node when it is
-eligible again.
+Each action is one transaction that also creates the evaluations for the scheduler. Drained
+allocations wait in a blocked evaluation for another node. On a single host, they wait until the
+same node is eligible again.
 
 A drain stops services immediately, because they do not complete. Batch and sysbatch jobs may run
 until the deadline. System jobs are stopped last.
@@ -60,7 +60,7 @@ class NodeChangeResult(msgspec.Struct, frozen=True, kw_only=True):
 async def evaluate_node(
     store: Store, node_id: str, ids: Iterator[str], *, now: int
 ) -> NodeChangeResult:
-    """Create evaluations for all jobs with allocations on a node, and system jobs.
+    """Create evaluations for all jobs with allocations on a node, and for all system jobs.
 
     Raises `Refused`.
     """
@@ -78,9 +78,8 @@ async def evaluate_node(
 async def evaluate_down(store: Store, ids: Iterator[str], *, now: int) -> None:
     """Create evaluations for all jobs with allocations on nodes that are down.
 
-    Such allocations are lost.
-
-    A node is down after a start if its pool was removed from the configuration.
+    The scheduler marks these allocations as lost. A node is down after a start of the daemon if its
+    pool was removed from the configuration.
     """
 
     def on_down(db: ReadSnapshot) -> list[Node]:
@@ -168,9 +167,10 @@ async def change_meta(
     most: int,
     now: int,
 ) -> tuple[NodeChangeResult, nodes.MetaChanges]:
-    """Change dynamic metadata of a node over `static`; return all changes. Raises `Refused`.
+    """Change the dynamic metadata of a node; return all its changes. Raises `Refused`.
 
-    A node stores at most `most` changes. Running allocations are not affected.
+    The changes override the metadata in `static`, which comes from the configuration. A node stores
+    at most `most` changes. Running allocations are not affected.
     """
 
     def write(tx: Transaction) -> tuple[NodeChangeResult, nodes.MetaChanges]:
@@ -199,9 +199,9 @@ def offer_volumes(
     ids: Iterator[str],
     now: int,
 ) -> NodeChangeResult:
-    """Add or remove volumes of a node, and re-evaluate jobs that wait for one.
+    """Add or remove volumes of a node, and re-evaluate jobs that wait for a volume.
 
-    None removes a volume.
+    `offered` maps names to volumes; a volume of None is removed.
     """
     node = _find(tx, node_id)
     merged: dict[str, dict[str, object] | None] = {**node.host_volumes, **offered}

@@ -75,7 +75,7 @@ def _why_closed(job: Job, node: Node) -> str:
 def _missing_resources(
     group: TaskGroup, need: ResourceAsk, reasons: Iterable[str]
 ) -> Iterator[str]:
-    """Yield the named resources, such as devices, that no node has, or that all nodes have in use."""
+    """Yield the named resources, such as devices, that no node has, or that no node has free."""
     names = {
         "missing drivers": sorted({task.driver for task in group.tasks or ()}),
         "missing compatible host volumes": sorted(
@@ -118,7 +118,7 @@ def _values(
 def _amounts(
     need: ResourceAsk, node_capacities: Iterable[NodeCapacity], short: Iterable[str]
 ) -> Iterator[str]:
-    """Yield the ask for each insufficient resource, and the maximum that a node has free."""
+    """Yield the ask for each insufficient resource, and the maximum that is free on any node."""
     known = list(node_capacities)
     cpu = max(node_capacity.cpu_of(need) for node_capacity in known)
     amounts = (

@@ -63,7 +63,7 @@ Look = Callable[[Task], TaskFindings]  # returns the errors and warnings of a ta
 def check_placement(db: ReadSnapshot, job: Job, lookup: Look) -> PlacementRemarks:
     """Return the errors and warnings of a complete job; `lookup` checks a task on this host.
 
-    Raises `Malformed` if its patterns take too long.
+    Raises `Malformed` if matching the patterns of the job takes too long.
     """
     try:
         with regexp.limited():
@@ -181,9 +181,9 @@ def unmet(constraint: Constraint, members: Sequence[Node], region: str) -> str:
 
 
 def values_of(constraint: Constraint, members: Sequence[Node], region: str) -> str:
-    """Return a text with the values of a constraint's attribute, or that no node has it.
+    """Return a text with the values of a constraint's attribute, or that no node has the attribute.
 
-    Empty for a constraint without an attribute.
+    The text is empty for a constraint without an attribute.
     """
     target = constraint.l_target
     if not target.startswith("${"):

@@ -56,7 +56,7 @@ def of_run(db: ReadSnapshot, run: FlowRun) -> FlowRunView:
 
 
 def sized(db: ReadSnapshot, job: Job) -> Job:
-    """Return a job with the element counts of its newest run in groups that have lists."""
+    """Return a copy of the job in which groups with lists have the counts of the newest run."""
     if not lists.has_lists(job):
         return job
     run = runs.newest(db, job.namespace, job.id)
@@ -121,9 +121,10 @@ def _at_work(db: ReadSnapshot, run: FlowRun) -> _AtWork:
 
 
 def _opened(step: RunStep) -> int:
-    """Return when a step was opened in its current attempt; 0 if it was not.
+    """Return when a step was opened in its current attempt; 0 if it was not opened.
 
-    In older rows, a step that runs again has the opening of its earlier attempt.
+    In rows of older versions, a step that runs again still has the opening time of its earlier
+    attempt.
     """
     has_worked = step.good or step.failed
     is_unopened = step.state in (StepState.WAITING, StepState.HELD) or (
@@ -167,7 +168,10 @@ _ENDS = "its tasks are ending"
 
 
 def _without_work(db: ReadSnapshot, run: FlowRun) -> Mapping[str, str]:
-    """Return why open steps have no work, by step name; the key `""` is for all other steps."""
+    """Return why open steps have no allocation at work, by step name.
+
+    The key `""` holds the reason for all other open steps.
+    """
     ending = tallies.stopped(db, run.namespace, run.job_id, run.version)
     # After the end of a task, the next decision is due. Until then, nothing is known to be missing.
     is_due = any(

@@ -44,7 +44,7 @@ class ExtraResources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     @property
     def networks(self) -> tuple[Network, ...]:
-        """Return a network that requests these ports."""
+        """Return a network block that requests these ports."""
         static = [Port(label=str(value), value=value) for value in self.static]
         dynamic = [Port(label=f"any {number}") for number in range(self.dynamic)]
         return (Network(reserved_ports=static, dynamic_ports=dynamic),)
@@ -103,7 +103,7 @@ def smallest_resource_ask(state: ClusterState, plan: Plan) -> evaluations.FreedR
 
 
 def _given_back(job: Job, state: ClusterState, plan: Plan) -> list[AllocatedResources]:
-    """Return the resources that are released when other unplaced groups are placed."""
+    """Return the resources that unplaced groups release when they replace older allocations."""
     return [
         alloc.placement.resources
         for alloc in state.allocations

@@ -1,7 +1,7 @@
 """The worker: takes evaluations by priority, runs the scheduler, and stores the plans.
 
-Evaluations are ordered by priority, then by age, with one per job at a time. No job is evaluated
-twice concurrently. Delayed and blocked evaluations stay in the store and use no memory.
+Evaluations are ordered by priority, then by age. At most one evaluation of a job is processed at a
+time. Delayed and blocked evaluations stay in the store and use no memory.
 """
 
 import logging
@@ -162,9 +162,9 @@ async def fail_closed_evaluations(store: Store, clock: Clock, fences: Fences) ->
 
 
 def forget_ended(store: Store, fences: Fences) -> list[Evaluation]:
-    """Delete the faults of evaluations that have ended, and return the others.
+    """Delete the faults of ended evaluations; return the unfinished evaluations with faults.
 
-    If the row of an evaluation cannot be read, its fault stays, and it is not marked as failed.
+    If the row of an evaluation cannot be read, its fault stays, and the evaluation is not returned.
     """
     unfinished, unreadable = list[Evaluation](), list[str]()
     for fault in fences.of_kind(_FENCED):
@@ -327,7 +327,7 @@ def _is_long(db: ReadSnapshot, evaluation: Evaluation) -> bool:
 
 
 def _desired_count(state: ClusterState) -> int:
-    """Return the desired number of allocations of a job, as far as it is known."""
+    """Return the desired number of allocations of a job, as far as this number is known."""
     groups = sum(group.count for group in (state.job and state.job.task_groups) or ())
     return max(groups, sum(step.total for step in state.steps))
 
@@ -396,7 +396,10 @@ async def _apply_result(store: Store, decision: EvaluationResult, fences: Fences
 
 
 async def _causes(store: Store, decision: EvaluationResult) -> list[tuple[str, str]]:
-    """Return the origin and the ID of allocations of the steps that the placed steps needed."""
+    """Return the causes of placed workflow steps: the allocations of the steps that they needed.
+
+    Each cause is the origin and the ID of an allocation.
+    """
     state, plan = decision.state, decision.plan
     if state is None or state.job is None or state.run is None or plan is None or not plan.place:
         return []

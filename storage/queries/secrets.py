@@ -8,7 +8,7 @@ from storage.writer import Transaction
 
 
 class DataKey(NamedTuple):
-    """A data key, encrypted with the root key; `salt` is set if the root key is a passphrase."""
+    """A data key, encrypted with the root key; `salt` is set for a root key from a passphrase."""
 
     version: int
     salt: bytes

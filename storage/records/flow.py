@@ -44,7 +44,10 @@ class GraphStep(Record, frozen=True, kw_only=True):
 
 
 class GraphEdge(Record, frozen=True, kw_only=True):
-    """A need: the step `to` waits for `source`, or element by element for the same index."""
+    """A need: the step `to` waits for the step `source`.
+
+    With `each`, an element of `to` waits only for the element of `source` with the same index.
+    """
 
     source: str
     to: str
