@@ -1,8 +1,8 @@
 """Decide which steps of a run begin, and how steps and the run have ended.
 
 `advance` looks at the steps once, each after all steps that it needs. So the end of a step opens or
-skips all later steps in the same decision. The result depends on which tasks have ended, and not on
-the order in which Steward learned that.
+skips all later steps in the same decision. The result depends only on which tasks have ended. The
+order in which Steward learned of these ends does not matter.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -50,10 +50,10 @@ _PREVIOUS = "tasks of the previous run have not ended"
 class Elements(msgspec.Struct, frozen=True, kw_only=True):
     """The allocations of a step in a run: how many have ended, and how many may still change.
 
-    An element counts as failed only when no restart and no reschedule follows. `exit_code` is that
-    of the element that failed last, and `overtime` counts those that exceeded their
-    `max_run_duration`. The indexes of elements are set bits in `good_bits` and
-    `failed_bits`, if other steps need them one by one.
+    An element counts as failed only when no restart and no reschedule follows. `exit_code` is the
+    exit code of the element that failed last. `overtime` counts the elements that exceeded their
+    `max_run_duration`. If other steps need the elements one by one, the set bits of `good_bits` and
+    `failed_bits` are the indexes of good and failed elements.
     """
 
     good: int = 0
@@ -68,12 +68,12 @@ class Elements(msgspec.Struct, frozen=True, kw_only=True):
 class Advance(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a run after a decision.
 
-    `steps` has all steps in the order of the file, and `changed` those that differ from before.
-    Elements of `wanted_steps` are to be placed, but no new ones beyond the number in
-    `max_elements`. Without other changes, the next decisions are due at the `due_times`, in
-    nanoseconds. Steps in `ask` may begin, but have no slots of their queues. For steps in `only`,
-    only the elements whose indexes are set bits may begin, because they need other elements one by
-    one.
+    `steps` has all steps in the order of the job file, and `changed` the steps that the decision
+    changed. The elements of `wanted_steps` must be placed. A step in `max_elements` gets no new
+    elements beyond this number of active elements. If nothing else changes, the next decisions are
+    due at the `due_times`, in nanoseconds. Steps in `ask` may begin as soon as they get slots of
+    their queues. `only` applies to steps that need elements of other steps one by one: only the
+    elements whose indexes are set bits may begin.
     """
 
     run: FlowRun
@@ -87,9 +87,10 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Time limits of a run, from the opening of its first step, and of its clean-up.
+    """The time limits of a run and of its clean-up, in nanoseconds.
 
-    Both are in nanoseconds. A `timeout` of None means no limit.
+    The time limit of a run begins when its first step is opened. A `timeout` of None means no
+    limit.
     """
 
     timeout: int | None = None
@@ -140,16 +141,19 @@ def advance(
 ) -> Advance:
     """Return the next state of a run that has not ended.
 
-    `steps` are the stored steps; missing ones wait. `elements` are the allocations of each step.
-    `is_held` means that tasks of the previous run are still ending, so no step begins. `approvals`
-    has the approvals of gates, for the attempts of their steps. If the run is canceled and cleans
-    up, only clean-up steps continue. The other steps end when their tasks have ended; `alive` has
-    the steps with such tasks. `outputs` are those of steps, as far as conditions use them. If the
-    run waits for slots, `slot` is the reason that no step begins. If a freeze holds the run,
-    `freeze` is the reason. `granted` counts the elements that hold slots of the queues of their
-    step. All steps together have at most `max_count` elements; 0 means no limit. Steps begin while
-    the `openings` of their calendars, by name, are open. With the first open step, the `timeout` of
-    the run begins, in nanoseconds.
+    `steps` are the stored steps; a step that is not stored is waiting. `elements` are the
+    allocations of each step. `is_held` means that tasks of the previous run are still ending, so no
+    step begins. `approvals` counts the approvals of each gate for the current attempt of its step.
+
+    If the run is canceled and cleans up, only clean-up steps continue. Another step ends when its
+    tasks have ended; `alive` has the steps whose tasks have not ended. `outputs` has the outputs of
+    steps that conditions use. If the run waits for slots, `slot` is the reason why no step begins.
+    If a freeze holds the run, `freeze` is the reason. `granted` has, for each step with queues, the
+    number of elements that hold slots.
+
+    All steps together have at most `max_count` elements; 0 means no limit. A step with a calendar
+    begins only while the calendar is open; `openings` has the open times by the name of the
+    calendar. The `timeout` of the run, in nanoseconds, begins when the first step is opened.
     """
     decision = _Decision(
         steps, elements, _Facts(run, meta or {}, outputs), now, is_held=is_held, approvals=approvals
@@ -211,7 +215,10 @@ def _held_until(step: Step, run: FlowRun, row: RunStep) -> Iterator[int]:
 
 
 def _window(step: Step, run: FlowRun, row: RunStep, now: int) -> Window:
-    """Return when a step may begin; its needs are met now, or were met when it was first held."""
+    """Return when a step may begin.
+
+    Its needs are met now or, if the step is held, since it was held.
+    """
     if step.not_before is None and step.not_after is None:
         return Window()
     met = row.since if row.state == StepState.HELD else now
@@ -219,7 +226,7 @@ def _window(step: Step, run: FlowRun, row: RunStep, now: int) -> Window:
 
 
 def changes_at(step: Step, run: FlowRun, row: RunStep) -> int | None:
-    """Return when a held step changes without another event, in nanoseconds; None for never."""
+    """Return the time (nanoseconds) at which a held step changes without another event, or None."""
     if row.state != StepState.HELD or run.status.has_ended:
         return None
     if row.reason.startswith(GATE_REASON):
@@ -229,7 +236,7 @@ def changes_at(step: Step, run: FlowRun, row: RunStep) -> int | None:
 
 
 def gate_due(step: Step, row: RunStep) -> int | None:
-    """Return the deadline of the gate that holds a step, in nanoseconds; None without one."""
+    """Return the deadline of the gate that holds a step, in nanoseconds; None if it has none."""
     is_at_gate = row.state == StepState.HELD and row.reason.startswith(GATE_REASON)
     return row.since + step.within if is_at_gate and step.within is not None else None
 
@@ -314,9 +321,10 @@ _ENDS = {
 
 
 def _failure_of(failed_steps: Sequence[RunStep]) -> str:
-    """Return the reason of a failed run, from its bad steps.
+    """Return the reason why a run failed, given its bad steps.
 
-    The errors of tasks are known elsewhere. A step that ended without failed tasks has its own reason.
+    The reason omits errors of tasks, which are shown elsewhere. A step that ended without failed
+    tasks has a reason of its own.
     """
     states = dict.fromkeys(step.state for step in failed_steps)
     one_way, phrase = _ENDS.get(next(iter(states)), _ENDS[StepState.FAILED])
@@ -382,7 +390,7 @@ class _Decision:
         self.reopen = set[int]()  # when the calendars of held steps open
 
     def cancel(self, alive: Collection[str]) -> None:
-        """Continue only clean-up steps; steps `alive` have tasks that are still ending."""
+        """Continue only clean-up steps. The steps in `alive` have tasks that are still ending."""
         self._is_canceled, self._alive = True, alive
 
     def wait_for(self, freeze: str, slot: str) -> None:
@@ -390,7 +398,10 @@ class _Decision:
         self._freeze, self._slot = freeze, slot
 
     def limit(self, max_elements: int, element_count: int) -> None:
-        """Limit the elements of all steps. `element_count` is their number before this decision."""
+        """Limit the elements of all steps together.
+
+        Before this decision, there are `element_count`.
+        """
         self._max_elements, self._element_count = max_elements, element_count
 
     def goes_on(self, step: Step) -> bool:
@@ -456,9 +467,9 @@ class _Decision:
     def _after_needs(
         self, step: Step, row: RunStep
     ) -> tuple[RunStep | None, tuple[Outcome, str] | None]:
-        """Return a step if its needs let it begin or cause a skip, with the reason for the skip.
+        """Return a step whose needs let it begin or skip it, and the outcome and reason of a skip.
 
-        The step is None while it waits for needs. Raises `Faulty`.
+        The step is None while it waits for its needs. Raises `Faulty`.
         """
         needs = [self.steps[name] for name in step.needs]
         if not step.each_of:
@@ -500,7 +511,7 @@ class _Decision:
         return ""
 
     def _by_condition(self, step: Step, row: RunStep) -> RunStep | None:
-        """Return the skipped or failed step if its condition is not true; None if it is true."""
+        """Return the step as skipped or failed if its condition is not true; None if it is true."""
         needs = [self.steps[name] for name in step.needs if name not in step.each_of]
         from daemon.flow import conditions, outputs  # imported late: few steps have a condition
 
@@ -559,10 +570,10 @@ class _Decision:
     # --- elements that need others one by one ---
 
     def _paired_total(self, step: Step, row: RunStep) -> int:
-        """Return the number of elements of a step with its counterparts. Raises `Faulty`.
+        """Return the number of elements of a step that needs other steps element by element.
 
-        The step begins only if a step with counterparts has begun, so before that the number does
-        not matter.
+        The step begins only after one of these needs has begun. Before that, the number does not
+        matter. Raises `Faulty` if a need has another number of elements.
         """
         counterparts = [self.steps[name] for name in step.needs if name in step.each_of]
         if not any(
@@ -579,7 +590,7 @@ class _Decision:
         return total
 
     def _may_begin(self, step: Step, total: int) -> tuple[int, bool]:
-        """Return the elements that may begin, as bits, and whether no others will follow."""
+        """Return the elements that may begin, as set bits, and whether this set is final."""
         all_elements = (1 << total) - 1
         whole_needs = [self.steps[name] for name in step.needs if name not in step.each_of]
         if any(row.outcome is None for row in whole_needs):
@@ -604,7 +615,7 @@ class _Decision:
         return ready, is_final
 
     def _ended_elements(self, name: str, all_bits: int) -> "_Ended":
-        """Return the ended elements of a step, as bits; all of them if the step has ended."""
+        """Return the ended elements of a step as set bits; all elements if the step has ended."""
         row, elements = self.steps[name], self._elements.get(name, Elements())
         good_elements, bad_elements = elements.good_bits & all_bits, elements.failed_bits & all_bits
         match row.outcome:
@@ -626,7 +637,10 @@ class _Decision:
                 return _Ended(0, 0, all_bits)
 
     def _at_gate(self, step: Step, row: RunStep) -> RunStep | None:
-        """Return a step that has not passed its gate; None if the gate is passed or missing."""
+        """Return the new state of a step that has not passed its gate.
+
+        Return None if the step has passed its gate or has no gate.
+        """
         if not step.gate or self._approvals.get(step.name, 0) >= step.approvals:
             return None
         held_row = self._moved(row, StepState.HELD, f"{GATE_REASON}{step.gate}")
@@ -639,7 +653,7 @@ class _Decision:
         return self._end(held_row, StepState.CANCELED, Outcome.BAD, reason)
 
     def _by_time(self, step: Step, row: RunStep) -> RunStep | None:
-        """Return a step that is too early or too late; None if it may begin now."""
+        """Return the new state of a step that is too early or too late; None if it may begin now."""
         if self._is_canceled:
             return None
         times = _window(step, self._facts.run, row, self._now)

@@ -20,10 +20,10 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 def window(step: Step, *, met: int, began: int, is_again: bool = False) -> Window:
     """Return the window of a step whose needs were met at `met`, in a run that began at `began`.
 
-    A time of day is the first one after the run began. If both limits are times of day and the run
-    began between them, the step may begin immediately. A step that runs again (`is_again`) is not
-    too late when its needs are met. The next times of day count, and a limit in the past has no
-    effect.
+    A limit that is a time of day applies to its first occurrence after the run began. If both
+    limits are times of day and the run began between them, the step may begin immediately. A step
+    that runs again (`is_again`) is not too late when its needs are met: for it, a time of day
+    applies to its next occurrence, and a limit in the past has no effect.
     """
     in_zone = zone(step.time_zone)
     first = _time(step.not_before, met, began, in_zone)

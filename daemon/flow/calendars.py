@@ -311,14 +311,14 @@ class CompiledCalendar(msgspec.Struct, frozen=True, kw_only=True):
         return _Moment(timestamp, steps or Steps()).why_closed(self)
 
     def why_closed_on(self, day: date) -> str:
-        """Return why a local day is closed: the reason at the begin of the day."""
+        """Return why a local day is closed: the reason at the beginning of the day."""
         if reason := self.closed_day(day):
             return reason
         own = _local_spans(day, self.periods, self.zone)
         return self.why_closed(own[0][0]) if own else "its hours do not exist on this day"
 
     def hours_of(self, day: date, steps: Steps) -> list[Span]:
-        """Return the hours of a local day, apart from blackouts and other calendars."""
+        """Return the open hours of a local day, ignoring blackouts and other calendars."""
         if self.closed_day(day):
             steps.spend(1)
             return []
@@ -331,7 +331,7 @@ class CompiledCalendar(msgspec.Struct, frozen=True, kw_only=True):
         return self.blocked[begin : bisect_left(self.blocked, last, key=lambda span: span[0])]
 
     def closed_day(self, day: date) -> str:
-        """Return why a whole day is closed, apart from blackouts and other calendars."""
+        """Return why a whole day is closed, ignoring blackouts and other calendars."""
         if day in self.extra_days:
             return ""
         if (name := self.holidays.get(day)) is not None:
@@ -365,7 +365,7 @@ class _Period:
         return _common(_joined(spans), [(self._first, self._last)])
 
     def restricted(self, calendar: CompiledCalendar, spans: list[Span]) -> list[Span]:
-        """Return the parts of spans without blackouts, and within the other calendars."""
+        """Return the parts of spans that no blackout covers and that the other calendars permit."""
         if spans and calendar.blocked:
             blocked = calendar.blocked_within(spans[0][0], spans[-1][1])
             spans = self._compare(_subtract_spans, spans, list(blocked))
@@ -469,7 +469,7 @@ class _Compilation:
 
 @lru_cache(maxsize=64)
 def _compile_single(document: bytes) -> tuple[CompiledCalendar, list[str], list[str]]:
-    """Return a calendar without its referenced calendars, and the names of these."""
+    """Return a calendar without the calendars in its `only` and `except`, and these two lists."""
     calendar = msgspec.json.decode(document, type=Calendar)
     zone = cron.zone(calendar.time_zone)
     days = frozenset(map(WEEKDAYS.index, calendar.weekdays or WEEKDAYS))
@@ -521,10 +521,10 @@ _ALWAYS = CompiledCalendar(
 class Openings:
     """The times at which a job may start: while its calendar is open, on its days of the month.
 
-    `days` are numbers of open days, counted from the end if negative; empty for all. Without a
-    calendar, every day is open, and days are those of `zone`. All searches together may take
-    `most_steps`, and all other lookups the same number. If `searches` is given, its limit applies
-    to the searches of all openings that share it.
+    `days` are numbers of open days of a month, counted from its end if negative; empty means all
+    days. Without a calendar, every day is open, and days are local days in `zone`. All searches
+    together may take `most_steps`, and all other lookups the same number. If `searches` is given,
+    its limit applies to the searches of all openings that share it.
     """
 
     def __init__(
@@ -598,7 +598,7 @@ class Openings:
         return next(iter(self._calendar.spans(begin, until, self._searches)), (None,))[0]
 
     def _by_days(self, timestamp: int, until: int) -> int | None:
-        """Return the first open time of a period that is on one of the days of its month."""
+        """Return the first open time of a period that is on a permitted day of its month."""
         zone = self._calendar.zone
         day, last = local_date(timestamp, zone), local_date(until - 1, zone)
         while day <= last:

@@ -75,8 +75,8 @@ def problems(
 ) -> Iterator[str]:
     """Yield the errors in the condition of a step with these needs.
 
-    The condition cannot refer to needs in `each_of`, whose elements are needed one by one.
-    `declared` maps steps to their declared outputs; steps that declare none are absent.
+    The condition cannot refer to needs in `each_of`, because the step needs their elements one by
+    one. `declared` maps steps to their declared outputs; steps without declared outputs are absent.
     """
     from daemon.jobspec.filters.policy_rule import (
         PolicyFilter,

@@ -69,13 +69,15 @@ Edges = Mapping[str, tuple[str, ...]]
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """A group of a workflow: its needs in the order of the file, and its conditions.
 
-    `count` is the number of its elements. At most `parallel` may be active at the same time, None
-    for all. Up to the `allowance`, elements may fail. With `stops`, no element begins after more
-    failures. The number of elements of a step with a `source` is known when it begins. A step with
-    a `gate`, the text of a question, needs `approvals` approvals. With `not_self`, the person who
-    began the run cannot approve. If approvals are missing after `within` nanoseconds, the step is
-    rejected, or `is_approved_late`. Each of its active elements holds `slots` of each of its
-    `queues`.
+    `count` is the number of the step's elements. At most `parallel` elements may be active at the
+    same time; None means all. The `allowance` is how many elements may fail. With `stops`, no
+    element begins after more failures than that. If the step has a `source`, the number of elements
+    is known only when the step begins.
+
+    A step with a `gate`, the text of a question, needs `approvals` approvals. With `not_self`, the
+    person who began the run cannot approve. If approvals are missing after `within` nanoseconds,
+    the step is rejected; with `is_approved_late`, it is approved instead. Each active element holds
+    `slots` slots of each of the step's `queues`.
     """
 
     name: str
@@ -139,7 +141,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def levels(self) -> tuple[tuple[str, ...], ...]:
-        """Return the steps in levels: each is one level after the last step that it needs."""
+        """Return the step names by level: a step is one level after the last step that it needs."""
         depth = _depths(_edges(self.steps))
         by_level: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
         for step in self.steps:
@@ -148,7 +150,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def has_sources(self) -> bool:
-        """Return whether the number of a step's elements is known only when the step begins."""
+        """Return whether the number of elements of any step is known only when that step begins."""
         return any(step.source is not None for step in self.steps)
 
     @property
@@ -244,9 +246,9 @@ def _steps(job: Job) -> Iterator[Step]:
 
 
 def _resolved(groups: Iterable[TaskGroup]) -> dict[str, tuple[str, ...]]:
-    """Return the needs of each group, with the groups in place of `*`.
+    """Return the needs of each group, with `*` replaced by the groups that it matches.
 
-    Apart from the groups that have `*`, no group may wait for itself.
+    The needs that groups name explicitly must not form a cycle, except through groups with `*`.
     """
     written = _written(groups)
     names = tuple(written)
@@ -372,7 +374,7 @@ def _shown_time(meta: Meta, key: MetaExtension[BeginTime | None]) -> str:
 
 
 def problems(job: Job) -> Iterator[str]:
-    """Yield the first errors of a job's workflow keys that involve more than one value."""
+    """Yield the first errors in a job's workflow keys that no single value shows on its own."""
     return islice(_problems(job), MAX_PROBLEMS)
 
 
@@ -576,7 +578,7 @@ def _of_elements(steps: Iterable[Step]) -> Iterator[str]:
 
 
 def counterparts(graph: Graph, names: Collection[str]) -> dict[str, frozenset[str]]:
-    """Return, for the named steps, the needs whose elements are awaited one by one."""
+    """Return, for each named step, the earlier steps whose elements it awaits one by one."""
     in_order = [step.name for step in graph.order]
     bits = {name: 1 << number for number, name in enumerate(in_order)}
     before, pairs, complete = (dict.fromkeys(in_order, 0) for _ in range(3))
@@ -730,9 +732,10 @@ def _unreachable_steps(steps: Iterable[Step]) -> Iterator[str]:
 
 
 def again(graph: Graph, chosen: Collection[str]) -> frozenset[str]:
-    """Return the steps that run again with the chosen ones.
+    """Return the chosen steps and all steps that must run again with them.
 
-    These are all later steps, the steps with `redo` before any of these, and all steps after those.
+    All steps after a step that runs again also run again. So do the steps with `redo` before a step
+    that runs again.
     """
     rerun = frozenset(chosen) | successors(graph, chosen)
     redone = {step for step in predecessors(graph, rerun) if graph.by_name[step].redo}
@@ -740,7 +743,7 @@ def again(graph: Graph, chosen: Collection[str]) -> frozenset[str]:
 
 
 def predecessors(graph: Graph, chosen: Iterable[str]) -> frozenset[str]:
-    """Return the steps that come before any of the chosen ones."""
+    """Return the steps that come before any of the chosen steps."""
     result, behind_them = set[str](), list(chosen)
     while behind_them:
         for need in graph.by_name[behind_them.pop()].needs:
@@ -751,7 +754,7 @@ def predecessors(graph: Graph, chosen: Iterable[str]) -> frozenset[str]:
 
 
 def successors(graph: Graph, chosen: Iterable[str]) -> frozenset[str]:
-    """Return the steps that come after any of the chosen ones."""
+    """Return the steps that come after any of the chosen steps."""
     result, ahead = set[str](), list(chosen)
     while ahead:
         for dependent in graph.dependents[ahead.pop()]:

@@ -71,7 +71,7 @@ def _nearer(group: TaskGroup, by_name: Mapping[str, TaskGroup]) -> TaskGroup | N
 
 
 def resolved(groups: Sequence[TaskGroup]) -> list[TaskGroup]:
-    """Return the groups, each with the count or list that it takes from another group."""
+    """Return the groups, with the counts and lists that groups take from other groups filled in."""
     if not any(map(element_needs, groups)):
         return [*groups]
     own = owners(groups)
@@ -87,7 +87,7 @@ def _with_elements(group: TaskGroup, owner: TaskGroup) -> TaskGroup:
 
 
 def resolved_group(job: Job, name: str) -> TaskGroup | None:
-    """Return a group of a job, with the count or list that it takes from another group."""
+    """Return a group of a job, with a count or list that it takes from another group filled in."""
     return resolved_groups(job).get(name)
 
 
@@ -97,7 +97,9 @@ def resolved_groups(job: Job) -> Mapping[str, TaskGroup]:
 
 
 class _LastResolved:
-    """The groups that were resolved last: each start of a step reads them, and a job may have thousands.
+    """A cache of the groups that were resolved last.
+
+    Each start of a step reads the groups, and a job may have thousands of groups.
 
     The store returns the same groups for each read of a long definition.
     """
@@ -123,7 +125,7 @@ def is_array(group: TaskGroup) -> bool:
 
 
 def reference_in(text: str) -> Reference | None:
-    """Return the reference if the whole text is one; None for any other text."""
+    """Return the reference in a text that consists only of a reference; None for any other text."""
     match = REFERENCE.fullmatch(text.strip())
     if match is None:
         return None
@@ -249,7 +251,7 @@ def _checked(item: Item) -> Item:
 
 
 def values(item: Item, index: int) -> dict[str, str]:
-    """Return the values of the references that an element makes to its item."""
+    """Return the values for an element's references to its item."""
     result = {"each.key": item.key, "each.value": item.text, "each.index": str(index)}
     if isinstance(item.value, dict):
         result |= {f"each.value.{name}": _text(value) for name, value in item.value.items()}
@@ -257,12 +259,12 @@ def values(item: Item, index: int) -> dict[str, str]:
 
 
 def environment(item: Item) -> dict[str, str]:
-    """Return the variables of an element for its item."""
+    """Return the environment variables that describe an element's item."""
     return {"STEWARD_EACH_KEY": item.key, "STEWARD_EACH_VALUE": item.text}
 
 
 def has_lists(job: Job) -> bool:
-    """Return whether any group has another number of elements than its count."""
+    """Return whether the number of elements of any group may differ from the group's own count."""
     return any(
         FOR_EACH.name in meta or MATRIX.name in meta or EACH in meta.get(NEEDS.name, "")
         for group in job.task_groups or ()
@@ -271,7 +273,7 @@ def has_lists(job: Job) -> bool:
 
 
 def with_totals(job: Job, steps: Iterable[RunStep]) -> Job:
-    """Return a job in which groups with lists have their number of elements as count."""
+    """Return a copy of the job in which the count of each group is its number of elements."""
     groups = job.task_groups or []
     if not has_lists(job):
         return job

@@ -109,7 +109,9 @@ def value(
 def by_name(
     step_outputs: Iterable[StepOutputs], *, total: int, is_list: bool
 ) -> dict[str, str | list[str | None]]:
-    """Return all outputs of a step: texts, or lists of the elements' texts with nulls for gaps.
+    """Return all outputs of a step by name: each a text, or a list with the text of each element.
+
+    A list has null for an element that did not write the output.
 
     Raises `TooManyValues`.
     """
@@ -128,7 +130,7 @@ def by_name(
 
 
 def check_number(values: int) -> None:
-    """Raise `TooManyValues` if lists have more values than the limit."""
+    """Raise `TooManyValues` if the number of values in lists exceeds the limit."""
     if values > MAX_VALUES:
         raise TooManyValues(
             f"the outputs of its needs have more than {MAX_VALUES} values "

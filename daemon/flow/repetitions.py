@@ -17,7 +17,11 @@ _WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 
 
 class Repetition(msgspec.Struct, frozen=True, kw_only=True):
-    """A repetition rule. `weekdays` are pairs of a weekday and its number; 0 means all of them."""
+    """A repetition rule. `weekdays` are pairs of a weekday and a number, as in RFC 5545.
+
+    The pair (0, 2) is the second Monday of a month or year. The number 0 stands for every such
+    weekday.
+    """
 
     frequency: str
     interval: int = 1
@@ -58,7 +62,7 @@ def occurrences(rule: Repetition, start: date, last: date) -> Iterator[date]:
 
 
 def _complete(rule: Repetition, start: date) -> Repetition:
-    """Return the rule with missing parts taken from the start."""
+    """Return the rule, with missing parts filled in from the start date."""
     if rule.month_days or rule.weekdays:
         return rule
     match rule.frequency:
@@ -73,7 +77,7 @@ def _complete(rule: Repetition, start: date) -> Repetition:
 
 
 def _periods(rule: Repetition, start: date, last: date) -> Iterator[Iterable[date]]:
-    """Yield the days of each period: of a year, a month, a week, or one day."""
+    """Yield the days of each period. A period is a year, a month, a week or a day."""
     match rule.frequency:
         case "YEARLY":
             for year in range(start.year, last.year + 1, rule.interval):
@@ -126,7 +130,7 @@ def _is_on(rule: Repetition, day: date, weekday: tuple[int, int]) -> bool:
 
 
 def _positioned(days: list[date], positions: frozenset[int]) -> list[date]:
-    """Return the days at positions of a list, which count from the end if negative."""
+    """Return the days at the given positions of a list; negative positions count from the end."""
     if not positions:
         return days
     chosen = {position - 1 if position > 0 else len(days) + position for position in positions}

@@ -46,7 +46,8 @@ class GraphStep(Record, frozen=True, kw_only=True):
 class GraphEdge(Record, frozen=True, kw_only=True):
     """A need: the step `to` waits for the step `source`.
 
-    With `each`, an element of `to` waits only for the element of `source` with the same index.
+    If `is_by_element`, an element of `to` waits only for the element of `source` with the same
+    index.
     """
 
     source: str
