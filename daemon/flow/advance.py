@@ -653,7 +653,7 @@ class _Decision:
         return self._end(held_row, StepState.CANCELED, Outcome.BAD, reason)
 
     def _by_time(self, step: Step, row: RunStep) -> RunStep | None:
-        """Return the new state of a step that is too early or too late; None if it may begin now."""
+        """Return the new state of a step that is too early or too late; None if it may begin."""
         if self._is_canceled:
             return None
         times = _window(step, self._facts.run, row, self._now)

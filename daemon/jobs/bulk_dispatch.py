@@ -74,7 +74,7 @@ class LineRequest(msgspec.Struct, frozen=True, kw_only=True):
 def split_lines(body: bytes, first: int = 1) -> list[DispatchLine]:
     """Return the lines of a body; `first` is the number of the first line.
 
-    Raises `TooLarge` for too many lines, and `Malformed` for none.
+    Raises `TooLarge` if there are too many lines, and `Malformed` if there is no line.
     """
     texts = body.split(b"\n", MAX_CHILDREN * 2)
     lines = [
@@ -95,7 +95,8 @@ def split_lines(body: bytes, first: int = 1) -> list[DispatchLine]:
 def read_lines(lines: Sequence[DispatchLine], job_id: str, token: str = "") -> list[LineRequest]:
     """Decode lines, in a thread.
 
-    A line without an idempotency token gets `token` with its line number, if `token` is set.
+    If `token` is set, a line without an idempotency token gets one made of `token` and the line
+    number.
     """
     return [_read_line(line, job_id, token) for line in lines]
 
@@ -185,7 +186,7 @@ async def dispatch_lines(
 
 
 class _ChildTraces:
-    """A trace for each child, if traces are enabled.
+    """Separate traces for the children of a batch, if traces are enabled.
 
     One trace with thousands of children would be unreadable.
 

@@ -1,8 +1,8 @@
 """Import of iCalendar files (RFC 5545): whole-day events become holidays.
 
 The library that parses files is imported with the first import, in a thread. One limit applies to
-the days of all events and to the days that their rules examine. These days are counted before any
-work on them.
+the days of all events and to the days that their rules examine. Days are counted before they are
+processed, so a file cannot cause more work than the limit.
 """
 
 import re
@@ -129,7 +129,10 @@ class _Import:
             raise Malformed(f"the file has more than {MAX_HOLIDAYS} days: choose fewer years")
 
     def _days_of(self, event: "Component", replaced: set[tuple[str, date]]) -> Iterator[date]:
-        """Yield the days of an event, with its repetitions."""
+        """Yield the days of an event and of its repetitions.
+
+        `replaced` are the repetitions that another event of the file replaces, by UID and day.
+        """
         if str(event.get("STATUS", "")).upper() == "CANCELLED":
             raise _Skipped("it is canceled")
         start, length = _whole_days(event)
@@ -161,7 +164,10 @@ class _Import:
         yield from occurrences(rule_text, start, self._last)
 
     def _count(self, days: int) -> None:
-        """Count days against the limit before any work on them. Raises `Malformed`."""
+        """Count days against the limit before they are processed.
+
+        Raises `Malformed` beyond the limit.
+        """
         self._days += days
         if self._days > _MOST_DAYS:
             raise Malformed(
@@ -209,7 +215,11 @@ def _numbers(rule: "vRecur", key: str) -> frozenset[int]:
 
 
 def _later(rule: Repetition, start: date, first: date) -> date:
-    """Return a later start with the same occurrences from `first` on, for a yearly rule."""
+    """Return a start for the rule that is close to `first`, so that fewer days are examined.
+
+    Only the start of a simple yearly rule can be moved. From `first` on, the occurrences are the
+    same.
+    """
     if rule.frequency != "YEARLY" or rule.interval != 1 or rule.count is not None:
         return start
     for year in range(first.year - 1, max(start.year, first.year - 10), -1):
@@ -225,7 +235,7 @@ def _name_of(event: "Component") -> str:
 
 
 def _whole_days(event: "Component") -> tuple[date, int]:
-    """Return the first day of an event, and the number of days. Raises `_Skipped`."""
+    """Return the first day of an event, and its number of days. Raises `_Skipped`."""
     if "DTSTART" not in event:
         raise _Skipped("it has no start (DTSTART)")
     start = getattr(event["DTSTART"], "dt", None)

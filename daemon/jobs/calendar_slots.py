@@ -49,7 +49,7 @@ class JobOpenings(msgspec.Struct, frozen=True):
 
 
 def load_openings(db: ReadSnapshot, job: Job) -> JobOpenings:
-    """Return the openings of a job; if its calendar does not exist, it never opens."""
+    """Return the openings of a job. If its calendar does not exist, there are no openings."""
     name, days = RUN_CALENDAR.of(job.meta), RUN_DAY.of(job.meta)
     try:
         zone = cron.zone(job.periodic.time_zone if job.periodic else "")
@@ -150,7 +150,7 @@ def launches_after(
 def _launch_after(
     slot_after: Callable[[int], int | None], job_openings: JobOpenings, after: int
 ) -> int | None:
-    """Return the first launch after a time, `NEVER` for none, None if the search is too long."""
+    """Return the first launch after a time; `NEVER` for none, None if the search is too long."""
     try:
         launch = next(launches_after(slot_after, job_openings, after), periodic.NEVER)
     except TooManySteps:
@@ -161,8 +161,9 @@ def _launch_after(
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     """The outcomes of the due slots of a job.
 
-    If the calendar is closed now, `closed` is the reason, and it opens at `reopens`. `next_launch`
-    is the first launch after the present, `NEVER` for none, None if it is unknown.
+    If the calendar is closed now, `closed` is the reason, and `reopens` is the time of the next
+    opening. `next_launch` is the first launch after the present: `NEVER` if there is none, None if
+    unknown.
     """
 
     found: JobOpenings

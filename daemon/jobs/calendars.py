@@ -42,8 +42,8 @@ async def apply(
 ) -> StoredCalendar:
     """Store a calendar as a new version, unless it is unchanged.
 
-    `enforced` is the modify index that the stored calendar must have; 0 means that none may exist.
-    Raises `Malformed` or `Conflict`.
+    `enforced` is the modify index that the stored calendar must have; 0 means that no calendar with
+    this name may exist. Raises `Malformed` or `Conflict`.
     """
     await garbage.in_thread(partial(_check, calendar))
     work = partial(_put, calendar=calendar, enforced=enforced, now=now)
@@ -276,7 +276,8 @@ async def import_holidays(
 ) -> CalendarImport:
     """Add holidays to a calendar, which is created if it does not exist.
 
-    A name in the file replaces that of the calendar. Raises `Malformed`.
+    If the calendar already has a holiday on a day, the holiday's name in the file replaces the old
+    name. Raises `Malformed`.
     """
 
     def write(tx: Transaction) -> CalendarImport:

@@ -241,7 +241,7 @@ class _LastCheck:
         self._last: tuple[Job, Budgets, bool] | None = None
 
     def is_within(self, child: Job, budgets: Budgets) -> bool:
-        """Return whether a child is within all limits, apart from its size with meta and payload."""
+        """Return whether a child without its meta and payload is within all limits."""
         child = msgspec.structs.replace(child, submit_time=0)
         if self._last is not None and self._last[:2] == (child, budgets):
             return self._last[2]
@@ -314,7 +314,7 @@ def _payload_errors(block: Parameterized, size: int) -> Iterator[str]:
 
 
 def check_child(child: Job, budgets: Budgets) -> None:
-    """Raise `OverBudget` or `Refused` unless a child is within all limits."""
+    """Raise `OverBudget` or `Refused` if a child exceeds a limit."""
     budgets.check_stored(child)
     for problem in total_count(child, budgets.job_max_count):
         raise Refused(problem)

@@ -1,4 +1,4 @@
-"""Checks of jobs that start after other jobs: capabilities, limits and warnings at registration."""
+"""Check a job that starts after other jobs at its registration: capabilities and limits."""
 
 from collections import deque
 from collections.abc import Callable, Iterator

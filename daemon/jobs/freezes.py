@@ -1,7 +1,8 @@
 """Freezes: create and close them, refuse changes of frozen jobs, and release held jobs afterwards.
 
 If a freeze holds a decision of the scheduler, the job is stored in `frozen_jobs`. After the end of
-the freeze, this loop evaluates these jobs again, in their order and at a limited rate.
+the freeze, `follow_freezes` re-evaluates these jobs at a limited rate, in the order in which they
+were held.
 """
 
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ _SHOWN = 100  # characters of an invalid value in a message
 
 
 class FreezeRequest(Record, frozen=True, kw_only=True):
-    """The body of a new freeze; `namespace` is `*` for all.
+    """The body of a request for a freeze; the `namespace` `*` means all namespaces.
 
     `begin` is a time (RFC 3339), by default now. `until` is a time, or a duration after the start
     such as `+2h`; without it, the freeze has no end.
@@ -60,7 +61,7 @@ class FreezeRequest(Record, frozen=True, kw_only=True):
 
 
 def freeze_of(request: FreezeRequest, namespace: str, freeze_id: str, now: int) -> Freeze:
-    """Return the freeze of a request. Raises `Malformed`."""
+    """Return the freeze that a request describes. Raises `Malformed`."""
     if request.strength not in (*Strength,):
         raise Malformed(
             f"Strength = {request.strength[:_SHOWN]!r} must be one of {', '.join(Strength)}"
@@ -151,7 +152,10 @@ async def thaw(store: Store, freeze_id: str, *, now: int) -> int:
 
 
 def covering(db: ReadSnapshot, job: Job, time: int, *, changes: bool = False) -> Freeze | None:
-    """Return the freeze that holds the runs of a job at a time or, with `changes`, its changes."""
+    """Return the freeze that holds a job's runs at a time, or None.
+
+    With `changes`, return the freeze that refuses changes of the job instead.
+    """
     key = (job.namespace, job.id)
     return freezes.covering(db, key, job.parent_id, queue_of(job), time=time, changes=changes)
 

@@ -70,7 +70,7 @@ class PayloadLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, config: Settings) -> "PayloadLimits":
-        """Return the limits that the settings contain."""
+        """Return the limits in the daemon's settings."""
         return cls(
             file=config.payload_max_mb * _MEGABYTE,
             namespace=config.payload_namespace_mb * _MEGABYTE,
@@ -78,7 +78,7 @@ class PayloadLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_digest(digest: str) -> None:
-    """Raise `Malformed` unless a text is a SHA-256 digest."""
+    """Raise `Malformed` if a text is not a SHA-256 digest."""
     if not _DIGEST.fullmatch(digest):
         raise Malformed(
             f"digest {digest[:80]!r} is not a SHA-256: write 64 hexadecimal digits in lower case"
@@ -110,7 +110,7 @@ class PayloadFiles:
     ) -> UploadState:
         """Store a chunk of a file of `size` bytes; return the new state.
 
-        An empty piece at the end of an upload repeats a verification that was interrupted. Raises
+        An empty chunk at the end of an upload repeats a verification that was interrupted. Raises
         `Malformed`, `NotFound` for the namespace, `TooLarge`, `OffsetConflict`, or `StorageFull`.
         """
         check_digest(digest)
@@ -216,11 +216,11 @@ class PayloadFiles:
     async def take_in(
         self, namespace: str, digest: str, source: str, *, size: int, now: int, holder: str
     ) -> None:
-        """Move a file of the daemon with this verified digest into the store.
+        """Move the file at the path `source`, whose digest is verified, into this directory.
 
-        The file stays for 24 hours, or as long as it is used. `holder` is the task or attempt that
-        stores it again after a crash. Raises `NotFound` for the namespace, `TooLarge`, or
-        `StorageFull`.
+        The file stays for 24 hours, or for as long as it is used. `holder` is the task or attempt
+        that stores the file again after a crash. Raises `NotFound` for the namespace, `TooLarge`,
+        or `StorageFull`.
         """
         if self._limits.file and size > self._limits.file:
             raise TooLarge(
@@ -254,7 +254,7 @@ class PayloadFiles:
     def room(self, db: ReadSnapshot, namespace: str, holder: str) -> int:
         """Return the number of bytes that all files of `holder` may have together.
 
-        Files that it stored before a crash do not count, because it stores them again.
+        Files that `holder` stored before a crash do not count, because it stores them again.
         """
         if not self._limits.namespace:
             return _LARGEST

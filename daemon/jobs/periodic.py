@@ -4,12 +4,12 @@ One write decides a slot: the overlap check, the launch, the record, and the nex
 launches twice, and a crash loses none, because due slots are in the store and the loop has no
 state.
 
-A job may name a calendar. Slots at which it is closed launch nothing, or are replaced by one launch
-at the next opening (`daemon/jobs/calendar_slots.py`).
+A job may name a calendar. Slots at which the calendar is closed launch nothing, or are replaced by
+one launch at the next opening (`daemon/jobs/calendar_slots.py`).
 
-Slots may be missed while the daemon is down or the host is suspended. One launch catches them up,
-as in Nomad (recorded from Nomad: periodic, periodic-tick). The job's meta can select no launch, or one
-for each slot (docs/extensions.md).
+Slots may be missed while the daemon is down or the host is suspended. A single launch makes up for
+all missed slots, as in Nomad (recorded from Nomad: periodic, periodic-tick). The job's meta can
+instead select no launch, or one launch for each slot (docs/extensions.md).
 """
 
 import logging
@@ -234,7 +234,7 @@ class Slots:
     def precompute(self, until: int, most: int | None = None) -> int:
         """Compute the slots to decide now, and the next slot.
 
-        Return the number of evaluations of cron expressions. Raises `TooManyExpressions` if the
+        Return how many times a cron expression was evaluated. Raises `TooManyExpressions` if this
         number exceeds `most`. With many expressions, fewer missed slots are counted.
         """
         limit = CronEvaluationLimit(most)
@@ -319,7 +319,7 @@ def _forecast(slots: Slots, openings: "JobOpenings", *, until: int, now: int) ->
 
 
 def _known(due_launch: periodic.DueLaunch, late: int) -> Sequence[int | None]:
-    """Return the next slot of a job in a sequence, or an empty one if it is not computed yet."""
+    """Return a sequence with the next slot of a job; empty if the slot is not computed yet."""
     if due_launch.next_slot is None:
         return ()
     return [None if due_launch.next_slot == periodic.NEVER else due_launch.next_slot - late]
@@ -366,7 +366,7 @@ def decide_slot(
 
 
 def _has_same_openings(tx: Transaction, job: Job, forecast: "Forecast | None") -> bool:
-    """Return whether a forecast is that of a job and its calendars as they are now."""
+    """Return whether a forecast still matches the current job and its calendars."""
     if forecast is None:
         return not has_openings(job)
     return forecast.found.is_current(tx, job)
@@ -667,7 +667,8 @@ async def force(
 async def pause(store: Store, namespace: str, job_id: str, *, paused: bool) -> int:
     """Pause or resume the schedule of a job; return the index of the write.
 
-    New versions of the job stay paused. A stop resumes the schedule. Raises `NotFound` or `Malformed`.
+    The schedule stays paused for new versions of the job. Stopping the job ends the pause. Raises
+    `NotFound` or `Malformed`.
     """
 
     def write(tx: Transaction) -> int:
@@ -684,7 +685,10 @@ async def pause(store: Store, namespace: str, job_id: str, *, paused: bool) -> i
 def load_periodic_job(
     db: ReadSnapshot, namespace: str, job_id: str
 ) -> tuple[Job, periodic.DueLaunch | None]:
-    """Return a periodic job, and its schedule if it is active. Raises `NotFound` or `Malformed`."""
+    """Return a periodic job, and its schedule or None if no schedule is active.
+
+    Raises `NotFound` or `Malformed`.
+    """
     job = jobs.current(db, namespace, job_id)
     if job is None:
         raise NotFound("job not found", index=db.table_index("jobs"))
@@ -759,7 +763,10 @@ async def _follow(
 
 
 def _due(db: ReadSnapshot, *, now: int, paused: frozenset[str]) -> dict[str, periodic.DueLaunch]:
-    """Return the jobs with a due slot by unit name; a changed job is a new unit."""
+    """Return the jobs with a due slot, by the name of the unit of work in `faults`.
+
+    A changed job has a new unit name.
+    """
     result = {}
     for item in periodic.due(db, now, _AT_ONCE + len(paused)):
         unit = faults.clock(db, item.namespace, item.job_id)

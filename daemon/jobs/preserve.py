@@ -8,9 +8,9 @@ from storage.records.task import Task
 
 
 def preserve(job: Job, before: Job | None, *, counts: bool, resources: bool) -> Job:
-    """Return the job, with counts or resources from `before` for groups and tasks in both versions.
+    """Return the job with counts or resources taken from `before`, its current version.
 
-    Groups and tasks that only one version has are unchanged (recorded from Nomad: preserve-counts,
+    Only groups and tasks that both versions have are changed (recorded from Nomad: preserve-counts,
     preserve-resources).
     """
     if before is None or not (counts or resources):

@@ -1,12 +1,14 @@
 """Assign the slots of queues to waiting runs and steps.
 
-A run enters its queue in the transaction that stores it, and leaves the queue in the one that ends
-it. A step enters all its queues when it may begin, and its elements free their slots when they end.
-In between, this loop grants slots: by priority, then by arrival. The first is never overtaken, so a
-run or step that needs several slots gets them. A grant and the evaluation of its run are one write.
+A run enters its queue in the transaction that stores the run, and leaves the queue in the
+transaction that ends the run. A step enters all its queues when it may begin, and its elements free
+their slots when they end. In between, `grant_slots` grants slots: by priority, then by arrival. The
+first run or step in a queue is never overtaken, so it eventually gets its slots even if it needs
+several. A grant and the evaluation of its run are one write.
 
-A step takes the slots of all its queues together, so nothing that holds slots of steps waits for
-others. Its order is the same in all queues of a namespace, so two steps never wait for each other.
+A step takes the slots of all its queues together, so an element never holds slots of one queue
+while it waits for another. The order of steps is the same in all queues of a namespace, so two
+steps never wait for each other.
 """
 
 from collections.abc import Iterator
@@ -42,7 +44,7 @@ _AT_ONCE = 32  # runs or steps to which one write grants slots, or runs that it 
 
 
 def queue_of_runs(job: Job) -> RunQueue:
-    """Return the queue that the runs of a job enter; the job has one."""
+    """Return the queue that the runs of a job enter; the job must name a queue."""
     return RunQueue(
         name=queue_of(job), slots=RUN_SLOTS.of(job.meta), beyond=RUN_BEYOND.of(job.meta)
     )
@@ -83,12 +85,15 @@ def has_work(db: ReadSnapshot, key: Key) -> bool:
 
 
 def _fits(entry: QueueEntry, in_use: int, limit: int) -> bool:
-    """Return whether a run gets its slots; a run that needs more than the limit gets all slots."""
+    """Return whether enough slots are free for a run.
+
+    A run that needs more than the limit gets all slots.
+    """
     return in_use + min(entry.slots, limit) <= limit
 
 
 def _acts(db: ReadSnapshot, entry: QueueEntry) -> bool:
-    """Return whether the policy of a run without slots still has to cancel this or other runs."""
+    """Return whether the overflow policy of a run without slots must cancel this or another run."""
     return any(True for _ in _to_cancel(db, entry))
 
 
@@ -134,7 +139,7 @@ def serve(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
 
 
 def _hold(tx: Transaction, entry: QueueEntry, now: int) -> bool:
-    """Return whether a freeze holds a run that waits for slots, and record the freeze."""
+    """Return whether a freeze holds a run that waits for slots; if so, record that."""
     job = jobs.current(tx, entry.namespace, entry.job_id)
     freeze = covering(tx, job, now) if job is not None else None
     if freeze is None or (
@@ -257,7 +262,7 @@ def _use_errors(db: ReadSnapshot, job: Job) -> Iterator[str]:
 
 
 def _is_too_many(db: ReadSnapshot, key: Key) -> bool:
-    """Return whether a queue is new, and jobs already use the maximum number of queues."""
+    """Return whether a queue is new although jobs already use the maximum number of queues."""
     if concurrency.is_used(db, key):
         return False
     return concurrency.used(db, key[0], MOST_QUEUES) >= MOST_QUEUES

@@ -68,7 +68,7 @@ class JobValidateRequest(Record, frozen=True, kw_only=True):
 
 
 class RegistrationResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a registration: the index of the write, and the evaluation if any."""
+    """The result of a registration: the index of the write, and the evaluation, if any."""
 
     index: int
     job_modify_index: int
@@ -133,7 +133,8 @@ def parse_job(
 ) -> tuple[Job, ValidationResult]:
     """Return the complete job of a request, with errors and warnings.
 
-    `namespace` is that of the query, which overrides the job's. Raises `Malformed` or `OverBudget`.
+    `namespace` is the namespace in the query, which overrides the job's own. Raises `Malformed` or
+    `OverBudget`.
     """
     if request.job is None:
         raise Malformed("Job must be specified")
@@ -169,7 +170,7 @@ def complete(
 ) -> tuple[Job, ValidationResult]:
     """Return the complete job of a document, with errors and warnings.
 
-    `namespace` is that of the query, which overrides the job's. Raises `OverBudget`.
+    `namespace` is the namespace in the query, which overrides the job's own. Raises `OverBudget`.
     """
     surroundings.budgets.check(document)
     placed = {**document, "Namespace": namespace} if namespace else document
@@ -297,7 +298,10 @@ async def _sensitive_variables(source: Submission | None) -> SensitiveVariables:
 
 
 def sensitive_variables(source: Submission | None) -> SensitiveVariables:
-    """Return the sensitive variables of a source. A long source takes long. Raises `Malformed`."""
+    """Return the sensitive variables of a source. This takes long for a long source.
+
+    Raises `Malformed`.
+    """
     if source is None or SENSITIVE not in source.source:
         return SensitiveVariables()
     # Imported late, because few job files have such variables.
@@ -485,7 +489,7 @@ def _is_same(db: ReadSnapshot, before: Job | None, job: Job) -> bool:
 
 
 def check_versions(db: ReadSnapshot, job: Job, budgets: Budgets) -> None:
-    """Raise `OverBudget` unless a job may have another version."""
+    """Raise `OverBudget` if a job may not have another version."""
     budgets.check_versions(*jobs.size_of_versions(db, job.namespace, job.id))
 
 

@@ -182,7 +182,10 @@ def _active(tx: Transaction, job: Job) -> bool:
 
 
 def _with_count(job: Job, group: TaskGroup, count: int, now: int) -> Job:
-    """Return the job with another count; it stays stable, because its definition works."""
+    """Return the job with a new count of the group.
+
+    A stable version stays stable, because only the count changes.
+    """
     groups = [
         msgspec.structs.replace(task_group, count=count) if task_group is group else task_group
         for task_group in job.task_groups or ()
@@ -191,7 +194,10 @@ def _with_count(job: Job, group: TaskGroup, count: int, now: int) -> Job:
 
 
 def _event(request: ScalingRequest, group: TaskGroup, done: ScaleResult, now: int) -> ScalingEvent:
-    """Return the event of a request; an error text is a separate field."""
+    """Return the scaling event that records a request.
+
+    If the request reports an error, its text is a separate field.
+    """
     texts = (request.message, request.error if isinstance(request.error, str) else "")
     return ScalingEvent(
         time=now,

@@ -47,10 +47,11 @@ _SHOWN = 100  # characters of an unknown name
 class RunActRequest(Record, frozen=True, kw_only=True):
     """The body of an operation.
 
-    `number` names the run; 0 means the newest. `steps` are the chosen steps. `failed` and `every`
-    choose steps for a re-run, and they run with this `version` of the job, or of the parent of a
-    child. `now` cancels without clean-up steps. `preview` changes nothing. A repeated request with
-    the same `idempotency_token` changes nothing and gets the same response.
+    `number` names the run; 0 means the newest run. `steps` are the chosen steps. For a re-run,
+    `failed` chooses all failed steps, and `every` all steps that have ended. The chosen steps run
+    with this `version` of the job, or of its parent if the job is a child. With `now`, a cancel
+    skips the clean-up steps. With `preview`, nothing changes. A repeated request with the same
+    `idempotency_token` changes nothing and gets the same response.
     """
 
     number: Uint64 = 0
@@ -67,7 +68,7 @@ class RunActRequest(Record, frozen=True, kw_only=True):
 class RunActResponse(Record, frozen=True, kw_only=True):
     """The result of an operation: its evaluation, and the steps that change.
 
-    A re-run with another version is a new run with this `number`, and the `version` that it created.
+    A re-run with another version creates a new run, `number`, and a new job version, `version`.
     """
 
     job_id: str
@@ -105,11 +106,11 @@ class _NotNow(Exception):
 class _Case(msgspec.Struct, frozen=True, kw_only=True):
     """A run with its steps, and the operation.
 
-    `has_approved` returns whether the person has approved the present attempt of a step. A person
-    who `may_approve` may also end a step with a gate in another way. `labels` are the roles and
-    policies of the person, None for all. `began_by` is the person who began the run, empty if
-    unknown. `again_by` has the people who ran steps again. Without access control, no person is
-    known, and `knows_people` is false.
+    `has_approved` returns whether the person has approved the present attempt of a step. With
+    `may_approve`, the person may also end a step with a gate by other operations. `labels` are the
+    roles and policies of the person; None means all. `began_by` is the person who began the run,
+    empty if unknown. `again_by` has the people who ran steps again. Without access control, no
+    person is known, and `knows_people` is false.
     """
 
     job: Job
@@ -194,8 +195,8 @@ async def act_on_run(
 
     A re-run with another version needs `versions`.
 
-    Raises `NotFound` without the run, `Malformed` for unknown steps, and `Denied` for a step with a
-    gate that the person may not pass.
+    Raises `NotFound` if the run does not exist, `Malformed` for unknown steps, and `Denied` for a
+    step with a gate that the person may not pass.
     """
     if len(request.note) > MAX_NOTE:
         raise Malformed(f"Note has {len(request.note)} characters; the maximum is {MAX_NOTE}")
@@ -222,7 +223,7 @@ async def act_on_run(
 
 
 def _enter_queue(tx: Transaction, case: _Case, run: FlowRun) -> None:
-    """Let a run that continues wait for the slots of its queue, if its job names one."""
+    """Let a run that continues wait for the slots of its queue, if its job names a queue."""
     if RUN_QUEUE.name in (case.job.meta or ()):
         from daemon.jobs.queues import queue_of_runs  # imported late: few jobs have a queue
         from storage.queries import concurrency
@@ -353,7 +354,7 @@ def _rerun_with_version(
 
 
 def _row_of_version(case: _Case, step: Step, *, runs_again: bool) -> RunStep:
-    """Return the row of a step for the run of a new version: its earlier result, or waiting."""
+    """Return a step for a run of a new version: with its earlier result, or waiting."""
     row = case.steps.get(step.name)
     if row is None:
         return RunStep(name=step.name, total=step.count, since=case.now)
@@ -405,7 +406,7 @@ def _load(
 
 
 def _started_by(tx: Transaction, job: Job) -> str:
-    """Return the person who began a run; for a timer, the author of the job."""
+    """Return the person who began a run; for a scheduled run, the author of the job."""
     person = jobs.author_of(tx, job.namespace, job.id, job.version)
     if person or not job.parent_id:
         return person

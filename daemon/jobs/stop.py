@@ -13,7 +13,7 @@ from storage.writer import Transaction
 
 
 class StopResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a stop; all zero if the job did not exist."""
+    """The result of a stop; all values are zero or empty if the job did not exist."""
 
     index: int = 0
     eval_id: str = ""

@@ -1,8 +1,8 @@
 """Turn ended runs into dispatches of the jobs that follow them.
 
-The write that ends a run has added a row for each follower (`storage/queries/triggers.py`). This
-loop decides about each row in the write that dispatches the child. So each end starts a follower
-exactly once, even if the daemon is killed in between.
+The write that ends a run has added a row for each follower (`storage/queries/triggers.py`).
+`follow_triggers` decides about each row in the write that dispatches the child. So each ended run
+starts a follower exactly once, even if the daemon is killed in between.
 """
 
 import re
@@ -41,7 +41,8 @@ _SUFFIX = 8  # characters that make a child's ID unique within its second
 class Passed(msgspec.Struct, frozen=True, kw_only=True):
     """The meta that an ended run passes to one version of the follower.
 
-    Runs with different values of a key are not combined. With a `fault`, the dispatch is refused.
+    `value` is the value of the meta key that separates joins: runs with different values are not
+    combined. If `fault` is set, it is the reason why the dispatch is refused.
     """
 
     version: int
@@ -113,7 +114,7 @@ class _Gone(Exception):
 
 
 class _Facts:
-    """The values of a follower's references, each read when it is needed."""
+    """The values of a follower's references. Each value is read when it is needed."""
 
     def __init__(self, db: ReadSnapshot, trigger: JobTrigger) -> None:
         self._db, self._trigger = db, trigger
@@ -239,7 +240,7 @@ _Ready = tuple[JobTrigger, dict[str, str]]  # an ended run, and the meta that it
 
 
 def _others(tx: Transaction, follower: Job, trigger: JobTrigger, now: int) -> dict[Source, _Ready]:
-    """Return the waiting runs of other sources, and end earlier runs of the same source."""
+    """Return the waiting runs of other sources, and end the wait of earlier runs of this source."""
     result: dict[Source, _Ready] = {}
     for row in _joined(tx, trigger):
         if _source_of(row) == _source_of(trigger):
@@ -309,7 +310,7 @@ def _end(
     *,
     is_told: bool = True,
 ) -> None:
-    """Store the final effect of an ended run, and notify if it starts nothing."""
+    """Store the final effect of an ended run, and notify if the run does not start the follower."""
     done = msgspec.structs.replace(trigger, state=state, reason=reason, decided=now, expires=0)
     triggers.put(tx, done)
     settings = notify_settings(follower.meta)

@@ -40,7 +40,10 @@ class JobStabilityRequest(Record, frozen=True, kw_only=True):
 
 
 class TagVersionRequest(Record, frozen=True, kw_only=True):
-    """The body that tags a version: the newest one without a version, or with `latest`."""
+    """The body that tags a version.
+
+    Without a version, or with `latest`, it tags the newest version.
+    """
 
     version: Uint64 = 0
     latest: bool = False
@@ -69,8 +72,8 @@ async def revert_job(
 ) -> RegistrationResult:
     """Store an older version's definition as the newest version.
 
-    It is validated like a registration, so an older definition can be rejected now. Raises
-    `Refused` or `Invalid`.
+    The definition is validated like a registration, so a definition that was once accepted can be
+    rejected. Raises `Refused` or `Invalid`.
     """
 
     def write(tx: Transaction) -> RegistrationResult:
@@ -136,10 +139,10 @@ class RerunVersions:
         self._surroundings, self._now = surroundings, now
 
     def candidate(self, tx: Transaction, present: Job, number: int) -> Job:
-        """Return the definition of an earlier version for a new one, and check it.
+        """Check an earlier version's definition, and return it as that of a new version.
 
-        The version of a child is that of its parent: the child keeps its ID, its payload, and its
-        own meta. Raises `NotFound`, `Invalid`, `Refused` or `Malformed`.
+        For a child, the version is a version of its parent; the child keeps its ID, its payload,
+        and its own meta. Raises `NotFound`, `Invalid`, `Refused` or `Malformed`.
         """
         context, owner = self._surroundings, present.parent_id or present.id
         target = jobs.version(tx, present.namespace, owner, number)
