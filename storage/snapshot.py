@@ -22,7 +22,7 @@ _PAGES_AT_ONCE = 1000  # then a waiting writer can proceed
 
 
 class SnapshotSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A description of a snapshot: `index` is that of the last write, `size` is in bytes."""
+    """A description of a snapshot: `index` is the index of the last write, `size` is in bytes."""
 
     version: int
     cluster_id: str

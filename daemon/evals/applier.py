@@ -350,7 +350,7 @@ def _without_repeated(tx: Transaction, evaluation: Evaluation, plan: Plan) -> Pl
 
 
 def _cancel_superseded(tx: Transaction, evaluation: Evaluation, now: int) -> None:
-    """Cancel older blocked evaluations of the job, and all pending ones except the newest."""
+    """Cancel older blocked evaluations of the job, and all but its newest pending evaluation."""
     key = (evaluation.namespace, evaluation.job_id)
     other_evaluations = [
         other for other in evaluations.unfinished(tx, *key) if other.id != evaluation.id

@@ -384,7 +384,7 @@ def _name_job(by: Allocation | None, namespace: str) -> str:
 
 
 def _starting(db: ReadSnapshot, alloc: Allocation) -> Reason:
-    """Return why an allocation is not running yet: the latest event of its tasks."""
+    """Return the reason why an allocation is not running yet: the latest event of its tasks."""
     last = [
         f"task {name}: {plain_reason(event.display_message)}"
         for name, state in (alloc.client.task_states or {}).items()
@@ -416,7 +416,7 @@ def _has_not_ended(db: ReadSnapshot, alloc_id: str) -> bool:
 
 
 def _failed(case: _Case, alloc: Allocation) -> Reason:
-    """Return when a failed allocation is retried, or why it is not."""
+    """Return a reason that states when a failed allocation is retried, or why it is not."""
     if alloc.is_overtime:
         return Reason(
             cause=Cause.LIMIT,
@@ -447,7 +447,7 @@ def _run_limit(case: _Case, alloc: Allocation) -> str:
 
 
 def _tries(alloc: Allocation) -> int:
-    """Return how often an allocation was placed, including its predecessors."""
+    """Return how many times an allocation and its predecessors were placed."""
     tracker = alloc.desired.reschedule_tracker
     return 1 + len(tracker.events if tracker else ())
 

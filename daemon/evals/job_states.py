@@ -140,7 +140,7 @@ def _freeze(db: ReadSnapshot, row: job_status.Row) -> str:
 
 
 def freeze_of_slots(db: ReadSnapshot, job: Job) -> Freeze | None:
-    """Return the freeze that delays the due slots of a periodic job; None without one."""
+    """Return the freeze that delays the due slots of a periodic job, or None."""
     due = periodic.of_job(db, job.namespace, job.id)
     if due is None or due.launch != periodic.NEVER:
         return None

@@ -22,11 +22,11 @@ Matches = Callable[[object], bool]
 async def remove_evaluations(
     store: Store, ids: Sequence[str], matches: Matches | None
 ) -> tuple[int, int]:
-    """Delete the evaluations in `ids`, or up to 5,000 matching ones.
+    """Delete the evaluations in `ids`, or up to 5,000 evaluations for which `matches` is true.
 
-    Return their number and the index of the write. A filter skips evaluations with non-terminal
-    allocations. Raises `Malformed`, `Refused` while the scheduler is not paused, and `NotFound` for
-    an unknown ID.
+    Return the number of deleted evaluations and the index of the write. With `matches`, evaluations
+    with non-terminal allocations are skipped. Raises `Malformed`, `Refused` while the scheduler is
+    not paused, and `NotFound` for an unknown ID.
     """
     if len(ids) > _MOST:
         raise Malformed(f"EvalIDs has {len(ids)} entries; the maximum is {_MOST}")

@@ -121,7 +121,7 @@ def _at_work(db: ReadSnapshot, run: FlowRun) -> _AtWork:
 
 
 def _opened(step: RunStep) -> int:
-    """Return when a step was opened in its current attempt; 0 if it was not opened.
+    """Return the time at which a step's current attempt was opened; 0 if it was not opened.
 
     In rows of older versions, a step that runs again still has the opening time of its earlier
     attempt.

@@ -1,7 +1,7 @@
 """Run the scheduler, with preemption where the configuration permits it.
 
 Preemption candidates are loaded only after a first plan has failed placements. Loading all
-non-terminal allocations would slow down every decision, and few need them.
+non-terminal allocations would slow down every decision, and few decisions need them.
 """
 
 from collections.abc import Iterator

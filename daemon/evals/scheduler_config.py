@@ -2,8 +2,8 @@
 
 Settings that this version cannot honor are rejected instead of ignored.
 
-There is one worker. Without a worker, or for a job type without one, evaluations stay pending. They
-stay pending until the setting is changed or the daemon restarts.
+At most one worker runs. If there is no worker, or the worker does not process a job type,
+evaluations stay pending. They stay pending until the setting is changed or the daemon restarts.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Find blocked evaluations that would fit now, including by preemption.
 
-Each blocked evaluation stores the missing resources, so that only matching ones are re-evaluated.
-Memory, CPU and disk are numbers; everything else is in `ExtraResources`.
+Each blocked evaluation stores its missing resources, so that freed resources unblock only
+evaluations that match. Memory, CPU and disk are numbers; everything else is in `ExtraResources`.
 """
 
 from collections import defaultdict

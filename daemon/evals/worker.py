@@ -195,10 +195,11 @@ def next_evaluations(
     paused: frozenset[str] = frozenset(),
     suspects: frozenset[str] = frozenset(),
 ) -> list[Evaluation]:
-    """Return the next evaluations, at most one per job: pending ones, or blocked ones that may fit.
+    """Return the next evaluations that are pending, or blocked but may fit; at most one per job.
 
-    Evaluations in `paused` wait after an error. All wait while an operator pauses the scheduler. Each
-    of the `suspects` is processed alone: if it crashes the daemon, no other evaluation is blamed.
+    Evaluations in `paused` wait after an error. All evaluations wait while an operator pauses the
+    scheduler. Each of the `suspects` is processed alone: if it crashes the daemon, no other
+    evaluation is blamed.
     """
     offered = workers(db)
     if configuration(db).pause_eval_broker or not offered.types:

@@ -215,9 +215,10 @@ def _held_until(step: Step, run: FlowRun, row: RunStep) -> Iterator[int]:
 
 
 def _window(step: Step, run: FlowRun, row: RunStep, now: int) -> Window:
-    """Return when a step may begin.
+    """Return the time window in which a step may begin.
 
-    Its needs are met now or, if the step is held, since it was held.
+    The needs of a held step were met when it was first held. The needs of any other step are met
+    now.
     """
     if step.not_before is None and step.not_after is None:
         return Window()
@@ -248,7 +249,7 @@ def waits_for_queues(queues: Sequence[str]) -> str:
 
 
 def _limits(graph: Graph, steps: Iterable[RunStep]) -> Iterator[tuple[str, int]]:
-    """Yield each open step that has a limit, with the number of elements that may be active."""
+    """Yield each open step that has a limit, with the number of its elements that may be active."""
     for row in steps:
         step = graph.by_name[row.name]
         if step.stops and row.failed > step.allowance.of(row.total):
@@ -483,7 +484,7 @@ class _Decision:
         return (row, _skip(step.when, needs) or none) if is_final else (None, None)
 
     def _closed(self, step: Step) -> str:
-        """Return why the calendar of a step is closed; empty if it is open, or for a clean-up."""
+        """Return why a step's calendar is closed; empty if it is open, or for a clean-up step."""
         openings = self.openings.get(step.calendar)
         if openings is None or self._is_canceled:
             return ""

@@ -294,11 +294,11 @@ class CompiledCalendar(msgspec.Struct, frozen=True, kw_only=True):
     excluded: tuple["CompiledCalendar", ...]
 
     def spans(self, first: int, last: int, steps: Steps | None = None) -> list[Span]:
-        """Return when the calendar is open in a period, in order. Raises `TooManySteps`."""
+        """Return the spans of a period in which the calendar is open. Raises `TooManySteps`."""
         return _Period(first, last, steps or Steps()).open_spans(self)
 
     def day_spans(self, day: date, steps: Steps | None = None) -> list[Span]:
-        """Return when a local day of the calendar is open. Raises `TooManySteps`."""
+        """Return the spans in which the calendar is open on a local day. Raises `TooManySteps`."""
         steps = steps or Steps()
         own = self.hours_of(day, steps)
         return _Period(own[0][0], own[-1][1], steps).restricted(self, own) if own else []
@@ -546,7 +546,7 @@ class Openings:
 
     @property
     def name(self) -> str:
-        """Return the name of the calendar; empty without one."""
+        """Return the name of the calendar; empty if there is no calendar."""
         return self._calendar.name
 
     def why_closed(self, timestamp: int) -> str:
@@ -567,7 +567,7 @@ class Openings:
         return ""
 
     def next_open(self, timestamp: int) -> int | None:
-        """Return the first open time at or after a time; None if there is none within five years.
+        """Return the first open time at or after a time; None if all of five years are closed.
 
         The result is also None if the searches need too many steps; then `is_limited` is set.
         Nothing opens before `searched_until`.

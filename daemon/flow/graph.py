@@ -362,7 +362,7 @@ def _shown(step: Step, level: int, meta: Meta, owner: TaskGroup) -> GraphStep:
 
 
 def _shown_time(meta: Meta, key: MetaExtension[BeginTime | None]) -> str:
-    """Return the text of a time limit, with its time zone for a time of day; empty without one."""
+    """Return a time limit as text, with the time zone if it is a time of day; empty if unset."""
     value = key.of(meta)
     if value is None or meta is None:
         return ""

@@ -160,7 +160,7 @@ def has_list(group: TaskGroup) -> bool:
 
 
 def source(group: TaskGroup) -> Reference | None:
-    """Return the reference to the output that is a step's list; None without such a list."""
+    """Return the reference to the output that is a step's list; None if no output is its list."""
     return reference_in(FOR_EACH.of(group.meta))
 
 

@@ -1,4 +1,4 @@
-"""Check a job that starts after other jobs at its registration: capabilities and limits."""
+"""Registration checks for jobs that start after other jobs: capabilities, limits and warnings."""
 
 from collections import deque
 from collections.abc import Callable, Iterator

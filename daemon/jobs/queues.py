@@ -165,7 +165,7 @@ def _serve_steps(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> Non
 
 
 def _elements_that_fit(db: ReadSnapshot, step: StepSlots) -> int:
-    """Return how many elements of a step that waits get slots of all its queues now.
+    """Return how many further elements of a waiting step can now get slots of all its queues.
 
     The number is 0 if another step is ahead in one of the queues. An element that needs more slots
     than a queue has takes all of them.

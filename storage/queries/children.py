@@ -1,4 +1,4 @@
-"""Child jobs: active, queued and ended ones."""
+"""Child jobs, which are active, queued or ended."""
 
 from storage.read_pool import ReadSnapshot
 from storage.writer import Transaction

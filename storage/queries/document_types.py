@@ -1,6 +1,6 @@
 """The columns with documents, their record types, and the search for rows that cannot be read.
 
-Modules that serve requests do not import this one, because it imports most records.
+Modules that serve requests do not import this module, because it imports most records.
 """
 
 import sqlite3

@@ -1,4 +1,4 @@
-"""Evaluations: pending, blocked and completed ones."""
+"""Evaluations, which are pending, blocked or completed."""
 
 import json
 import sqlite3
@@ -150,7 +150,7 @@ def find(db: ReadSnapshot, eval_id: str) -> Evaluation | None:
 
 
 def request_id(db: ReadSnapshot, eval_id: str) -> str:
-    """Return the ID of the request that caused an evaluation; empty without one."""
+    """Return the ID of the request that caused an evaluation; empty if no request caused it."""
     row = db.one(_REQUEST, {"id": eval_id})
     return str(row["request_id"]) if row else ""
 

@@ -119,7 +119,7 @@ def parents(db: ReadSnapshot, member: str) -> list[str]:
 
 
 def containing(db: ReadSnapshot, member: str) -> list[Group]:
-    """Return all groups of an entity or group, including indirect ones."""
+    """Return all groups that contain an entity or group, directly or through other groups."""
     rows = db.all(_ABOVE, {"id": member})
     return [_from(row) for row in rows]
 

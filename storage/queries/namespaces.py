@@ -114,7 +114,7 @@ _HAS_LIVE_ALLOCATIONS = """
 
 
 def in_use(db: ReadSnapshot, name: str) -> list[str]:
-    """Return the reasons why a namespace cannot be deleted, in the words of Nomad."""
+    """Return the reasons why a namespace cannot be deleted, with Nomad's texts."""
     reasons = {
         "non-terminal jobs": _HAS_LIVE_JOBS,
         "non-terminal allocations": _HAS_LIVE_ALLOCATIONS,

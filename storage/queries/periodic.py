@@ -312,7 +312,7 @@ def slots(
     *,
     reverse: bool = True,
 ) -> Iterator[Slot]:
-    """Yield the outcomes of a job's slots from a slot on, newest first with `reverse`."""
+    """Yield the outcomes of a job's slots, beginning at `start`; newest first with `reverse`."""
     key = {"namespace": namespace, "job_id": job_id, **numbers(start, reverse=reverse)}
     for row in db.each(f"{_LEDGER}{' DESC' if reverse else ''}", key):
         yield Slot(

@@ -412,7 +412,7 @@ _ANSWER = """
 def answer_of(
     db: ReadSnapshot, namespace: str, job_id: str, token: str
 ) -> tuple[RunAct, bytes] | None:
-    """Return the operation with an idempotency token, and its response; None if there is none."""
+    """Return the operation that has an idempotency token, and its response; None if unknown."""
     row = db.one(_ANSWER, {"namespace": namespace, "job_id": job_id, "token": token})
     return (_act(row), row["answer"].encode()) if row else None
 

@@ -125,7 +125,7 @@ def namespaces(db: ReadSnapshot, page_request: PageRequest) -> Iterator[str]:
 def names(
     db: ReadSnapshot, namespace: str, start: str | None, *, reverse: bool = False
 ) -> Iterator[str]:
-    """Yield the sorted names of a namespace's services, from a name on."""
+    """Yield the sorted names of a namespace's services, beginning at `start`."""
     first, following = (_LAST_NAME, _NAME_BEFORE) if reverse else (_FIRST_NAME, _NEXT_NAME)
     if start is None:
         start = _BEYOND if reverse else ""

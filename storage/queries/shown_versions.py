@@ -47,7 +47,10 @@ def present(db: ReadSnapshot, namespace: str, job_id: str) -> PresentVersions:
 
 
 def event_versions(db: ReadSnapshot, namespace: str, job_id: str) -> list[tuple[int | None, int]]:
-    """Return the version and the index of each stored event of a job; None without a version."""
+    """Return the version and the index of each stored event of a job.
+
+    The version is None for an event without a version.
+    """
     rows = db.all(_EVENT_VERSIONS, {"namespace": namespace, "id": job_id})
     return [
         (None if row["version"] is None else int(row["version"]), int(row["write_index"]))

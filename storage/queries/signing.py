@@ -48,7 +48,7 @@ def list_all(db: ReadSnapshot) -> list[SigningKey]:
 
 
 def active(db: ReadSnapshot, now: int) -> str:
-    """Return the ID of the current signing key; empty without one."""
+    """Return the ID of the current signing key; empty if no key signs at this time."""
     row = db.one(_ACTIVE, {"now": now})
     return str(row["id"]) if row else ""
 

@@ -400,7 +400,7 @@ def expired(db: ReadSnapshot, now: int, most: int) -> list[JobTrigger]:
 
 
 def next_expiry(db: ReadSnapshot) -> int | None:
-    """Return when the wait of the next ended run expires; None if none waits."""
+    """Return the next time at which the wait of an ended run expires; None if no run waits."""
     row = db.one(_NEXT_EXPIRY)
     return row["at"] if row else None
 
@@ -477,7 +477,7 @@ def of_job(
     *,
     reverse: bool = True,
 ) -> Iterator[JobTrigger]:
-    """Yield the ledger of a follower from a row on, newest first with `reverse`."""
+    """Yield the ledger of a follower, beginning at `start`; newest first with `reverse`."""
     key = {"namespace": namespace, "job_id": job_id, **numbers(start, reverse=reverse)}
     for row in db.each(f"{_OF_JOB}{' DESC' if reverse else ''}", key):
         yield _trigger(row)

@@ -71,13 +71,13 @@ def _blocks(db: ReadSnapshot, sql: str, values: Mapping[str, object]) -> Blocks:
 
 
 def first_begin(db: ReadSnapshot, step: int) -> int | None:
-    """Return when the oldest block begins; None without blocks."""
+    """Return the time at which the oldest block begins; None if there are no blocks."""
     row = db.one(_FIRST, {"step": step})
     return int(row["begin"]) if row else None
 
 
 def last_begin(db: ReadSnapshot, step: int) -> int | None:
-    """Return when the newest block begins; None without blocks."""
+    """Return the time at which the newest block begins; None if there are no blocks."""
     row = db.one(_LAST, {"step": step})
     return int(row["begin"]) if row else None
 

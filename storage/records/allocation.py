@@ -207,7 +207,7 @@ class AllocatedResources(Record, frozen=True, kw_only=True):
         return self.shared.disk_mb
 
     def ports_of(self, task: str) -> Iterator[AllocatedPort]:
-        """Yield the ports of a task: those of its group and, in older job files, its own."""
+        """Yield the ports of a task's group and, for older job files, of the task itself."""
         yield from self.shared.ports or ()
         resources = self.tasks.get(task)
         for network in (resources and resources.networks) or ():

@@ -58,8 +58,8 @@ class GraphEdge(Record, frozen=True, kw_only=True):
 class FlowGraph(Record, frozen=True, kw_only=True):
     """The graph of a job: its steps in the order of the file, and the needs between them.
 
-    `version` is that of the stored job, or 0 for the job in a request. `longest` is a longest chain
-    of steps, from its first to its last.
+    `version` is the version of the stored job, or 0 for a job in a request. `longest` is a longest
+    chain of steps, from its first to its last.
     """
 
     job_id: str
@@ -154,9 +154,9 @@ class FlowRun(Record, frozen=True, kw_only=True):
     """A run of a workflow: the job's version, and its state.
 
     `began` and `ended` are in nanoseconds since the epoch; `ended` is 0 until the end. `trigger` is
-    that of the evaluation that started the run. With `cleans_up`, the run is canceled, but its
-    clean-up steps still run. At `deadline`, in nanoseconds since the epoch, the run times out, or
-    its clean-up steps are stopped; 0 means never.
+    the trigger of the evaluation that started the run. With `cleans_up`, the run is canceled, but
+    its clean-up steps still run. At `deadline`, in nanoseconds since the epoch, the run times out,
+    or its clean-up steps are stopped; 0 means never.
     """
 
     namespace: str
@@ -205,7 +205,7 @@ class StepQueue(Record, frozen=True, kw_only=True):
 class RunStepView(RunStep, frozen=True, kw_only=True):
     """A step as the API shows it.
 
-    `level` and `needs` are those of the graph. `waits_for` has the needs that have not ended.
+    `level` and `needs` are the same as in the graph. `waits_for` has the needs that have not ended.
     `until` is the time in nanoseconds since the epoch at which the step begins, its gate decides
     automatically, or the step is too late; 0 means never. `queues` are those in which the step
     holds slots or waits for some.

@@ -57,7 +57,7 @@ class Freeze(Record, frozen=True, kw_only=True):
 
     @property
     def end(self) -> int:
-        """Return when the freeze ends or has ended; 0 if it has no end yet."""
+        """Return the time at which the freeze ends or has ended; 0 if no end is set."""
         return self.ended or self.until
 
 

@@ -141,7 +141,7 @@ class DrainStrategy(Record, frozen=True, kw_only=True):
 
     @property
     def ends(self) -> int | None:
-        """Return the deadline in nanoseconds since the epoch; None without a deadline."""
+        """Return the deadline in nanoseconds since the epoch; None if the drain has no deadline."""
         if self.deadline == 0:
             return None
         return nanoseconds(self.force_deadline if self.deadline > 0 else self.started_at)

@@ -85,7 +85,8 @@ class ConfinedProcess(Record, frozen=True, kw_only=True):
 class ConfinementShown(Record, frozen=True, kw_only=True):
     """The restrictions of this node.
 
-    They are read from the kernel; those of tasks come from the configuration.
+    The restrictions of processes are read from the kernel. The restrictions of tasks come from the
+    configuration.
     """
 
     processes: list[ConfinedProcess]
