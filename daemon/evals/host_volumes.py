@@ -239,7 +239,7 @@ async def put(
 ) -> tuple[DynamicVolume, NodeChangeResult]:
     """Store a usable volume, and add it to its node.
 
-    Raises `Conflict` if the volume was changed in the meantime, or if an allocation uses it.
+    Raises `Conflict` after a conflicting concurrent change, or if an allocation uses the volume.
     """
 
     def write(tx: Transaction) -> tuple[DynamicVolume, NodeChangeResult]:
@@ -261,8 +261,8 @@ async def retire(store: Store, volume_id: str, ids: Iterator[str], *, now: int) 
     """Remove a volume from its node; return the index of the write.
 
     The caller deletes the volume's directory afterwards. The daemon did not create the directory of
-    a registered volume, so such a volume is deleted from the store at once. Raises `NotFound`, and
-    `Conflict` while an allocation uses the volume.
+    a registered volume. The same write therefore deletes such a volume from the store. Raises
+    `NotFound`, and `Conflict` while an allocation uses the volume.
     """
 
     def write(tx: Transaction) -> int:

@@ -168,7 +168,7 @@ _ENDS = "its tasks are ending"
 
 
 def _without_work(db: ReadSnapshot, run: FlowRun) -> Mapping[str, str]:
-    """Return why open steps have no allocation at work, by step name.
+    """Return why open steps have no starting or running allocation, by step name.
 
     The key `""` holds the reason for all other open steps.
     """

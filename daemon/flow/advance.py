@@ -325,7 +325,7 @@ def _failure_of(failed_steps: Sequence[RunStep]) -> str:
     """Return the reason why a run failed, given its bad steps.
 
     The reason omits errors of tasks, which are shown elsewhere. A step that ended without failed
-    tasks has a reason of its own.
+    tasks has its own reason.
     """
     states = dict.fromkeys(step.state for step in failed_steps)
     one_way, phrase = _ENDS.get(next(iter(states)), _ENDS[StepState.FAILED])
@@ -401,7 +401,7 @@ class _Decision:
     def limit(self, max_elements: int, element_count: int) -> None:
         """Limit the elements of all steps together.
 
-        Before this decision, there are `element_count`.
+        `element_count` is their number before this decision.
         """
         self._max_elements, self._element_count = max_elements, element_count
 

@@ -1,7 +1,7 @@
 """References to outputs, and lists of steps: one element for each item (`steward_for_each`) or combination (`steward_matrix`).
 
-The list is computed when the step begins. It depends only on the job, or on an output of an earlier
-step that does not change while the step can run, so it is not stored.
+The list is computed when the step begins. The list is not stored. It depends only on the job, or on
+an output of an earlier step, which does not change while the step can run.
 """
 
 import itertools

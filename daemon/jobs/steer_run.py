@@ -195,8 +195,8 @@ async def act_on_run(
 
     A re-run with another version needs `versions`.
 
-    Raises `NotFound` if the run does not exist, `Malformed` for unknown steps, and `Denied` for a
-    step with a gate that the person may not pass.
+    Raises `NotFound` if the run does not exist, and `Malformed` for unknown steps. Raises `Denied`
+    for a step with a gate that the person may not pass.
     """
     if len(request.note) > MAX_NOTE:
         raise Malformed(f"Note has {len(request.note)} characters; the maximum is {MAX_NOTE}")
