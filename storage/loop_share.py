@@ -1,4 +1,4 @@
-"""Limit the time that one read or write spends on the event loop for work other than queries.
+"""Limit the work, other than queries, that one read or write does on the event loop.
 
 The connection limits the queries of a read or write on the event loop. Code that works for long
 between queries counts its work here. Beyond the share, the read or write ends with `LongRead`, and

@@ -567,7 +567,7 @@ class Openings:
         return ""
 
     def next_open(self, timestamp: int) -> int | None:
-        """Return the first open time at or after a time; None if all of five years are closed.
+        """Return the first open time at or after a time; None if the next five years are closed.
 
         The result is also None if the searches need too many steps; then `is_limited` is set.
         Nothing opens before `searched_until`.

@@ -44,7 +44,8 @@ class NewChild(msgspec.Struct, frozen=True, kw_only=True):
 class _CommonParts(msgspec.Struct, frozen=True, kw_only=True):
     """The encoded parts that all children of a job share.
 
-    `pattern` is a child without its submit time and modify indexes.
+    `pattern` is a child without its submit time and modify indexes. It contains the job's
+    `create_index`, so it is different after each registration.
     """
 
     pattern: Job

@@ -217,7 +217,7 @@ def touch(tx: Transaction, namespace: str, job_id: str) -> None:
 
 
 def remove_up_to(tx: Transaction, namespace: str, job_id: str, number: int) -> int:
-    """Delete the ended runs of a job up to a run number, with their steps; return how many runs."""
+    """Delete a job's ended runs up to a number, with their steps; return how many were deleted."""
     return tx.execute(_OLD, {"namespace": namespace, "job_id": job_id, "number": number})
 
 

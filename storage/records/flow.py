@@ -19,10 +19,10 @@ class GraphStep(Record, frozen=True, kw_only=True):
     most `parallel` may be active at the same time; 0 means all. `elements_of` names the output that
     is the list of elements, such as `plan.shards`; then `count` is 0. For a need in `each_of`, each
     element of the step needs only the element of that need with the same index. An active element
-    holds `slots` of each of the `queues`. The step begins only while the `calendar` is open; empty
-    means no calendar. `gate` is the question at which the step waits for `approvals`; empty means
-    no gate. `not_before` and `not_after` are the values of these keys in the job; a time of day
-    includes its time zone.
+    holds `slots` slots of each of the `queues`. The step begins only while the `calendar` is open;
+    empty means no calendar. `gate` is the question at which the step waits for `approvals`; empty
+    means no gate. `not_before` and `not_after` are the values of these keys in the job; a time of
+    day includes its time zone.
     """
 
     name: str
