@@ -78,9 +78,9 @@ async def register_pools(
 ) -> dict[str, Node]:
     """Store a node for each pool, with its existing ID and history; return the nodes by pool.
 
-    If a pool was removed from the configuration, its node is down and its tasks are lost. Its
-    attempts are cancelled, so that none runs next to its replacement. `drivers` has the drivers of
-    each pool.
+    If a pool was removed from the configuration, its node is marked as down and its tasks as lost.
+    The attempts of these tasks are cancelled, so that no attempt runs at the same time as its
+    replacement. `drivers` has the drivers of each pool.
     """
     known = {node.node_pool: node for node in store.read(nodes.list_all) if node.engine}
     found = {}
@@ -101,7 +101,7 @@ async def register_pools(
 
 
 def _remove_pool_node(before: Node, departed: Node, tx: Transaction) -> int:
-    """Set the node of a removed pool down and cancel its attempts; return their number."""
+    """Mark a removed pool's node as down and cancel its attempts; return their number."""
     if departed != before:
         nodes.put(tx, departed, "NodeEvent")
     return cluster_runs.withdraw_all(tx, before.node_pool)
@@ -122,7 +122,7 @@ def _new(config: Settings, name: str, node_id: str) -> Node:
 
 
 def _configured(before: Node, config: Settings, pool: Pool, drivers: Drivers, now: int) -> Node:
-    """Return a node with the values of the configuration, and keep the values from the cluster."""
+    """Return `before` with the values of the configuration; values from the cluster are kept."""
     attributes = {
         **before.attributes,
         **of_daemon(),
@@ -145,7 +145,7 @@ def _configured(before: Node, config: Settings, pool: Pool, drivers: Drivers, no
 def cluster_runtime(
     local: RuntimeContext, node: Node, drivers: Drivers, config: Settings
 ) -> RuntimeContext:
-    """Return the runtime context of a pool, which shares most parts with that of the local host."""
+    """Return a pool's runtime context, which shares most parts with the local host's context."""
     return msgspec.structs.replace(
         local,
         node_id=node.id,
@@ -364,7 +364,7 @@ class PoolSync(msgspec.Struct, frozen=True, kw_only=True):
     look: Look = partition.query_partition
 
     async def run(self) -> None:
-        """Poll all pools concurrently, until cancelled; a hanging cluster delays no other."""
+        """Poll all pools concurrently until cancelled; a hanging cluster does not delay others."""
         async with trio.open_nursery() as nursery:
             for name in self.pools:
                 follow = partial(self._follow, name)

@@ -31,7 +31,7 @@ _MB = 1_000_000
 
 
 class RetentionBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits on the number of terminal allocations with a directory and on file system usage."""
+    """Limits on the number of directories of terminal allocations, and on file system usage."""
 
     allocations: int
     disk_percent: int
@@ -77,7 +77,7 @@ def gc_reason(kept_count: int, use: FilesystemUsage, limits: RetentionBounds) ->
 def excess_dirs(
     ended: Sequence[str], owners: Mapping[str, Key], sizes: Mapping[str, int], most: int
 ) -> list[str]:
-    """Return the allocations to remove, oldest first, of jobs that hold more than `most` bytes.
+    """Return the allocations to remove, oldest first, from jobs that use more than `most` bytes.
 
     `ended` is sorted, oldest first. The newest allocation of each job stays, regardless of its
     size.

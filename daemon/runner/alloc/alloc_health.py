@@ -29,8 +29,8 @@ _MOST_CHECKS = 5  # failing checks named in a reason
 class HealthCriteria(msgspec.Struct, frozen=True):
     """The minimum healthy time and the deadline, both in nanoseconds.
 
-    Reasons for bad health are recorded only with `for_deployment`. With `by_checks`, the service
-    checks must pass.
+    If `for_deployment` is false, the reasons for bad health are not recorded. If `by_checks` is
+    true, the service checks must also pass.
     """
 
     min_healthy_time: int
@@ -42,7 +42,10 @@ class HealthCriteria(msgspec.Struct, frozen=True):
 def health_criteria(
     job_type: str, group: TaskGroup, allocation: Allocation
 ) -> HealthCriteria | None:
-    """Return the health criteria of an allocation; None if no health is tracked, or it is known."""
+    """Return the health criteria of an allocation.
+
+    Return None if the health of the allocation is not tracked or is already decided.
+    """
     if allocation.health is not None and allocation.health.healthy is not None:
         return None
     if allocation.deployment_id:
@@ -77,7 +80,7 @@ def can_no_longer_succeed(tasks: Iterable[Task], states: Mapping[str, TaskState]
 def has_failed(allocation: Allocation, states: Mapping[str, TaskState]) -> bool:
     """Return whether a deployment counts the allocation as failed.
 
-    This holds even if a user has set the allocation's health.
+    The result does not depend on the allocation's health, which a user may have set.
     """
     return bool(allocation.deployment_id) and any(state.failed for state in states.values())
 

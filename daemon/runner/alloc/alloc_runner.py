@@ -181,13 +181,13 @@ class AllocRunner:
         return self._discovery.results
 
     async def usage(self, reader: str = "") -> AllocationUsage:
-        """Return the resource usage of the tasks since the previous call of the same `reader`."""
+        """Return the resource usage of the tasks since the previous call with the same `reader`."""
         found = {task.name: await task.usage(reader) for task in self.tasks}
         tasks = {name: usage for name, usage in found.items() if usage}
         return of_allocation(tasks, self._now(), self._network_usage(reader))
 
     def _network_usage(self, reader: str) -> NetworkUsage | msgspec.UnsetType:
-        """Return the traffic on the bridge since the previous call of a reader."""
+        """Return the traffic on the bridge since the previous call with the same `reader`."""
         if mode_of(self._instance.group) != "bridge" or self._host.capacity is None:
             return msgspec.UNSET
         before, now = self._traffic.get(reader), self._host.traffic(self.id)
@@ -381,7 +381,7 @@ class AllocRunner:
             self._pasts[name] = msgspec.structs.replace(past, trouble=problem)
 
     async def _give_up(self, reason: str) -> None:
-        """Stop all tasks and report a failure: the runner itself has failed."""
+        """Stop all tasks and report a failure of the allocation: the runner itself has failed."""
         await self._host.destroy(self.id)
         for name, state in self._report.states.items():
             if state.state != TaskPhase.DEAD:

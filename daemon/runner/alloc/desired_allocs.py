@@ -46,7 +46,8 @@ def load_desired(
     """Return the index of the last scheduler change, and the changed allocations after `after`.
 
     A negative index selects all allocations that should run. Allocations in `failed` are included
-    even if unchanged. Those in `known` have a runner, so their earlier state is not loaded.
+    even if unchanged. Allocations in `known` have a runner, so the earlier states of their tasks
+    are not loaded.
     """
     changes = [change for node_id in node_ids for change in allocations.changed(db, node_id, after)]
     definitions: dict[tuple[str, str, int], Job | None] = {}

@@ -19,7 +19,7 @@ Measure = Callable[[str], Awaitable[DirectoryUsage]]
 
 
 class MeasuredAllocation(Protocol):
-    """A running allocation; `disk_used` has the bytes that were measured last."""
+    """A running allocation; `disk_used` is its last measured disk usage in bytes."""
 
     disk_used: int
 

@@ -51,7 +51,7 @@ class HealthWatch:
             start_detached(nursery, self._decide, rule, self._scope)
 
     def close(self) -> None:
-        """Report unhealthy because all tasks have ended, if the health is tracked."""
+        """If health is tracked, report the allocation as unhealthy: all its tasks have ended."""
         failed = health.has_failed(self._instance().allocation, self._report.states)
         if failed or self._rule() is not None:
             self._report_unhealthy()
@@ -76,7 +76,7 @@ class HealthWatch:
         return unknown
 
     async def _become_healthy(self, rule: HealthCriteria) -> None:
-        """Report health when all tasks ran for `min_healthy_time`.
+        """Report the allocation as healthy when all tasks have run for `min_healthy_time`.
 
         Return without a report when the allocation can no longer become healthy.
         """
@@ -99,7 +99,8 @@ class HealthWatch:
     def _healthy_since(self, rule: HealthCriteria) -> tuple[str, int] | None:
         """Return the time since which all tasks run and all relevant checks pass.
 
-        Return it as text and in nanoseconds, or None if a task is down or a check fails.
+        The time is returned as text and in nanoseconds. Return None if a task is not running or a
+        relevant check fails.
         """
         up = health.up_since(self._instance().tasks, self._report.states)
         checked = self._checks_pass_since() if rule.by_checks else 0

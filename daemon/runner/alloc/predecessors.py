@@ -16,11 +16,11 @@ def predecessors_of(
 ) -> list[trio.Event]:
     """Return the events that are set when the predecessors of an allocation end.
 
-    Predecessors are the allocations that it replaces, those that hold its ports, and those that
-    were preempted for it. If the node lacks capacity otherwise, all stopping allocations are
-    predecessors, because the scheduler has already assigned their resources. `capacity` is the
+    Predecessors are the allocations that it replaces, those that use its ports, and those that were
+    preempted for it. If the node would still lack capacity without these, all stopping allocations
+    are predecessors, because the scheduler has already assigned their resources. `capacity` is the
     node's CPU (MHz), memory and disk (MB), or None on a cluster with a queue. `is_known` returns
-    whether the store has an allocation; purged ones are unknown.
+    whether the store has an allocation; it no longer has purged allocations.
     """
     desired, needs = allocation.desired, allocation.placement.resources
     awaited = {desired.previous_allocation, *(desired.waits_for or ())} - {""}

@@ -388,7 +388,7 @@ class TaskAttempts(ABC):
     def _set(self, within: float = 0.0, /, **changes: object) -> None:
         """Change fields of the task state, publish the state and wake all waiters.
 
-        The state is stored within this number of seconds.
+        The state is stored within `within` seconds.
         """
         self._report.states[self.name] = msgspec.structs.replace(self.state, **changes)
         self._report.publish(within=within)

@@ -150,9 +150,9 @@ class TaskRunner(TaskAttempts):
         await self._running.signal(name)
 
     async def usage(self, reader: str = "") -> TaskUsage | None:
-        """Return the resource usage, averaged since the previous call of the same `reader`.
+        """Return the resource usage, averaged since the previous call with the same `reader`.
 
-        None if the task is not running.
+        Return None if the task is not running.
         """
         await self.settled()
         if self._running is None:

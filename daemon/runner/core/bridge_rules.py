@@ -51,7 +51,10 @@ add rule ip {table} closed iifname != "{name}" oifname != "{name}" drop
 
 
 def bridge_of(config: Settings) -> BridgePolicy:
-    """Return the bridge policy of a valid configuration, whose `port` must be the listener's."""
+    """Return the bridge policy of a configuration.
+
+    The configuration must be valid, and its `port` must be the port of the listener.
+    """
     subnet = IPv4Network(config.bridge_network_subnet)
     values = {
         "table": f"{_PREFIX}{config.bridge_network_name}",
@@ -72,7 +75,7 @@ def bridge_of(config: Settings) -> BridgePolicy:
 
 
 def _kept_ports(config: Settings) -> Iterable[Span]:
-    """Yield the ports of the host that no job may use: the daemon's own and the reserved ones."""
+    """Yield the host ports that no job may use: the daemon's own ports and the reserved ports."""
     yield from ((port, port) for port in sorted({*config.own_ports, config.wrapper_port}))
     for network in config.host_networks:
         yield from ((ports.start, ports.stop - 1) for ports in ranges(network.reserved_ports))

@@ -1,8 +1,8 @@
 """The driver interface, which does not depend on processes, paths or hosts.
 
-All calls are idempotent. An attempt has a unique name, so a second start finds
-the first. The store keeps an opaque handle with which a driver finds a task again. A driver may
-therefore run tasks as local processes or as cluster jobs.
+All calls are idempotent. An attempt has a unique name, so a second start finds the attempt that the
+first one started. The store keeps an opaque handle with which a driver finds a task again. A driver
+may therefore run tasks as local processes or as cluster jobs.
 """
 
 import signal as signals
@@ -23,8 +23,9 @@ from storage.records.task import LogConfig, NetworkDNS, Resources
 class DeliveredFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The files that a task on another host sent before its exit result.
 
-    `outputs` is the SHA-256 of the outputs file, once the daemon has it. `fault` is the reason why
-    that file did not arrive. `not_kept` has a reason for each file that was not kept.
+    `outputs` is the SHA-256 of the outputs file, if the daemon has received the file. Otherwise
+    `fault` is the reason why the file did not arrive. `not_kept` has a reason for each file that
+    was not kept.
     """
 
     outputs: str = ""
@@ -36,8 +37,8 @@ class ExitResult(msgspec.Struct, frozen=True, kw_only=True):
     """The exit result of a task. `message` adds details to the status.
 
     `at` is the end time in nanoseconds since the epoch; 0 means that the daemon has just observed
-    the end. `log_sizes` are the bytes of the task's log files by kind, if they are known. `outputs`
-    is the content of the task's outputs file, if it is known.
+    the end. `log_sizes` are the sizes of the task's log files in bytes by kind, if they are known.
+    `outputs` is the content of the task's outputs file, if it is known.
     """
 
     code: int = 0
@@ -56,14 +57,14 @@ class ExitResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
-    """The node attributes of a driver; `trouble` is the reason if the driver cannot run tasks."""
+    """The node attributes of a driver; `trouble` is the reason why it cannot run tasks, if any."""
 
     attributes: dict[str, str] = {}
     trouble: str = ""
 
 
 class StartFailed(StewardError):
-    """A task could not be started; `recoverable` if another attempt may succeed."""
+    """A task could not be started; `recoverable` is true if another attempt may succeed."""
 
     def __init__(self, message: str, *, recoverable: bool = False) -> None:
         super().__init__(message)
@@ -137,7 +138,7 @@ class TaskHandle(Protocol):
         ...
 
     async def wait(self) -> ExitResult:
-        """Return the exit result when no process is left. Only one caller may wait."""
+        """Wait until no process is left and return the exit result. Only one caller may wait."""
         ...
 
     async def signal(self, name: str) -> None:
@@ -172,15 +173,16 @@ class QueuedTask(TaskHandle, Protocol):
     """An attempt that may wait in a queue elsewhere after it was accepted."""
 
     async def wait_for_start(self, note: Callable[[str], None]) -> int | None:
-        """Return the start time in nanoseconds since the epoch; None if it ended in the queue.
+        """Wait until the attempt leaves the queue; return its start time, or None.
 
-        `note` receives a status message whenever the status changes. Raises `StartFailed` when the
-        attempt is rejected. Only one caller may wait, before `wait`.
+        The start time is in nanoseconds since the epoch. None means that the attempt ended in the
+        queue. `note` receives a status message whenever the status changes. Raises `StartFailed`
+        when the attempt is rejected. Only one caller may wait, before `wait`.
         """
         ...
 
     async def refresh(self) -> None:
-        """Deliver the current files to the attempt, and return when it has them."""
+        """Deliver the current files to the attempt, and wait until it has received them."""
         ...
 
 
@@ -200,11 +202,11 @@ class ExecStream(Protocol):
 
     @property
     def outputs(self) -> Sequence[str]:
-        """Return the names of its outputs: two streams, or one with a terminal."""
+        """Return the names of the command's outputs: two streams, or one if it has a terminal."""
         ...
 
     async def read(self, output: str) -> bytes:
-        """Return the next output; empty when the stream is closed."""
+        """Return the next bytes of an output; empty when the output is closed."""
         ...
 
     async def write(self, data: bytes) -> None:
@@ -220,7 +222,7 @@ class ExecStream(Protocol):
         ...
 
     async def wait(self) -> int:
-        """Return the exit status; 128 plus the number for a signal."""
+        """Wait until the command ends; return its exit status, or 128 plus the signal number."""
         ...
 
     async def kill(self) -> None:
@@ -242,7 +244,7 @@ class Driver(Protocol):
 
     @property
     def file_owner_rule(self) -> Whose:
-        """Return the rule that determines the owner of a task's files."""
+        """Return the rule that determines which user owns the files of a task."""
         ...
 
     @property
@@ -285,5 +287,5 @@ class Driver(Protocol):
 
 
 def find_signal(name: str) -> signals.Signals | None:
-    """Return a signal by name, with or without SIG; None if it is unknown."""
+    """Return a signal by name, with or without the prefix SIG; None if the name is unknown."""
     return signals.Signals.__members__.get(f"SIG{name.upper().removeprefix('SIG')}")

@@ -11,7 +11,7 @@ _NEEDED = 8  # file descriptors for the setup and start of a task
 
 
 def raise_fd_limit() -> None:
-    """Raise the limit on file descriptors to its maximum; each running task needs one."""
+    """Raise the descriptor limit to its maximum; each running task needs one descriptor."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

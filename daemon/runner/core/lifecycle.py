@@ -20,7 +20,7 @@ States = Mapping[str, TaskState]
 
 
 class ShutdownCause(Enum):
-    """Why the remaining tasks of a group must stop."""
+    """The reason why the remaining tasks of a group must stop."""
 
     SIBLING_FAILED = auto()
     LEADER_DEAD = auto()

@@ -18,7 +18,7 @@ LOOKS = 1000  # polls per second for all followers; one poll takes up to 0.1 ms
 
 
 class PollInterval:
-    """The poll interval of one follower; `others` counts all followers."""
+    """The poll interval of one follower; `others` is the number of all followers."""
 
     others = 0
 
@@ -32,7 +32,7 @@ class PollInterval:
         self._beat = trio.current_time()
 
     def needs_keepalive(self) -> bool:
-        """Return whether the client needs a keep-alive now, and count it as sent."""
+        """Return whether the client needs a keep-alive now; if so, record it as sent."""
         if trio.current_time() < self._beat + BEAT:
             return False
         self._beat = trio.current_time()
@@ -46,7 +46,7 @@ class PollInterval:
 
 @contextmanager
 def register_follower() -> Iterator[PollInterval]:
-    """Yield the poll interval of a new follower, which counts while the block runs."""
+    """Yield the poll interval of a new follower, which is counted until the block ends."""
     PollInterval.others += 1
     try:
         yield PollInterval()

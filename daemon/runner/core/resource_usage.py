@@ -58,7 +58,7 @@ class TrafficSample(msgspec.Struct, frozen=True):
 
 
 class UsageReading(msgspec.Struct, frozen=True):
-    """Usage of a task: each process, and the total if a cgroup counts it.
+    """Usage of a task: the usage of each process, and the total if a cgroup measures it.
 
     `traffic` has the received and sent bytes, if no other task shares the network.
     """
@@ -146,7 +146,7 @@ def _of_process(
 
 
 def _cpu(user: int, system: int, span: int, mhz: float) -> CPUUsage:
-    """Return the CPU usage, from the nanoseconds of CPU time that were used within a duration."""
+    """Return the CPU usage, given the user and system time used within `span`, in nanoseconds."""
     span = max(span, _SHORTEST)
     in_user, in_system = (max(0, spent) * 100 / span for spent in (user, system))
     percent = in_user + in_system

@@ -32,7 +32,7 @@ def fitting_path(path: str) -> str:
 def relative_path(path: str) -> str:
     """Return a normalized relative path without a leading slash.
 
-    Raises `PathEscape` when the text alone shows that it points outside.
+    Raises `PathEscape` if the text of the path alone shows that it leaves the base directory.
     """
     shortest = posixpath.normpath(path.lstrip("/") or ".")
     if shortest == ".." or shortest.startswith("../"):

@@ -31,7 +31,7 @@ StateTable = Mapping[S, StateRule[S]]
 
 
 def rule(waits_for: str, *then: S) -> StateRule[S]:
-    """Return a row of a table."""
+    """Return the rule of a state: the event it waits for, and the states that may follow."""
     return StateRule(waits_for, frozenset(then))
 
 

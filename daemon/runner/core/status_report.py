@@ -94,7 +94,7 @@ class AllocReport:
         allocation: Allocation,
         services: Callable[[], list[ServiceAddress]] = list,
     ) -> None:
-        """Initialize; `reports` is the queue to the store, `services` returns registrations."""
+        """Initialize; `reports` is the queue, and `services` returns the service registrations."""
         self._reports = reports
         self._services: Callable[[], list[ServiceAddress]] = services
         self._registered: list[ServiceAddress] | None = None  # registrations as stored
@@ -132,7 +132,7 @@ class AllocReport:
         )
 
     def unstored_elsewhere(self) -> tuple[int, int]:
-        """Return the unstored output bytes of all other elements of the step, and of the run."""
+        """Return the unstored output bytes of the step's other elements, and of the run's."""
         return self._reports.unstored_outputs(self)
 
     @property
@@ -151,7 +151,7 @@ class AllocReport:
         self.publish()
 
     def publish(self, *, within: float = 0.0) -> None:
-        """Queue all recorded changes for the store, to be stored within this number of seconds."""
+        """Queue all recorded changes for the store, to be stored within `within` seconds."""
         if self._stored is None:
             self._stored = trio.Event()
         self._reports.add(self, within=within)
@@ -217,7 +217,7 @@ class ReportQueue:
         self._silent = False
 
     def add(self, report: AllocReport, *, within: float = 0.0) -> None:
-        """Add a report to the queue for the next write, which begins within these seconds."""
+        """Add a report to the queue for the next write, which begins within `within` seconds."""
         if not self._silent:
             self._waiting[report.alloc_id] = report
             self._due = min(self._due, trio.current_time() + within)
@@ -237,7 +237,7 @@ class ReportQueue:
                 del self._of_scopes[scope]
 
     def unstored_outputs(self, report: AllocReport) -> tuple[int, int]:
-        """Return the unstored output bytes of all other allocations of the step, and of the run.
+        """Return the unstored output bytes of the step's other allocations, and of the run's.
 
         Bytes count as unstored until shortly after their commit.
         """
@@ -314,7 +314,7 @@ class ReportQueue:
 
 
 def _log_events(allocation: Allocation, events: Mapping[str, list[TaskEvent]]) -> None:
-    """Log the task events of an allocation, without their messages: these may hold secrets."""
+    """Log the task events of an allocation without their messages, which may contain secrets."""
     keys = {
         "alloc_id": allocation.id,
         "eval_id": allocation.eval_id,
@@ -332,10 +332,10 @@ def _log_events(allocation: Allocation, events: Mapping[str, list[TaskEvent]]) -
 
 
 def store_snapshots(tx: Transaction, snapshots: Sequence[AllocStatus]) -> list[Allocation | None]:
-    """Store reports and return their allocations, with None for purged ones.
+    """Store reports; return the allocation of each report, or None if it was purged.
 
-    The summary of a job is refreshed once, because that takes milliseconds for a thousand groups.
-    With notifications, each failure and each recovery needs a separate summary.
+    The summary of each job is refreshed only once, because a refresh takes milliseconds for a
+    thousand groups. With notifications, each failure and each recovery needs a separate summary.
     """
     stored, waiting = list[Allocation | None](), dict[tuple[str, str], str]()
     for snapshot in snapshots:
@@ -355,9 +355,9 @@ def store_snapshots(tx: Transaction, snapshots: Sequence[AllocStatus]) -> list[A
 
 
 def store_snapshot(tx: Transaction, snapshot: AllocStatus) -> Allocation | None:
-    """Store a report and return its allocation, or None if it was purged.
+    """Store a report and return its allocation, or None if the allocation was purged.
 
-    The caller refreshes the summary of its job.
+    The caller refreshes the summary of the allocation's job.
 
     A failure that may be rescheduled creates an evaluation in the same write, unless the job is
     stopped. The scheduler can then replace the allocation, and a crash in between loses neither

@@ -228,7 +228,9 @@ _MEANT = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 def pairs(text: str, most: int | None = None) -> dict[str, str]:
-    r"""Parse environment variables, one per line. Raises `ValueError`, also for more than `most`.
+    r"""Parse environment variables, one per line.
+
+    Raises `ValueError` for an invalid line, or for more than `most` variables.
 
     >>> pairs("# note\nA=1\nexport B = \"x y\" # more\n")
     {'A': '1', 'B': 'x y'}

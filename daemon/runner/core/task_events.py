@@ -53,8 +53,8 @@ def terminated(
 ) -> StoredTaskEvent:
     """Return `Terminated`: the task has ended.
 
-    `stderr` holds its last lines of standard error. `log_ends` are the lengths of its logs in bytes
-    at that time.
+    `stderr` is the end of the task's standard error. `log_ends` are the lengths of the task's logs
+    in bytes when the task ended.
     """
     parts = [f"Exit Code: {end.code}"]
     if end.signal:
@@ -198,7 +198,7 @@ def main_tasks_dead(now: int) -> TaskEvent:
 
 
 def cluster(now: int, text: str) -> TaskEvent:
-    """Return an event with a cluster's message about a submitted task."""
+    """Return an event that carries a cluster's message about a submitted task."""
     return _with_message("Cluster", now, text)
 
 

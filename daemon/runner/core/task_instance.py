@@ -23,7 +23,7 @@ class TaskInstance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def workload(instance: TaskInstance, task: str) -> Workload:
-    """Return the workload identity of a task, as policies and tokens name it."""
+    """Return the workload identity of a task, as used in policies and tokens."""
     return Workload(
         iss="",
         sub="",

@@ -50,7 +50,7 @@ class LogFile(msgspec.Struct, frozen=True):
 
 
 class LogChunk(msgspec.Struct, frozen=True):
-    """Bytes of a numbered file, with the end offset in that file and in the stream."""
+    """Bytes of a numbered file, with their end offsets in that file and in the stream."""
 
     file: str
     offset: int
@@ -59,7 +59,7 @@ class LogChunk(msgspec.Struct, frozen=True):
 
 
 class LogSegment(msgspec.Struct, frozen=True):
-    """A file on disk with stream data from `start` on; without `path`, the task's file."""
+    """A file on disk with stream data from offset `start`; an empty `path` is the task's file."""
 
     path: str
     start: int
@@ -67,7 +67,7 @@ class LogSegment(msgspec.Struct, frozen=True):
 
     @property
     def end(self) -> int:
-        """Return the offset after its last byte."""
+        """Return the offset after the last byte of the segment."""
         return self.start + self.size
 
 
@@ -95,10 +95,10 @@ class Marks:
 
 
 class Logs:
-    """The logs of all tasks. `moved` contains rotated data by allocation."""
+    """The logs of all tasks. `moved` is the directory of rotated data by allocation."""
 
     def __init__(self, launcher: Launcher, moved: Path, most: int = 0) -> None:
-        """Create a cache of up to `most` descriptors; 0 means a share of the daemon's limit."""
+        """Create a cache of up to `most` descriptors; 0 means a share of the descriptor limit."""
         self.launcher, self.moved = launcher, moved
         self._most = most or resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _PART
         self._open: OrderedDict[Place, OpenedFile] = OrderedDict()
@@ -152,7 +152,7 @@ class Logs:
     def grow(self, key: Place, *, grows: bool) -> None:
         """Record whether a log can still grow. The next access opens the file by name again.
 
-        This matters because another file may have that name by then.
+        The file is opened again because another file may have that name by then.
         """
         self._open.pop(key, None)
         (self._grows.add if grows else self._grows.discard)(key)
@@ -184,7 +184,7 @@ class TaskLog:
 
     @property
     def stem(self) -> str:
-        """Return the prefix of its file names."""
+        """Return the prefix of the names of the numbered files."""
         return "{1}.{2}".format(*self.place)
 
     @property
@@ -223,7 +223,7 @@ class TaskLog:
         return max(0, last + 1 - self.most) * self.limit
 
     def name(self, position: int) -> str:
-        """Return the numbered file that contains an offset."""
+        """Return the name of the numbered file that contains an offset."""
         return f"{SHARED}/logs/{self.stem}.{position // self.limit}"
 
     async def follow(
@@ -302,7 +302,7 @@ class Stream:
     def numbers(self) -> range:
         """Return the numbers of the numbered files; empty when the task has no log.
 
-        A task can enlarge its log by a hole, so there may be millions.
+        A task can enlarge its log by writing beyond its end, so there may be millions of numbers.
         """
         if self._present is None:
             return range(0)
@@ -327,14 +327,14 @@ class Stream:
         return LogFile(self._log.name(start), start, min(limit, end - start))
 
     def locate(self, origin: str, offset: int) -> int:
-        """Return the stream offset of `offset` bytes after the start, or before the end."""
+        """Return the stream offset that is `offset` bytes after the start or before the end."""
         first, end = self.span()
         return max(first, end - offset) if origin == "end" else min(end, first + offset)
 
     def read(self, position: int, most: int = _CHUNK) -> LogChunk | None:
         """Return the data at an offset, up to the end of its numbered file; None at the end.
 
-        An offset before the retained data means the first retained offset.
+        If the offset is before the retained data, the result begins at the first retained offset.
         """
         pieces = self.pieces()
         position = max(position, self.first(pieces))

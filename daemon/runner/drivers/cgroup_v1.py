@@ -83,7 +83,7 @@ class CgroupV1:
         self._share_cores()
 
     def _share_cores(self) -> None:
-        """Update the shared cpuset to all unreserved cores. Raises `OSError`."""
+        """Set the shared cpuset to all unreserved cores. Raises `OSError`."""
         base = self._bases.get(CPUSET, Path())
         shared = base / SHARED / "cpuset.cpus"
         if not shared.exists():
@@ -162,7 +162,7 @@ class CgroupV1:
         self._release_cores()
 
     def _release_cores(self) -> None:
-        """Return reserved cores to the shared cpuset, or remove it after the last task."""
+        """Return reserved cores to the shared cpuset, or remove that cpuset after the last task."""
         if CPUSET not in self._bases:
             return
         if not self._sharing:
@@ -172,7 +172,7 @@ class CgroupV1:
 
 
 def _inherit(group: Path) -> None:
-    """Copy CPUs and memory nodes from the parent: a cpuset without them accepts no process."""
+    """Copy CPUs and memory nodes from the parent; without them, a cpuset accepts no process."""
     for name in ("cpuset.cpus", "cpuset.mems"):
         if not (group / name).read_text().strip():
             (group / name).write_text((group.parent / name).read_text())

@@ -40,7 +40,7 @@ _FIRST_LOOK, _LAST_LOOK = 0.001, 0.05
 
 
 class CgroupV2:
-    """The processes of one attempt."""
+    """The cgroup with the processes of one attempt."""
 
     def __init__(self, path: str, *, threaded: bool = False, is_given: bool = False) -> None:
         """Initialize; `is_given` means that the parent cgroup was set up before any task."""

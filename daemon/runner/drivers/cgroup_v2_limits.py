@@ -2,9 +2,10 @@
 
 Controllers need a delegated part of the hierarchy, and a parent cgroup without processes. Possible
 parents are a unit with `Delegate=yes` and `DelegateSubgroup=`, the unit steward-tasks.service next
-to the daemon's unit, a configured cgroup (`cgroup_parent`), or the root of the hierarchy. The task
-is also killed through this cgroup. Entering it takes some milliseconds longer than entering a
-threaded one (`cgroup_v2.py`), but a threaded cgroup cannot limit memory.
+to the daemon's unit, a configured cgroup (`cgroup_parent`), or the root of the hierarchy. Each task
+is also killed through its own cgroup below this parent. Entering that cgroup takes some
+milliseconds longer than entering a threaded one (`cgroup_v2.py`), but a threaded cgroup cannot
+limit memory.
 """
 
 import os
@@ -171,7 +172,7 @@ class CgroupV2Enforcer:
         self._share_cores()
 
     def _share_cores(self) -> None:
-        """Update the shared cgroup to all unreserved cores. Raises `OSError`."""
+        """Set the cores of the shared cgroup to all unreserved cores. Raises `OSError`."""
         shared = f"{self._shared}/cpuset.cpus"
         if not self._files.exists(shared):
             return
@@ -263,7 +264,7 @@ def find(
     """Return the enforcer for the usable cgroups, or the reason why there is none.
 
     Each `owner`, the directory of the allocations, has its own tree. `parent` is the configured
-    parent cgroup; empty selects a delegated one.
+    parent cgroup; an empty text selects a delegated cgroup.
     """
     if tree is None:
         return "no cgroup v2 is mounted"
@@ -315,7 +316,7 @@ def _open(base: str, controllers: frozenset[str], files: CgroupFiles) -> None:
 
 
 def _enable(group: str, controllers: frozenset[str], files: CgroupFiles) -> None:
-    """Enable the available ones of `controllers` for the children of a cgroup."""
+    """Enable those `controllers` that are available, for the children of a cgroup."""
     there = set(files.read(f"{group}/cgroup.subtree_control").split())
     for name in sorted(controllers - there):
         # Each one separately, because one may fail; the result is read back afterwards.

@@ -61,7 +61,7 @@ class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def exclusive_cores(all_cores: str, core_lists: Iterable[str]) -> str:
-    """Return the cores that no other list contains; all cores if none is left.
+    """Return the cores that none of `core_lists` contains; all cores if none is left.
 
     >>> exclusive_cores("0-3", ["1", "3"]), exclusive_cores("0-1", ["0-1"])
     ('0,2', '0,1')

@@ -69,7 +69,8 @@ class _Conversation:
 class PassedSession(_Conversation):
     """A command that the launcher started inside a task.
 
-    `ends` has its terminal, or its standard input, output and error.
+    `ends` has the descriptor of the command's terminal, or those of its standard input, output and
+    error.
     """
 
     def __init__(self, launcher: Launcher, number: int, descriptor: int, *ends: int) -> None:
@@ -97,7 +98,7 @@ class PassedSession(_Conversation):
         """Send SIGHUP to the whole session; processes that ignore SIGHUP keep running.
 
         On a terminal, each job of a shell has its own process group. The kernel signals only the
-        leader and the foreground job, and few shells forward it.
+        leader and the foreground job, and few shells forward the signal.
         """
         if not self._has_terminal:
             return

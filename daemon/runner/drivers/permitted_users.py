@@ -30,7 +30,7 @@ class TaskUsers:
 
     @property
     def is_separated(self) -> bool:
-        """Return whether the daemon has another user than the launcher."""
+        """Return whether the daemon and the launcher run as different users."""
         return self._users.own != os.geteuid()
 
     @property
@@ -39,7 +39,7 @@ class TaskUsers:
         return {self._users.own, os.geteuid()}
 
     def find(self, driver: str, name: str) -> User | None:
-        """Return the user by name or ID; None for the launcher's own user.
+        """Return the user with a name or ID; None for the launcher's own user.
 
         Raises `StartFailed` when the user does not exist or is not permitted.
         """

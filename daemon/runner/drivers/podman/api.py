@@ -49,7 +49,7 @@ class PullProgress(msgspec.Struct, frozen=True):
 
 
 class CreatedContainer(msgspec.Struct, rename="pascal", frozen=True):
-    """The ID of a created object."""
+    """The response to a create request: the ID of the created object."""
 
     id: str
 
