@@ -95,7 +95,7 @@ def numbers(machine: str) -> Mapping[str, int]:
 
 
 def assemble(machine: str, rules: Iterable[Rule]) -> bytes:
-    """Return the filter. The first matching rule decides; other calls are permitted.
+    """Return the filter of these rules: the first matching rule decides, other calls are permitted.
 
     Raises `Unknown` for a call that no architecture has. A call that only this architecture lacks
     needs no rule.

@@ -171,7 +171,10 @@ def _bytes_of_packet(offset: int, count: int) -> Iterator[bytes]:
 
 
 def _decide(register: int, address: int, denied: Iterable[DeniedAddresses]) -> Iterator[bytes]:
-    """Yield the decision. Register 2 holds the port, and `register` points to the address."""
+    """Yield instructions that decide about an address and a port.
+
+    Register 2 holds the port, and `register` points to the address.
+    """
     yield _do(_UNEQUAL, to=2, offset=2, number=_network_order(_DNS))
     yield from _answer(1)
     for item in denied:

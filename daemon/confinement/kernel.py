@@ -47,7 +47,10 @@ def bound_capabilities() -> None:
 
 
 def give_up_capabilities() -> None:
-    """Clear all capability sets, including those for executed programs of root."""
+    """Clear all capability sets.
+
+    The bounding set is also cleared, so that programs executed as root gain no capabilities.
+    """
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     bound_capabilities()
     header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)

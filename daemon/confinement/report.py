@@ -141,7 +141,7 @@ def user_of(pid: int) -> int:
 
 
 def main_process(pids: Iterable[int], *, is_walled: bool) -> int | None:
-    """Return the oldest process of a task; with a sandbox, the oldest inside."""
+    """Return the oldest process of a task; with a sandbox, the oldest process inside it."""
     outside = _levels("self")
     for pid in sorted(pids):
         with suppress(OSError):  # it has ended
@@ -153,7 +153,7 @@ def main_process(pids: Iterable[int], *, is_walled: bool) -> int | None:
 
 
 def mount_flags(path: str, mountinfo: str) -> Finding:
-    """Return the finding about set-user-ID files and device files below a directory."""
+    """Return the finding about whether set-user-ID and device files work below a directory."""
     options: list[str] = []
     longest = -1
     for mount_point, words in _mounts(mountinfo):
@@ -237,7 +237,7 @@ def _fields(status: str) -> dict[str, str]:
 def _capabilities(fields: Mapping[str, str], *, can_gain: bool) -> list[str]:
     """Return the capabilities in any set; the bounding set counts only if it is usable.
 
-    With no_new_privs, an ordinary user gains none from a program file.
+    With no_new_privs, an ordinary user gains no capabilities from a program file.
     """
     mask = 0
     is_root = fields["Uid"].split()[1] == "0"

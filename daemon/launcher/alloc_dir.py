@@ -59,7 +59,7 @@ def lay_out(
     """Create the directories of an allocation; return the error of each task without a directory.
 
     `previous` is the replaced allocation whose data migrates. `owners` has the user of each task,
-    None for the launcher's user; `guest` is the owner for containers. Raises `OSError`.
+    None for the launcher's user; `guest` is the user who runs containers. Raises `OSError`.
     """
     owners_to_set = [requested or own_ids() for requested in owners]
     guest = guest if guest and ANYBODY in owners_to_set else own_ids()

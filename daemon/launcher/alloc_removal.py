@@ -182,7 +182,7 @@ class _Removal:
 
 
 def _unlock(folder: int, name: str) -> None:
-    """Make a directory accessible again whose permissions a task of the launcher's user removed.
+    """Restore the launcher's access to a directory, which a task of its user may have removed.
 
     Raises `OSError`.
     """

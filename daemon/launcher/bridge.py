@@ -92,8 +92,7 @@ class Bridge:
     def set_up(self) -> None:
         """Create the bridge and its rules, and delete leftovers. Raises `OSError`.
 
-        If the host has not forwarded packets before the bridge, it forwards only packets of the
-        bridge.
+        If the host did not forward packets before, it then forwards only packets of the bridge.
         """
         name, bits = self._policy.name, self._policy.bits
         self.check_subnet()
@@ -241,7 +240,10 @@ class Bridge:
         return any(first <= port <= last for first, last in self._policy.kept_ports)
 
     def _free(self, used: Set[int]) -> int:
-        """Return the number of a free address, after the last assigned one. Raises `OSError`."""
+        """Return the number of a free address, searched from the last assigned one on.
+
+        Raises `OSError`.
+        """
         # 1 is the bridge, the last is the broadcast.
         numbers = range(2, (1 << 32 - self._policy.bits) - 1)
         turn = chain(numbers[self._last - 1 :], numbers)

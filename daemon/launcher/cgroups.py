@@ -25,8 +25,8 @@ def is_list(
 ) -> bool:
     """Return whether a file is a process list that a task may enter.
 
-    A task may enter its own cgroup, a shared one, and those in `own_groups`. The path must have no
-    newline, which the name of a task may have, because the shell reads one path per line.
+    A task may enter its own cgroup, a shared cgroup, and the cgroups in `own_groups`. The path must
+    have no newline, which the name of a task may have, because the shell reads one path per line.
     """
     group, _, name = file.rpartition("/")
     is_own = belongs(group, above, allocation, task) or group in own_groups
@@ -34,7 +34,7 @@ def is_list(
 
 
 def is_made(above: str, allocation: str, task: str) -> bool:
-    """Return whether the parent `above` has the cgroup of a task or the shared one."""
+    """Return whether the parent `above` has the cgroup of a task or the shared cgroup."""
     paths = (*of_task([above], allocation, task), f"{above}{_TOGETHER}")
     return any(map(os.path.exists, paths))
 

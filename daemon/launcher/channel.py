@@ -102,7 +102,7 @@ def sealed(content: bytes) -> int:
 def read_sealed(descriptor: int, most: int) -> bytes:
     """Return the content of a sealed file.
 
-    Raises `ProtocolViolation` for any other file, and for one longer than `most` bytes.
+    Raises `ProtocolViolation` if the file is not sealed, or is longer than `most` bytes.
     """
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)

@@ -113,7 +113,7 @@ def is_held(folder: int, task: str, attempt: int) -> bool:
 
 
 def is_locked(descriptor: int, kind: int = fcntl.LOCK_SH) -> bool:
-    """Return whether another process holds the lock of a file; otherwise take it."""
+    """Return whether another process holds the lock of a file; take the lock if it is free."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -218,7 +218,7 @@ def open_log(folder: int, name: str) -> int:
 
 
 def is_own(facts: os.stat_result) -> bool:
-    """Return whether a file is a regular one of the launcher, with one name."""
+    """Return whether a file is a regular file of the launcher with only one hard link."""
     return stat.S_ISREG(facts.st_mode) and (facts.st_uid, facts.st_nlink) == (os.geteuid(), 1)
 
 

@@ -134,7 +134,7 @@ _log = logging.getLogger("steward.launcher")
 
 @contextmanager
 def impatient() -> Iterator[None]:
-    """Limit each request of the block to `PATIENCE` seconds; a longer one raises `LauncherSilent`.
+    """Limit each request of the block to `PATIENCE` seconds. After that, raise `LauncherSilent`.
 
     Requests that a child process handles may take longer, as long as the launcher itself responds.
     """
@@ -270,7 +270,7 @@ class Launcher:
                 _log.warning("the launcher answers again, after %d s", silent)
 
     async def _ping(self) -> None:
-        """Send the shortest request and return when the launcher has answered it."""
+        """Send the shortest request, and wait until the launcher has answered it."""
         shortest = ListClaims(allocation=_NO_ALLOCATION)
         await self._request(shortest, places=[self._for_clients])
 
@@ -340,8 +340,8 @@ class Launcher:
     ) -> tuple[int, list[int]]:
         """Run a program of a cluster; return its number and its descriptors, like `open_session`.
 
-        If `is_terminal` is None, the input of the program is `content`. Otherwise it is a terminal
-        (true) or a pipe (false). Raises the same errors as `open_session`.
+        If `is_terminal` is None, the input of the program is `content`. Otherwise the input is a
+        terminal (true) or a pipe (false). Raises the same errors as `open_session`.
         """
         if self.silent_since is not None:
             raise OSError(errno.EAGAIN, "the launcher does not answer")
@@ -362,7 +362,10 @@ class Launcher:
         await self._request(EndSession(session=session, hang_up=hang_up))
 
     async def conclude(self, session: int) -> int:
-        """Return the exit status of an ended session once; -1 if unknown. Raises `OSError`."""
+        """Return the exit status of an ended session. Raises `OSError`.
+
+        Return -1 if the status is unknown, or was returned before.
+        """
         body, _ = await self._request(GetSessionExit(session=session))
         assert isinstance(body, SessionExit)  # noqa: S101  # ensured by the protocol
         return body.status
@@ -376,7 +379,7 @@ class Launcher:
     async def why_no_bridge(self) -> str:
         """Return why this host cannot connect groups to a bridge, or an empty string.
 
-        One test finds the reason.
+        The reason is tested once, and all calls share the result.
         """
         if self._probed is None:
             self._probed = trio.Event()
@@ -412,9 +415,10 @@ class Launcher:
     async def lay_out(
         self, allocation: str, layout: AllocDirLayout, previous: str | None = None
     ) -> dict[str, str]:
-        """Create the directories of an allocation; return the error of each task without one.
+        """Create the directories of an allocation; return errors by task.
 
-        `previous` is the replaced allocation whose data migrates. Raises `OSError`.
+        The result has the error of each task whose directory could not be created. `previous` is
+        the replaced allocation whose data migrates. Raises `OSError`.
         """
         payload = self._sealed(layout)
         try:
@@ -459,8 +463,8 @@ class Launcher:
     async def open(self, request: OpenFile) -> tuple[FileStatus, int | None]:
         """Return the metadata of a file and its descriptor; None for a file that is not readable.
 
-        Raises `OSError`, with EXDEV for a path outside, and `SECRET` for a path that reveals
-        secrets.
+        Raises `OSError`, with EXDEV for a path outside the allocation directory, and `SECRET` for a
+        path that reveals secrets.
         """
         body, received = await self._request(request, (), os.memfd_create("spare"))
         assert isinstance(body, FileStatus)  # noqa: S101  # ensured by the protocol

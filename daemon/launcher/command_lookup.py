@@ -30,7 +30,7 @@ def find(
 ) -> str:
     """Return the path of a command's executable: one of `task_files`, or one in the search path.
 
-    A file of the task counts only if no user except root and the task's user could write it.
+    A file of the task counts only if no user except root and the task's user can write to it.
     `find_file` maps paths of the task to files. Raises `Refusal` if there is no such file, or if it
     is not executable.
     """
@@ -50,7 +50,7 @@ def find(
 
 
 def find_in_session(command: str, directory: str, path: str | None) -> str:
-    """Return the file of a command in an exec session, resolved as by a shell there.
+    """Return the file of a command in an exec session, as a shell in `directory` would find it.
 
     Raises `Refusal` with Nomad's message (recorded from Nomad: alloc-exec).
     """

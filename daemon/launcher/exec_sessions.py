@@ -29,7 +29,7 @@ class ExecSessions:
         return len(self._deadlines)
 
     def register(self, pid: int, deadline: float | None = None) -> int:
-        """Register a started command, with its time limit, and return its number."""
+        """Register a started command and its optional `deadline`; return its number."""
         self._last += 1
         if deadline is not None:
             self._deadlines[self._last] = deadline
@@ -60,7 +60,10 @@ class ExecSessions:
                 os.killpg(pid, signal.SIGKILL)
 
     def take_status(self, number: int) -> int:
-        """Return an exit status once; -1 while the command is running or if it is unknown."""
+        """Return the exit status of a command.
+
+        Return -1 while the command is running, or if the status is unknown or was returned before.
+        """
         return self._statuses.pop(number, -1)
 
     def kill(self, number: int, *, hang_up: bool) -> None:

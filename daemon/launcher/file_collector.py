@@ -37,7 +37,7 @@ class _TooMuch(Exception):
 
 
 def find(directory: str, request: CollectFiles) -> tuple[dict[str, int], Owner]:
-    """Return descriptors of the directories that patterns name, and the user that reads there.
+    """Return descriptors of the directories that patterns name, and the user that reads the files.
 
     Raises `OSError`.
     """
@@ -96,7 +96,7 @@ class _Collection:
         self._stream.write(data)
 
     def take(self, descriptor: int, path: str, names: list[str], pattern: str) -> None:
-        """Send the files that match a pattern, or the report that none does. Raises `_TooMuch`."""
+        """Send the files that match a pattern, or report that none matches. Raises `_TooMuch`."""
         is_found = False
         for directory, file_path in self._matches(descriptor, path, names, depth=0):
             is_found = True

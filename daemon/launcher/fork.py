@@ -33,7 +33,7 @@ def begin() -> socket.socket:
 def become(channel: socket.socket) -> int:
     """Run the launcher until the daemon's end closes; return the exit status.
 
-    Then it limits the logs of running tasks until the next launcher starts.
+    After that, the launcher limits the logs of running tasks until the next launcher starts.
     """
     try:
         return _serve(_detach(channel))

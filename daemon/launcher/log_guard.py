@@ -1,9 +1,10 @@
 """Limit the logs of running tasks while no daemon runs.
 
-The launcher does this after its daemon has ended. It cannot pause tasks, and a limit of the kernel
-would affect them. So it punches holes over the data that the logs do not keep, which neither blocks
-a writer nor changes an offset. It keeps the claims and the logs open, so a task cannot redirect it
-to another file. On file systems without hole punching, logs grow until the next daemon starts.
+The launcher does this after its daemon has ended. It cannot pause tasks, and a limit that the
+kernel enforces would affect the tasks. So it punches holes over the data that the logs do not keep,
+which neither blocks a writer nor changes an offset. It keeps the claims and the logs open, so a
+task cannot redirect it to another file. On file systems without hole punching, logs grow until the
+next daemon starts.
 
 Each pass holds the lock of the launcher, so the next launcher waits for its end. When the lock is
 taken, the next launcher runs, and the guard ends. It also ends with the last task.
@@ -98,7 +99,7 @@ def limit_logs(directory: str, lock: str) -> None:
 
 
 def _running(directory: str) -> Iterator[tuple[int, list[_GuardedLog]]]:
-    """Yield the claim and the logs of each attempt that a shim holds. Raises `OSError`."""
+    """Yield the claim and the logs of each attempt that has a living shim. Raises `OSError`."""
     for allocation in os.listdir(directory):
         if allocation.startswith("."):
             continue

@@ -98,12 +98,13 @@ class LauncherPolicy(Message, frozen=True, kw_only=True):
 
     `owner` is the daemon's user; tasks may run as this user only if `users` names it. `users` are
     the permitted users of tasks: names, IDs, groups after `@`, or `*` for all except root. `usual`
-    is the default user for raw_exec, empty for the launcher's own. `denied` applies to the drivers
-    in `checked`.
+    is the default user for raw_exec, empty for the launcher's own. `denied` are users who must not
+    run tasks of the drivers in `checked`.
 
-    `own_uids` are for allocations whose tasks name no user. `processes` is the limit per task, 0
-    for none; `holds_raw_exec` enables limits for raw_exec. `groups` are the parent cgroups of
-    tasks. `raw_exec_groups` and `exec_groups` are those that each task of the driver must enter.
+    `own_uids` are the user IDs for allocations whose tasks name no user. `processes` is the limit
+    on processes per task, 0 for no limit; `holds_raw_exec` enables limits for raw_exec. `groups`
+    are the parent cgroups of tasks. `raw_exec_groups` and `exec_groups` are the parent cgroups that
+    each task of the driver must enter.
 
     `podman` is the socket of root's podman; empty if the podman of the daemon's user runs
     containers. `filter` is the system call filter for exec, `wide_filter` the one that permits
@@ -148,7 +149,7 @@ class StartTask(Message, frozen=True, kw_only=True, tag=2):
 
     Descriptor: a sealed `TaskCommand`. `group` is the label by which the processes are found again.
     Without `is_logged` the output of the task is discarded. While no daemon runs, each log keeps
-    its last `keeps` bytes; 0 keeps all.
+    its last `keeps` bytes; 0 means that it keeps all bytes.
     """
 
     allocation: Id
@@ -359,7 +360,7 @@ class ReadNote(Message, frozen=True, kw_only=True, tag=24):
 
 
 class OpenFile(Message, frozen=True, kw_only=True, tag=50):
-    """Open a file in an allocation directory for reading; an empty `path` is that directory.
+    """Open a file in an allocation directory for reading; an empty `path` opens that directory.
 
     Of the internal files, only the description of the logs is accessible. With `sees_secrets`, the
     metadata of secrets is returned. Their files are never opened.
@@ -533,7 +534,7 @@ class ScanProcesses(Message, frozen=True, kw_only=True, tag=33):
 class MakeVolume(Message, frozen=True, kw_only=True, tag=70):
     """Create the directory of a volume, or change its mode and owner.
 
-    The owner -1 and -1 means the launcher.
+    If both numbers of the owner are -1, the launcher is the owner.
     """
 
     volume: Id
@@ -561,11 +562,12 @@ class ReadOwn(Message, frozen=True, kw_only=True, tag=54):
 
 
 class ProgramCommand(Message, frozen=True, kw_only=True):
-    """A program of a cluster with its arguments; `daemon/launcher/programs.py` has their forms.
+    """A program of a cluster with its arguments; see `daemon/launcher/programs.py`.
 
-    `notify` is a command of notifications; its only argument is the name of the command. An empty
-    `user` means the daemon's user. `config` is the cluster's configuration file, if it is not the
-    default. `env` are variables of a job. `command` runs in a job, with the TERM `terminal`.
+    The program `notify` is a notification command; its only argument is the name of that command.
+    An empty `user` means the daemon's user. `config` is the cluster's configuration file, if it is
+    not the default. `env` are variables of a job. `command` is the command that `srun` runs in a
+    job, and `terminal` is the value of its variable TERM.
     """
 
     program: Literal["sbatch", "squeue", "scancel", "srun", "sinfo", "scontrol", "notify"]

@@ -39,9 +39,9 @@ class Networks:
     ) -> Iterator[None]:
         """Enter the namespace of an allocation for the block, and create it if needed.
 
-        `shims` are the shims of the allocation's running tasks. If an earlier launcher started
-        them, its namespace is found through them. With `is_connected`, the namespace must exist
-        already. Raises `OSError`.
+        `shims` are the shims of the allocation's running tasks. If an earlier launcher started the
+        tasks, the namespace is found through these shims. With `is_connected`, the namespace must
+        exist already. Raises `OSError`.
         """
         own = os.open(_OF_US, _READ)
         try:
@@ -133,7 +133,7 @@ class Networks:
 
 
 def _network_of(shims: Iterable[int]) -> int | None:
-    """Return the network namespace of the first of these processes outside the launcher's."""
+    """Return the network namespace of the first shim that is not in the launcher's namespace."""
     for pid in shims:
         with suppress(OSError):  # it has ended
             descriptor = os.open(f"/proc/{pid}/ns/net", _READ)

@@ -144,7 +144,7 @@ def _users(folder: int, task: str | None) -> frozenset[int]:
 
 
 def belonging(processes: Iterable[Process], criteria: ProcessCriteria) -> list[Process]:
-    """Return the selected processes, including children of selected ones."""
+    """Return the processes that match the criteria, and all their descendants."""
     below_of: dict[int, list[Process]] = {}
     members = []
     for process in processes:
@@ -181,7 +181,11 @@ def list_processes(directory: str) -> list[Process]:
 
 
 def orphans(directory: str) -> list[Process]:
-    """Return the processes whose parent has ended, and other children of their new parents."""
+    """Return the children of the processes that can adopt orphans.
+
+    Only process 1 and the ancestors of the launcher can be the new parent of an orphan. The result
+    can contain processes that are not orphans.
+    """
     adopters, pid = {1}, os.getpid()
     while pid > 1 and (values := fields(pid)):
         pid = int(values[_PARENT])
@@ -217,7 +221,7 @@ def _process(pid: int, directory: str) -> Process | None:
 
 
 def _readable_thread(pid: int, values: Sequence[bytes]) -> str:
-    """Return the /proc directory of a process, or of another thread if the first has ended.
+    """Return the /proc directory of a process, or of another thread if its first has ended.
 
     Raises `OSError`.
     """

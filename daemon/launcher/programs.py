@@ -64,9 +64,10 @@ def start(
     *,
     is_terminal: bool,
 ) -> tuple[int, list[int]]:
-    """Start a program; return its process ID, its pidfd, and its stream ends.
+    """Start a program; return its process ID, its pidfd, and the daemon's ends of its streams.
 
-    The sealed file in `descriptors` is its input. Raises `Refusal`, `OSError` or `ValueError`.
+    The sealed file in `descriptors` is the input of the program. Raises `Refusal`, `OSError` or
+    `ValueError`.
     """
     if program_command.program == NOTIFY:
         command = _command(policy, program_command, has_input=bool(descriptors) and not is_terminal)

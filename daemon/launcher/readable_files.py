@@ -120,7 +120,7 @@ def open_a_log(directory: str, request: OpenLog) -> int:
 
 
 def log_sizes(folder: int, task: str) -> tuple[int, int] | None:
-    """Return the bytes of both logs of a task; None unless both are regular files."""
+    """Return the sizes of both logs of a task in bytes; None unless both are regular files."""
     # On an error, the caller opens the logs itself.
     with suppress(OSError), below(folder, SHARED, LOGS) as logs:
         out, err = (facts_of(logs, f"{task}.{kind}.0") for kind in ("stdout", "stderr"))
@@ -196,7 +196,7 @@ def _real_path(home: int, descriptor: int) -> list[str]:
 
 
 def _is_closed(segments: Sequence[str]) -> bool:
-    """Return whether a path is a secrets directory or in one."""
+    """Return whether a path is a secrets directory or is below one."""
     return len(segments) > 1 and segments[1] in (SECRETS, PRIVATE)
 
 

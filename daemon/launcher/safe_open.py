@@ -1,9 +1,9 @@
 """Open paths below an open directory without leaving it, no matter which links a task created.
 
-The kernel resolves the whole path (openat2, RESOLVE_BENEATH). Links that stay below are followed,
-others are rejected, and no process can swap a link in between. If this call is not available
-(before Linux 5.6, or behind a seccomp filter), no links are followed. Links are not followed as
-root either: a task must not reach through the launcher what it cannot reach itself.
+The kernel resolves the whole path (openat2, RESOLVE_BENEATH). Links that stay below the directory
+are followed, other links are rejected, and no process can swap a link in between. If this call is
+not available (before Linux 5.6, or behind a seccomp filter), no links are followed. Links are not
+followed as root either: a task must not reach through the launcher what it cannot reach itself.
 
 No path enters a mount, except Steward's tmpfs for secrets. A user can mount a FUSE file system in a
 task directory, and the first access to it could block the launcher indefinitely.

@@ -3,8 +3,9 @@
 The tmpfs has the same owner as the directory, and no other user can enter it. It is unmounted when
 the allocation has ended.
 
-A systemd service may have its own mount namespace, which ends with it. A child process therefore
-mounts in the host's namespace. If that is not permitted, secrets stay on disk.
+A systemd service may have its own mount namespace, which ends with the service. Therefore a child
+process of the launcher enters the host's namespace and mounts the tmpfs there. If that is not
+permitted, secrets stay on disk.
 """
 
 import ctypes

@@ -249,7 +249,7 @@ class Server:
         return self._starter.probe(), []
 
     def probe_bridge(self, _: messages.ProbeBridge) -> ChildOperation:
-        """Return whether this host can make a bridge."""
+        """Return whether this host can connect allocations to a bridge."""
 
         def work() -> messages.Answer:
             return messages.BridgeSupport(trouble=self._starter.networks.why_no_bridge())

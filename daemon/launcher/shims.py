@@ -30,10 +30,10 @@ class Shims:
         halted: Callable[[int], None] = lambda _: None,
         ending: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Set the callbacks: `end_others` for other ended children, `halted` for stopped ones.
+        """Set the callbacks: `end_others` for ended children that are not shims, and two others.
 
-        `ending` is called for each ended child before it is reaped, while its process ID is not
-        reused.
+        `halted` is called for each stopped child. `ending` is called for each ended child before it
+        is reaped, while its process ID is not reused.
         """
         self._end_others, self._halted, self._ending = end_others, halted, ending
         self._pids: dict[Key, int] = {}
@@ -74,7 +74,7 @@ class Shims:
         return self._pids.get(key)
 
     def take_status(self, key: Key) -> int:
-        """Return the exit status of a shim, once; -1 if it is unknown."""
+        """Return the exit status of a shim; -1 if it is unknown or was returned before."""
         self.reap()
         return self._statuses.pop(key, -1)
 
@@ -162,7 +162,7 @@ def children(pid: int) -> list[int]:
 
 
 def has_ended(values: Sequence[bytes]) -> bool:
-    """Return whether a process has ended, by its `stat`; its first thread may end before others."""
+    """Return whether a process has ended, given its `stat`; other threads may outlive its first."""
     return not values or (values[STATE] in OVER and int(values[_THREADS]) <= 1)
 
 
@@ -183,9 +183,9 @@ def _open(pid: int) -> int | None:
 
 
 def is_ours(pid: int) -> bool:
-    """Return whether a process has only the launcher's user.
+    """Return whether the launcher's user is the only user of a process.
 
-    No task of another user can have such a process.
+    A task of another user cannot have such a process.
     """
     with suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:  # it has ended
         users = next(line for line in file if line.startswith(b"Uid:")).split()[1:]

@@ -173,7 +173,7 @@ def _folder(above: int, names: list[str]) -> int:
 
 
 def write_note(directory: str, request: WriteNote) -> None:
-    """Write a note about a task atomically; delete it without a text. Raises `OSError`."""
+    """Write a note about a task atomically, or delete it if the text is None. Raises `OSError`."""
     name = _note_name(request)
     with below(directory, request.allocation) as home:
         if request.text is None:

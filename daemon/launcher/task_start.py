@@ -135,10 +135,10 @@ class Starter:
     def open_session(
         self, request: StartSession, task: TaskCommand, shim: int | None
     ) -> tuple[int, list[int]]:
-        """Start a command inside a task; return its process ID, its pidfd, and its stream ends.
+        """Start a command inside a task; return its process ID, its pidfd, and its streams' ends.
 
-        The stream ends are a terminal, or standard input, output and error. `shim` is the shim of
-        the attempt if the launcher is its parent. Raises the same errors as `start`.
+        The daemon gets the ends of a terminal, or of standard input, output and error. `shim` is
+        the shim of the attempt if the launcher is its parent. Raises the same errors as `start`.
         """
         with below(self._directory, request.allocation) as folder, ExitStack() as stack:
             own = shim
@@ -329,7 +329,7 @@ class Starter:
 
     @staticmethod
     def _is_alone(task: TaskCommand) -> bool:
-        """Return whether the sandbox isolates a task from the network."""
+        """Return whether the sandbox itself must isolate a task from the network."""
         return task.network == "none" and os.geteuid() != 0
 
     def _filter(self, task: TaskCommand) -> bytes:
@@ -437,7 +437,7 @@ class Starter:
 
 
 def _environment(task: TaskCommand, user: User | None) -> dict[str, str]:
-    """Return a task's variables, with the user's own instead of the agent's."""
+    """Return a task's variables, with those of the task's user instead of the agent's user."""
     env = {name.decode(CODE, ODD): value.decode(CODE, ODD) for name, value in task.env.items()}
     if user is not None:
         personal = {"HOME": user.home, "USER": user.name, "LOGNAME": user.name}

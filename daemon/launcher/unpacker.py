@@ -33,7 +33,10 @@ _member = msgspec.msgpack.Decoder(ArchiveMember)
 
 
 def find(directory: str, request: UnpackStream) -> tuple[int, Owner]:
-    """Return a descriptor of a task's directory, and the user that fills it. Raises `OSError`."""
+    """Return a descriptor of a task's directory, and the user that writes there.
+
+    Raises `OSError`.
+    """
     first, second, *_ = (*request.path.split("/"), "")
     of_task = first == request.task and second in (LOCAL, SECRETS, TMP)
     if not of_task and (first, second) != (SHARED, DATA):

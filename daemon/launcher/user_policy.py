@@ -55,7 +55,10 @@ class UserPolicy:
         return os.geteuid() if self._launcher_uid is None else self._launcher_uid
 
     def of_task(self, driver: Whose, name: str, allocation: str) -> User | None:
-        """Return the user of a task; None for the launcher's own. Raises `Refusal` or `OSError`."""
+        """Return the user of a task; None for the launcher's own user.
+
+        Raises `Refusal` or `OSError`.
+        """
         if os.geteuid() == _ROOT and not name:
             if driver == "exec" and (own := self._separate_user(allocation)) is not None:
                 return own
@@ -91,11 +94,11 @@ class UserPolicy:
 
     @property
     def guest(self) -> Owner | None:
-        """Return the owner of containers; None for the launcher's own user."""
+        """Return the user who runs containers; None for the launcher's own user."""
         return None if self._policy.podman else self.daemon
 
     def find(self, driver: str, name: str) -> User | None:
-        """Return a user by name or ID; None for the launcher's own. Raises `Refusal`."""
+        """Return a user by name or ID; None for the launcher's own user. Raises `Refusal`."""
         try:
             entry = _entry(name)
         except (KeyError, OverflowError, ValueError):
@@ -117,10 +120,10 @@ class UserPolicy:
         )
 
     def of_program(self, name: str) -> User | None:
-        """Return the user of a program; None for the launcher's own.
+        """Return the user of a program; None for the launcher's own user.
 
-        Without a name, it is the daemon's user. Raises `Refusal` for root, unless the daemon is
-        root.
+        If `name` is empty, return the daemon's user. Raises `Refusal` for root, unless the daemon
+        is root.
         """
         if name:
             user = self.find(next(iter(self._policy.checked), "exec"), name)

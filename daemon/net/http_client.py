@@ -222,14 +222,14 @@ def _names(head: h11.Response) -> dict[str, str]:
 
 
 def _unconnected(error: BaseException) -> str:
-    """Return the reason for a failed connection without Python's wrapping."""
+    """Return the reason for a failed connection, without the words that Python adds."""
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
     return reason(error)
 
 
 def reason(error: BaseException) -> str:
-    """Return the reason for an error for users."""
+    """Return the reason for an error in words for users."""
     cause = error.__cause__ or error
     if isinstance(cause, BaseExceptionGroup):  # one error for each address that was tried
         return "; ".join(dict.fromkeys(map(_unconnected, leaf_errors(cause))))

@@ -27,7 +27,7 @@ async def client_context(*, verify: bool, protocol: str, authority_pem: str = ""
     """Return the client context for an ALPN protocol, with or without certificate verification.
 
     A context for the CA certificates in `authority_pem` trusts no others. Raises `ssl.SSLError` if
-    they cannot be read.
+    these certificates cannot be read.
     """
     if authority_pem:
         return await trio.to_thread.run_sync(_build_for, authority_pem, protocol)

@@ -87,9 +87,10 @@ def _names(directory: Path) -> list[str]:
 async def open_backups(
     config: Settings, clock: Clock, fences: Fences | None = None
 ) -> AsyncIterator[None]:
-    """Save snapshots at the configured interval while the block runs; none if no interval is set.
+    """Save snapshots at the configured interval while the block runs.
 
-    A failed snapshot is logged and retried later. The failure affects no other part.
+    Without an interval, no snapshots are saved. A failed snapshot is logged and retried later. The
+    failure affects no other part.
     """
     if not config.snapshot_hours:
         yield

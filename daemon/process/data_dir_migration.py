@@ -120,7 +120,7 @@ def _permit_traversal(top: int) -> None:
 
 
 def _move_allocations(top: int, tasks: int) -> None:
-    """Exchange the directory for a link to its new path, so that old paths stay valid throughout."""
+    """Exchange the directory of allocations with a link to its new path; old paths stay valid."""
     for name in (ALLOC, _WAITING):
         if _is(tasks, name, stat.S_ISLNK):
             os.unlink(name, dir_fd=tasks)

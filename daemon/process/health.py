@@ -19,7 +19,7 @@ _QUESTION = b"GET /v1/status/leader HTTP/1.1\r\nHost: localhost\r\nConnection: c
 
 
 async def check_health(store: Store, listening: Path) -> None:
-    """Return after all parts have responded; never return if one of them hangs.
+    """Wait until all parts have responded, even forever if one of them hangs.
 
     `listening` is the daemon's socket for tasks. An immediate error, such as a full disk or too
     many connections, is not a hang.
@@ -31,7 +31,7 @@ async def check_health(store: Store, listening: Path) -> None:
 
 
 async def _wait_for_long_read(store: Store) -> None:
-    """Wait until a long read has ended: this function's own or, if many are queued, another."""
+    """Wait until a long read has ended: a new read or, if many reads are queued, another one."""
 
     async def first(work: Callable[[], Awaitable[None]]) -> None:
         await _try(work)

@@ -95,7 +95,7 @@ class DaemonParts:
         return await self.stack.enter_async_context(part)
 
     def complete(self, config: Settings) -> None:
-        """Replace the current settings with settings that an opener has completed."""
+        """Replace the current settings by settings that an opener has completed."""
         self.config = config
 
 
@@ -367,7 +367,7 @@ async def _triggers(parts: DaemonParts) -> None:
 async def open_triggers(
     store: Store, clock: Clock, ids: Iterator[str], fences: Fences, budgets: "Budgets"
 ) -> AsyncIterator[None]:
-    """Dispatch jobs when runs of the jobs that they follow end, while the block runs."""
+    """While the block runs, dispatch each job when a run of a job that it follows has ended."""
     async with trio.open_nursery() as nursery:
         loop = partial(_follow_jobs, store, clock, ids, fences, budgets)
         nursery.start_soon(fences.keep_running, "triggers", loop)
@@ -423,7 +423,7 @@ async def _freezes(parts: DaemonParts) -> None:
 async def open_freezes(
     store: Store, clock: Clock, ids: Iterator[str], fences: Fences
 ) -> AsyncIterator[None]:
-    """End freezes on time, and release the jobs that were held, while the block runs."""
+    """While the block runs, end freezes on time, and release the jobs that a freeze has held."""
     async with trio.open_nursery() as nursery:
         loop = partial(_end_freezes, store, clock, ids, fences)
         nursery.start_soon(fences.keep_running, "freezes", loop)

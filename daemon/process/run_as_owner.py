@@ -55,9 +55,9 @@ def owner_of(directory: Path) -> ServiceAccount | None:
 
 
 def as_user(account: ServiceAccount | None, work: Callable[[], T], kind: type[T]) -> T:
-    """Run `work` in a child process as a user; with None, in this process. Return its result.
+    """Run `work` in a child process as a user, and return its result.
 
-    Raises `StewardError`.
+    If `account` is None, run `work` in this process. Raises `StewardError`.
     """
     if account is None:
         return work()

@@ -56,7 +56,7 @@ def find_account(config: Settings) -> ServiceAccount | None:
 
 
 def why_root(config: Settings) -> str:
-    """Return why the daemon keeps root's rights, with a fix."""
+    """Return why the daemon keeps root's rights, and how to change that, if possible."""
     if config.user:
         return f"user = {config.user!r}"
     if usual := _known(NAME):

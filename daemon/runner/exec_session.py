@@ -120,7 +120,7 @@ class _Conversation:
         await self._send({output: ExecChunk(close=True)})
 
     async def _next(self, output: str) -> bytes:
-        """Return the next output; empty at its end."""
+        """Return the next bytes of an output; empty at the end of the output."""
         data = b""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._give_up, nursery.cancel_scope)

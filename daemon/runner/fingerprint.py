@@ -1,7 +1,8 @@
 """Detect the attributes and resources of this host, named as in job files.
 
-`Settings` can override CPU, memory and disk. Attributes that begin with `unique.` belong to this host
-alone. All others, with class, datacenter and metadata, define the computed node class.
+`Settings` can override CPU, memory and disk. Attributes that begin with `unique.` belong to this
+host alone. All other attributes, together with the node's class, datacenter and metadata, define
+its computed node class.
 """
 
 import os
@@ -41,7 +42,7 @@ _FALLBACK_MHZ = 1000.0  # MHz assumed if the clock rate is unknown, as in Nomad
 
 
 class CpuInfo(msgspec.Struct, frozen=True):
-    """The CPU: numbers of the cores, clock rate of one in MHz, and model name."""
+    """The CPU: the numbers of its cores, the clock rate of one core in MHz, and the model name."""
 
     cores: list[int]
     mhz: float
@@ -59,7 +60,7 @@ def fingerprint(
     now: int,
     further: Mapping[str, str] = MappingProxyType({}),
 ) -> Node:
-    """Return this host as a ready node; the caller adds ID and history.
+    """Return this host as a ready node; the caller adds its ID and its history.
 
     `further` are additional attributes.
     """

@@ -75,8 +75,8 @@ def host_networks(
 ) -> dict[str, dict[str, object]]:
     """Return the configured host networks by name, each as a map of node attributes.
 
-    Each network uses the first matching address. A network without one is omitted, with a warning
-    in the log.
+    Each network uses the first matching address. A network without a matching address is omitted,
+    with a warning in the log.
     """
     found: dict[str, dict[str, object]] = {}
     for host_network in configured:

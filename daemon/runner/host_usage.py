@@ -61,14 +61,14 @@ def traffic(net_dev: str, bridge: str = "") -> tuple[int, int]:
 
 
 class HostMeter:
-    """Measures the usage of the host between two calls of the same reader."""
+    """Measures the usage of the host between two calls with the same reader."""
 
     def __init__(self, clock: Clock, alloc_dir: Path, bridge: str) -> None:
         self._clock, self._alloc_dir, self._bridge = clock, alloc_dir, bridge
         self._before: dict[str, _Counters] = {}
 
     def measure(self, reader: str) -> UsageSamples:
-        """Return the usage since the last call of `reader`; without rates in the first call."""
+        """Return the usage since the last call with this `reader`; the first has no rates."""
         received, sent = traffic(Path("/proc/net/dev").read_text(), self._bridge)
         ticks = dict(sample_cpus().processors)
         now = _Counters(self._clock.now(), ticks, received, sent)
@@ -104,7 +104,8 @@ def _rates(before: _Counters, now: _Counters) -> UsageSamples:
 def counters(net_dev: str, now: int) -> dict[str, TrafficSample]:
     r"""Return counters by the first digits of the allocation ID, from the text of `/proc/net/dev`.
 
-    The host sends through its interface the bytes that the allocation receives.
+    Sent and received are from the allocation's view: it receives the bytes that the host sends
+    through the interface.
 
     >>> counters("  sw0123456780002: 10 1 0 0 0 0 0 0 20 1 0 0 0 0 0 0\n  lo: 7 0", 5)
     {'012345678': TrafficSample(at=5, received=20, sent=10)}

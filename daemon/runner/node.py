@@ -167,7 +167,7 @@ class NodeRunner:
     ) -> list[AllocationUsageLine]:
         """Return one usage line for each running allocation among `ids`.
 
-        `sees` decides by namespace whether the caller may read an allocation.
+        `sees` returns whether the caller may read the allocations of a namespace.
         """
         found = []
         for alloc_id in ids:
@@ -415,9 +415,10 @@ class NodeRunner:
                 await self.remove_directory(runner.id)
 
     async def end_all(self) -> None:
-        """Stop every task without reporting it.
+        """Stop every task without reporting its end.
 
-        The daemon exits; the tasks did not end on their own.
+        The ends are not reported, because the daemon is exiting and the tasks did not end on their
+        own.
         """
         self._host.reports.stop_storing()
         async with trio.open_nursery() as nursery:
@@ -425,7 +426,7 @@ class NodeRunner:
                 nursery.start_soon(runner.tasks.abort, _DEV_GRACE)
 
     async def release_networks(self) -> None:
-        """Remove the networks of all allocations, whose tasks have ended."""
+        """Remove the networks of all allocations. Call it only after all tasks have ended."""
         for alloc_id, runner in self._running.items():
             if runner.has_network:
                 await group_network.release(self._host.launcher, alloc_id)

@@ -79,7 +79,10 @@ def fingerprints(drivers: Mapping[str, Driver]) -> dict[str, Fingerprint]:
 
 
 async def why_no_podman(config: Settings) -> str:
-    """Return why this host has no Podman; empty if it has, or if only the launcher can tell."""
+    """Return why this host has no Podman.
+
+    The result is empty if the host has Podman, or if only the launcher can find that out.
+    """
     socket = config.podman_service
     if not socket:
         return "the setting podman_socket is none"
@@ -116,7 +119,7 @@ def git_sandbox_of(
     ids: Iterator[str],
     present: set[str],
 ) -> "GitSandbox":
-    """Return the object that opens sandboxes for git; `present` collects their allocation IDs."""
+    """Return the object that opens sandboxes for git; `present` has their allocation IDs."""
     # Imported late: few daemons clone repositories.
     from daemon.runner.setup.artifacts.git_sandbox import GitSandbox
 
@@ -152,9 +155,9 @@ def file_keeper_of(config: Settings, store: Store) -> "FileKeeper":
 async def restore_unreadable(store: Store) -> str:
     """Replace each unreadable row of a node by the node in its newest event.
 
-    Return the ID of this host's node if no event holds a copy, so that `register` rebuilds its row;
-    otherwise return an empty string. Raises `StorageUnusable`, which names the row, if another node
-    is lost.
+    If no event holds a copy of this host's node, return the ID of that node, so that `register`
+    rebuilds its row; otherwise return an empty string. Raises `StorageUnusable`, which names the
+    row, if another node is lost.
     """
     try:
         store.read(nodes.list_all)

@@ -25,7 +25,8 @@ _log = logging.getLogger("steward.runner")
 class TaskEgressPolicy:
     """The egress policy of the tasks on this host.
 
-    `wanted` is the configured policy. `trouble` is the reason if it is not enforced, or empty.
+    `wanted` is the configured policy. `trouble` is the reason why the policy is not enforced; empty
+    if it is enforced.
     """
 
     def __init__(self, groups: Iterable[Path], *, is_wanted: bool = False) -> None:

@@ -79,7 +79,7 @@ class MeasuredRunner(Protocol):
         ...
 
     async def usage(self, reader: str = "") -> AllocationUsage:
-        """Return the usage of the tasks since the previous call of the same `reader`."""
+        """Return the usage of the tasks since the previous call with the same `reader`."""
         ...
 
 
@@ -119,9 +119,10 @@ class UsageRecorder:
         present: Callable[[], list[MeasuredRunner]],
         host: Callable[[str], UsageSamples],
     ) -> None:
-        """Initialize; `present` returns the running allocations, `host` the usage of the host.
+        """Initialize; `present` returns the allocations, and `host` returns the usage of the host.
 
-        `host` takes the name of a reader, like `AllocRunner.usage`.
+        `present` returns only running allocations. `host` takes the name of a reader, like
+        `AllocRunner.usage`.
         """
         self._store, self._clock, self._node_id = store, clock, node_id
         self._present, self._host = present, host
@@ -427,7 +428,7 @@ Parts = list[tuple[int, int, UsageBlock]]  # step, begin and values of blocks
 def _read(
     db: ReadSnapshot, *, key: SeriesKey, begin: int, end: int, step: int
 ) -> dict[SeriesKey, Parts]:
-    """Return the stored blocks of an object within a period, from the tier for a step."""
+    """Return the stored blocks of an object within a period, from the tier that fits `step`."""
     find = partial(usage_history.of_owner, db, key.kind, key.namespace, key.owner)
     found: dict[SeriesKey, Parts] = {}
     fine_begin = begin

@@ -78,7 +78,7 @@ async def _write_payload(host: RuntimeContext, instance: TaskInstance, task: Tas
 
 
 def _migration_source(host: RuntimeContext, instance: TaskInstance) -> str | None:
-    """Return the ID of the replaced allocation whose data migrates to this one, or None."""
+    """Return the ID of the replaced allocation whose data migrates to this allocation, or None."""
     disk, allocation = instance.group.ephemeral_disk, instance.allocation
     before = allocation.desired.previous_allocation
     if not before or not (disk.sticky or disk.migrate):

@@ -133,9 +133,9 @@ class TaskRunner(TaskAttempts):
         await self._stop(None)
 
     async def settled(self) -> None:
-        """Wait until the driver has answered a pending start, unless its starts may take long.
+        """Wait until the driver has answered a pending start, unless its driver may start slowly.
 
-        Before that, the task may be running and known to other programs, but not to this runner.
+        Until the driver answers, the task may be running already without this runner knowing it.
         """
         while self._machine.state in SETTLING and self._is_prompt():
             await self._changes.wait()

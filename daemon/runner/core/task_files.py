@@ -139,7 +139,7 @@ class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     async def write_note(self, kind: Kind, text: str | None) -> None:
-        """Store a note that tasks cannot read; an empty string deletes it. Raises `OSError`."""
+        """Store a note that tasks cannot read; None deletes the note. Raises `OSError`."""
         await self.launcher.write_note(
             WriteNote(allocation=self.allocation, task=self.task, kind=kind, text=text)
         )

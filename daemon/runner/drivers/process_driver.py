@@ -1,10 +1,10 @@
 """The common base of drivers that run tasks as local processes.
 
 A task is started by a shim, a small shell script (`daemon/launcher/shim_script.py`) that needs 0.2
-MiB. The shim waits for the task and records its exit status. The daemon watches the shim, so a
-restarted daemon can watch tasks that are not its children. Only the claim file (`claim_file.py`)
-decides whether an attempt was started. No attempt starts twice and none is lost, no matter when the
-daemon is killed.
+MiB of memory. The shim waits for the task and records its exit status. The daemon watches the shim,
+so a restarted daemon can watch tasks that are not its children. Only the claim file
+(`claim_file.py`) decides whether an attempt was started. No attempt starts twice and none is lost,
+no matter when the daemon is killed.
 """
 
 import os
@@ -116,7 +116,7 @@ class ProcessDriver:
     # --- common parts ---
 
     def _attributes(self, attributes: Mapping[str, str]) -> Fingerprint:
-        """Return the node attributes of the driver, including the attributes for process tracking."""
+        """Return the fingerprint of the driver: these attributes and those of process tracking."""
         if problem := self._launcher.walls.tools:
             return Fingerprint(trouble=problem)
         prefix = f"driver.{self.name}"
@@ -141,10 +141,10 @@ class ProcessDriver:
             raise StartFailed(f"cannot start the task: {_null_byte(attempt) or error}") from error
 
     async def _check_files(self, attempt: Attempt) -> None:
-        """Write the files of a failed start separately. Raises `StartFailed` if that also fails.
+        """Write the files of an attempt whose start failed.
 
-        An earlier attempt can have left a directory or a link at these paths, which the next
-        attempt may repair.
+        An earlier attempt can have left a directory or a link at the path of a file. Then this
+        raises `StartFailed`, which is recoverable because the next attempt may repair that.
         """
         for file in attempt.files:
             try:
@@ -154,7 +154,7 @@ class ProcessDriver:
                 raise StartFailed(reason, recoverable=True) from error
 
     async def adopt(self, attempt: Attempt, handle: bytes) -> TaskHandle | None:
-        """Re-attach to an attempt by its claim file; None if nothing was started."""
+        """Re-attach to an attempt by its claim file; return None if it was not started."""
         del handle  # the claim file is sufficient
         if (found := await self._present(attempt)) is not None:
             return found
@@ -164,7 +164,7 @@ class ProcessDriver:
         return None
 
     async def destroy(self, alloc_id: str, directory: str) -> None:
-        """Kill all processes of an allocation from its claim files alone."""
+        """Kill all processes of an allocation, which are found by its claim files alone."""
         for task, number in await self._launcher.claims(ListClaims(allocation=alloc_id)):
             await self._end(f"{directory}/{CLAIM}{task}.{number}", alloc_id, task, number)
         await self._groups.of(alloc_id, "").clear(self._launcher)
@@ -239,7 +239,7 @@ class ProcessDriver:
         )
 
     async def _spawn(self, attempt: Attempt) -> ProcessHandle:
-        """Start the shim unless it was started.
+        """Start the shim of an attempt, or return the handle of a shim that was started before.
 
         Raises `StartFailed`, `InvalidConfig`, `OSError`, `ValueError`.
         """
@@ -322,7 +322,7 @@ class ProcessDriver:
 
 
 def _null_byte(attempt: Attempt) -> str:
-    """Return which value of an attempt contains a null byte; empty if none does."""
+    """Return the name of a value of the attempt that contains a null byte, or an empty string."""
     values = {"command": attempt.config.get("command"), "work_dir": attempt.config.get("work_dir")}
     args = attempt.config.get("args")
     values |= {f"args[{n}]": text for n, text in enumerate(args if isinstance(args, list) else ())}

@@ -39,7 +39,7 @@ class ProcessGroup(Protocol):
         ...
 
     async def members(self, launcher: Launcher, attempt: int) -> list[int]:
-        """Return the IDs of all processes, possibly with those of threads."""
+        """Return the IDs of all processes, and possibly the IDs of their other threads."""
         ...
 
     async def pause(self, launcher: Launcher, attempt: int) -> None:
@@ -65,7 +65,7 @@ class ProcessGroups(Protocol):
         ...
 
     def of(self, alloc_id: str, task: str, *, pinned: bool = False) -> ProcessGroup:
-        """Return the group for the attempts of a task; `pinned` means reserved cores."""
+        """Return the group for the attempts of a task; `pinned` means that cores are reserved."""
         ...
 
     def delegate(self, owner: tuple[int, int]) -> None:

@@ -94,7 +94,7 @@ class ProcessHandle:
         return msgspec.json.encode({"claim": self._path, "shim": self._shim})
 
     async def wait(self) -> ExitResult:
-        """Return the exit result when the shim has recorded it and no process is left."""
+        """Wait until the shim has recorded the exit result and no process is left; return it."""
         is_seen = self._descriptor is not None
         if self._descriptor is not None:
             await trio.lowlevel.wait_readable(self._descriptor)
@@ -164,7 +164,7 @@ class ProcessHandle:
     async def _send(self, number: signals.Signals, *, to_shim: bool = False) -> bool:
         """Send a signal; return whether it was sent.
 
-        It is not sent until the main process has replaced the shim's child shell.
+        The signal is not sent until the main process has replaced the shim's child shell.
         """
         if self._descriptor is None:
             return False
@@ -246,5 +246,5 @@ class ProcessHandle:
 
 
 def signal_number(name: str) -> signals.Signals:
-    """Return a signal by name, with or without SIG; SIGINT if it is unknown, as in Nomad."""
+    """Return a signal by name, with or without the prefix SIG; SIGINT if the name is unknown."""
     return find_signal(name) or signals.SIGINT

@@ -1,10 +1,10 @@
 """Track the processes of tasks without cgroups, by scanning all processes.
 
-The launcher scans (`daemon/launcher/process_scan.py`). A process that clears its environment, leaves its
-session and loses its parent is not found; a node attribute states this limitation.
+The launcher scans (`daemon/launcher/process_scan.py`). A process that clears its environment,
+leaves its session and loses its parent is not found; a node attribute states this limitation.
 
-Concurrent requests share one scan. Pauses between scans keep most of one core, and the launcher,
-available to others.
+Concurrent requests share one scan. Between scans there are pauses, so that most of one core and of
+the launcher's time stay available for other work.
 """
 
 import trio

@@ -64,7 +64,7 @@ class FileAccessDenied(Refused):
 
 
 class FileMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """Metadata of a file; `modified` in nanoseconds, `kind` is the content type."""
+    """Metadata of a file; `modified` is in nanoseconds, and `kind` is the content type."""
 
     name: str
     mode: int
@@ -183,7 +183,7 @@ class AllocFiles:
     async def entries(self, path: str) -> list[FileMetadata]:
         """Return the metadata of all entries of a directory, sorted by name.
 
-        Raises `PathEscape`, `FileAccessDenied` or `OSError`, and `Refused` for too many.
+        Raises `PathEscape`, `FileAccessDenied` or `OSError`, and `Refused` for too many entries.
         """
         relative, position, entries = self._launcher_path(path), 0, list[DirectoryEntry]()
         while position >= 0:

@@ -24,7 +24,7 @@ from storage.records.task import Task
 
 
 class ServiceRegistrar:
-    """The services of one allocation. If `is_ending` returns true, new clients do not see it."""
+    """The services of one allocation. While `is_ending` returns true, none is registered."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class ServiceRegistrar:
         return faults(self._service_context())
 
     def port_conflicts(self) -> Iterator[tuple[str, str]]:
-        """Yield each task with the process that occupies a static port before any task runs."""
+        """Yield each task with the process that already uses a static port before any task runs."""
         ports = self._instance().allocation.placement.resources.static_ports
         found = self._host.listeners({number for _, number in ports})
         for text in describe_conflicts(ports, found):

@@ -54,7 +54,7 @@ async def apply_change(
     note: Callable[[TaskEvent], None],
     now: Callable[[], int],
 ) -> None:
-    """Merge the change actions and run each result once."""
+    """Merge the change actions, and run each of the merged actions once."""
     for action in _summed_up(actions):
         if action.mode == "restart":
             await task.restart(description=action.description)

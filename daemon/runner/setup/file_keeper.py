@@ -66,7 +66,7 @@ class FileKeeper:
     async def keep(
         self, files: TaskFiles, namespace: str, patterns: Sequence[str], now: int
     ) -> KeptFiles:
-        """Keep the files of a task that match patterns, and replace those kept before."""
+        """Keep the files of a task that match patterns; replace the files that were kept before."""
         async with self._turns.setdefault(namespace, trio.Lock()):
             holder = f"{files.allocation}/{files.task}"
             available = partial(self._payloads.room, namespace=namespace, holder=holder)
@@ -141,7 +141,7 @@ class KeptPaths:
 
 
 class _Intake(KeptPaths):
-    """Receives one stream. A file may have `most` bytes; `left` is the remaining total in bytes."""
+    """Receives one stream. A file may have `most` bytes, and all remaining files `left` bytes."""
 
     def __init__(
         self, take_in: Callable[..., Awaitable[None]], most: int, workshop: str, bytes_left: int
@@ -212,7 +212,7 @@ def why_unnamed(path: bytes) -> str:
 
 
 def user_path(path: bytes) -> str:
-    """Return a path below the task directory, or below the shared one, as users write it."""
+    """Return a path below the task directory or the shared directory as users write it."""
     text = path.decode(errors="replace")
     first, _, remaining = text.partition("/")
     return text if first == "alloc" else remaining

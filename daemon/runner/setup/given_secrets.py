@@ -35,7 +35,7 @@ _MOST_SOURCES = 1000  # sources of one task; a template can compute the paths th
 
 
 class GivenSecrets:
-    """The secrets of one task. Without a keeper, they are only in memory."""
+    """The secrets of one task. Without a keeper, the secrets are only in memory."""
 
     def __init__(
         self, keeper: SecretKeeper | None = None, alloc_id: str = "", task: str = ""
@@ -47,9 +47,9 @@ class GivenSecrets:
         self._unstored: list[str] = []
 
     def add(self, source: str, *secrets: str) -> None:
-        """Add the secrets that the task receives from a source, and replace the earlier ones.
+        """Add the secrets that the task receives from a source; replace those it gave before.
 
-        The replaced secrets are no longer in use, but still masked.
+        The replaced secrets are no longer in use, but they are still masked.
         """
         before = self._in_use.pop(source, {})
         present = dict.fromkeys(filter(None, secrets))

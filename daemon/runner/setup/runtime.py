@@ -122,9 +122,10 @@ def unguarded() -> tuple[bool, str]:
 
 
 class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The runtime. `values` are the node's `${…}` references, `environment` is inherited by tasks.
+    """The runtime. `values` has the values of `${…}` references to the node.
 
-    `capacity` is CPU (MHz), memory and disk (MB), or None for a cluster with a queue.
+    Tasks inherit `environment`. `capacity` is CPU (MHz), memory and disk (MB), or None for a
+    cluster with a queue.
     """
 
     node_id: str

@@ -44,7 +44,7 @@ class StepData(msgspec.Struct, frozen=True):
     """The results of earlier steps.
 
     `values` has the text of each reference. `needs` is the content of `needs.json`, empty if the
-    step needs nothing. `environment` has the variables for the item of a list.
+    step needs nothing. `environment` has the variables for the list item of this element.
     """
 
     values: dict[str, str] = {}
@@ -107,7 +107,7 @@ def load(db: ReadSnapshot, instance: TaskInstance) -> StepData:
 def read_output(db: ReadSnapshot, instance: TaskInstance, text: str) -> str:
     """Return an output of an earlier step: `STEP.NAME`, or `STEP[3].NAME` for one element.
 
-    Raises `Refused` if the step of the task does not follow such a step.
+    Raises `Refused` if the step of the task does not follow the named step.
     """
     reference = lists.reference_in(f"${{output.{text}}}")
     run = _run_of(db, instance)
@@ -167,7 +167,7 @@ class _Reader:
         )
 
     def need(self, name: str) -> _Need:
-        """Return a step for `needs.json`. Raises `outputs.TooManyValues`."""
+        """Return the description of a step for `needs.json`. Raises `outputs.TooManyValues`."""
         step, is_list, written = self._step(name), self._is_array(name), self._outputs_of(name)
         if name in self._own:
             is_list, written = (
@@ -261,8 +261,8 @@ async def collect(
 ) -> str:
     """Add the outputs of a task that has ended to the report of its allocation.
 
-    Return the reason if a successful task counts as failed, or an empty string. Faulty outputs of a
-    failed task are ignored.
+    Return why a successful task counts as failed, or an empty string. Faulty outputs of a failed
+    task are ignored.
     """
     try:
         text = await _content(files, end)

@@ -83,7 +83,7 @@ def environment_of(
     task: Task,
     values: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the environment of a task; `values` replace references, by default those of the node."""
+    """Return the environment of a task; `values` are for references, by default the node's."""
     return task_environment(
         host.environment,
         instance.allocation,
@@ -143,7 +143,7 @@ def _mounts(host: RuntimeContext, instance: TaskInstance, task: Task) -> Iterato
 
 
 def _volume(host: RuntimeContext, instance: TaskInstance, name: str) -> HostVolume | None:
-    """Return a configured volume, or an API-created one in the job's namespace."""
+    """Return a configured volume, or a volume that the API created in the job's namespace."""
     if volume := host.volumes.get(name):
         return volume
     # Imported late, because few jobs have volumes.
@@ -355,7 +355,7 @@ class TaskSetup:
     async def collect_outputs(self, report: AllocReport, end: ExitResult) -> str:
         """Add the outputs of the ended task to a report.
 
-        Return the reason if a successful task counts as failed, or an empty string.
+        Return why a successful task counts as failed, or an empty string.
         """
         if not self._in_workflow:
             return ""
@@ -368,9 +368,9 @@ class TaskSetup:
         return KEEP.of(self._task.meta) or KEEP.of(self._instance().group.meta)
 
     async def keep_files(self, delivered: DeliveredFiles) -> list[TaskEvent]:
-        """Keep the files of the ended task that match `steward_keep`; return the events about it.
+        """Keep the files of the ended task that match `steward_keep`; return the resulting events.
 
-        The host of a cluster has sent them already.
+        If the task ran on a cluster, its host has already sent the files.
         """
         instance, patterns = self._instance(), self._kept_patterns
         if not patterns:
@@ -474,7 +474,7 @@ class TaskSetup:
         return await self._write_templates()
 
     async def _connect_network(self) -> AttemptOutcome | None:
-        """Connect the group to the bridge if it requires that; return an outcome if that failed."""
+        """Connect the group to the bridge if required; return an outcome only if this failed."""
         instance = self._instance()
         network = next(iter(instance.group.networks or ()), Network())
         try:
@@ -555,8 +555,8 @@ class TaskSetup:
     async def _kept_digest(self, step: str, element: int | None, path: str) -> str:
         """Return the digest of a file that an earlier step left; empty if there is none.
 
-        Without `element`, it is the element with the task's own index, or the first one for a step
-        without elements.
+        If `element` is None, the file is from the element with the index of the task's own element.
+        If `step` has no elements, `element` counts as 0.
         """
         from daemon.flow import lists
         from storage.queries import kept_files  # imported late, because few jobs have kept files

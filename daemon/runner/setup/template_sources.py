@@ -109,7 +109,7 @@ class TemplateSources:
         return result
 
     async def signatures(self, lookups: Iterable[LookupKey]) -> dict[str, Signature | None]:
-        """Return the signature of each file that was read, by path; None if it is missing."""
+        """Return the signature of each file that was read, by path; None for a missing file."""
         names = {lookup.name for lookup in lookups if lookup.kind == LookupType.FILE}
         return {name: await self._signature(name) for name in sorted(names)}
 

@@ -180,8 +180,8 @@ class TemplateRunner:
     ) -> None:
         """Wait until an answer may have changed.
 
-        `read` has the signatures of the files that were read. A change since the read counts, so
-        none is missed between the read and the wait.
+        `read` has the signatures of the files that were read. A change since the read counts, so no
+        change between the read and the wait is missed.
         """
         before = {**await self._sources.signatures(self._lookups), **(read or {})}
         if before:

@@ -1,9 +1,10 @@
 """The Vault token of a task: issued, delivered, and renewed.
 
-A task gets it in `secrets/vault_token`, which only its user can read, and in its environment. It is
-renewed at half of its TTL. A token that cannot be renewed is replaced, and the change action of the
-job runs. The accessor, not the secret, is stored in the allocation directory, where no task has
-access; it finds the token after a daemon restart.
+A task gets its token in the file `secrets/vault_token`, which only the task's user can read, and in
+its environment. The token is renewed at half of its TTL. A token that cannot be renewed is
+replaced, and the change action of the job runs. The accessor, not the secret, is stored in the
+allocation directory, where no task has access. With the accessor, a restarted daemon finds the
+token.
 """
 
 from collections.abc import Callable

@@ -37,7 +37,7 @@ class IdentitySigner(Protocol):
 
 
 class IssuerInfo(msgspec.Struct, frozen=True):
-    """The issuer, its URL, and the node of the tokens.
+    """The issuer of the tokens, and its region.
 
     `claims` are additional claims by name. Their texts can refer to the node's `values`, the job,
     group, task and allocation.

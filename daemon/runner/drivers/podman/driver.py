@@ -176,7 +176,7 @@ class PodmanDriver:
         return ContainerTask(self._podman, attempt)
 
     async def adopt(self, attempt: Attempt, handle: bytes) -> TaskHandle | None:
-        """Re-attach to the container of an attempt; None if it does not exist."""
+        """Re-attach to the container of an attempt; return None if the container does not exist."""
         name = container_spec.container_name(attempt)
         while True:
             try:
@@ -240,7 +240,7 @@ class ContainerTask:
         return msgspec.json.encode({"container": self._name})
 
     async def wait(self) -> ExitResult:
-        """Return the exit result when all output has been moved to the logs."""
+        """Wait until the container has ended and its output is in the logs; return the result."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._output.follow)
             nursery.start_soon(self._send)
@@ -256,7 +256,7 @@ class ContainerTask:
         return _GONE if found is None else exit_result(found)
 
     async def _end(self) -> Container | None:
-        """Return the ended container; None if it was removed."""
+        """Wait until the container has ended, and return it; return None if it was removed."""
         while True:
             try:
                 await self._podman.wait(self._name)

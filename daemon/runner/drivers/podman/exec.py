@@ -85,7 +85,7 @@ class PodmanSession:
                 return  # a later size follows while a window is being resized
 
     async def wait(self) -> int:
-        """Return the exit status, when the command has ended and its output was read."""
+        """Wait until the command has ended and its output was read; return the exit status."""
         if self._code is None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._follow_sizes)
@@ -136,7 +136,7 @@ class PodmanSession:
                 continue
 
     async def _know_process(self) -> None:
-        """Wait until the process of the command exists, and store its ID; stop if it has ended."""
+        """Wait until the command's process exists and store its ID; stop if the command ended."""
         while self._process is None:
             try:
                 found = await self._podman.command(self._command)

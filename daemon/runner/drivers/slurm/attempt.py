@@ -109,7 +109,10 @@ class SlurmAttempt:
         return msgspec.json.encode(handle)
 
     async def wait_for_start(self, note: Callable[[str], None]) -> int | None:
-        """Return the claim time; None if the attempt ended before. Raises `StartFailed`."""
+        """Wait until a wrapper claims the attempt; return the time. Raises `StartFailed`.
+
+        Return None if the attempt ended before it was claimed.
+        """
         self._note, tell = note, self._report_queue_state
         while self.row.status in BEFORE_CLAIM:
             if self.row.status == RunStatus.SUBMITTING:
@@ -143,7 +146,7 @@ class SlurmAttempt:
     async def _next(self) -> None:
         """Wait for a change of the state.
 
-        Query the reason for an end while the cluster remembers the job.
+        If the job is over, query the cluster once for the reason, while it still remembers the job.
         """
         if self._over_since is None or not self._seen or self._has_asked:
             await self._changes.wait()
@@ -236,7 +239,7 @@ class SlurmAttempt:
     async def _was_submitted(self, note: Callable[[str], None]) -> bool:
         """Return whether the cluster has the job.
 
-        The answer is no if the job was missing in two polls, ten seconds apart.
+        Return false if the job was missing in two polls, ten seconds apart.
         """
         absent = 0
         while self.row.status == RunStatus.SUBMITTING:
@@ -289,9 +292,10 @@ class SlurmAttempt:
         return await self._explained(msgspec.json.decode(self.row.result, type=ExitResult))
 
     async def _explained(self, end: ExitResult) -> ExitResult:
-        """Add the reason if the cluster ended the task; Slurm reports it after the wrapper exits.
+        """Return an exit result with the reason added if the cluster ended the task.
 
-        A wrapper that was signalled with its task may report only the signal, or nothing.
+        Slurm reports the reason after the wrapper exits. If the wrapper was signalled together with
+        its task, it may report only the signal, or nothing.
         """
         is_open = (
             end.signal in _OF_CLUSTERS if not end.message else end.message == job_states.SOMEHOW
@@ -354,7 +358,7 @@ class SlurmAttempt:
         self._orders.signal(name)
 
     async def refresh(self) -> None:
-        """Make the wrapper download the files again; return when the download ended."""
+        """Make the wrapper download the files again, and wait until the download has ended."""
         if self.row.status != RunStatus.RUNNING:
             return
         command = self._orders.fetch_files()
@@ -394,7 +398,11 @@ class SlurmAttempt:
         *,
         is_array_known: bool = False,
     ) -> None:
-        """Handle the listed jobs of the attempt. An array may be listed without this element."""
+        """Handle the listed jobs of the attempt.
+
+        `is_array_known` means that the cluster has listed the attempt's array, possibly without
+        this element.
+        """
         open_statuses = {RunStatus.WAITING, RunStatus.RUNNING}
         if asked_at < self._asked_since or self.row.status not in open_statuses:
             return
@@ -531,7 +539,7 @@ class SlurmAttempt:
     ) -> None:
         """Store a change, unless the attempt was claimed or withdrawn in the meantime.
 
-        `kept_by_path` are the files to keep of an ended task. They replace the files of earlier
+        `kept_by_path` has the kept files of an ended task. They replace the files of earlier
         attempts.
         """
         known, keeps = self.row, kept_by_path is not None and bool(self.attempt.keep)

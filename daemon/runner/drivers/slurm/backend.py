@@ -49,9 +49,9 @@ async def open_engine(
 ) -> AsyncIterator[SlurmBackend]:
     """Open the backend for the configured pools and poll their clusters.
 
-    `port` is that of the listener for wrappers, `fresh` returns random secrets. `own` is the user
-    ID of the launcher, by default the daemon's, and `path` is the search path for the clusters'
-    programs. Raises `Invalid`.
+    `port` is the port of the listener for wrappers, and `fresh` returns random secrets. `own` is
+    the user ID of the launcher, by default the daemon's, and `path` is the search path for the
+    clusters' programs. Raises `Invalid`.
     """
     wrapper_api = WrapperApi(store, clock, fresh, _uploads(config, store, clock))
     url, ca = _address(config, port), _authority(config)

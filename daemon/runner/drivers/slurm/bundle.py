@@ -2,8 +2,8 @@
 
 alloc/             the shared directory of the allocation, without logs
 <task>/            local and secrets, with artifacts, templates and tokens
-.steward/          for the wrapper: settings, the task script, one for exec sessions, and one that
-                   searches files to keep
+.steward/          for the wrapper: settings, the script of the task, the script of exec sessions,
+                   and the script that searches for files to keep
 """
 
 import io

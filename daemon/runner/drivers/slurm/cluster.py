@@ -127,9 +127,9 @@ class SlurmCluster:
     async def _cancel(self, name: str, job_ids: list[str]) -> None:
         """Cancel jobs whose name matches, because a cluster reuses the IDs of deleted jobs.
 
-        They are cancelled as their user, because only that user and operators of the cluster may do
-        so. Given a name, `scancel` would end the whole array of a pending element. So the elements
-        are looked up instead.
+        Each job is cancelled as its user, because only that user and operators of the cluster may
+        cancel it. Given the name of a pending array element, `scancel` would end the whole array.
+        So the elements are looked up instead.
         """
         elements = [job_id for job_id in job_ids if "_" in job_id]
         listed = await self.listed(name) if elements or self.users.is_root else []
@@ -164,7 +164,7 @@ class SlurmCluster:
                 return ""
 
     async def number_of(self, row: ClusterRun) -> str:
-        """Return the number of a running element, without its array; empty if no element runs.
+        """Return the job number of a running array element; empty if the element is not running.
 
         Raises `SlurmCommandFailed`.
         """

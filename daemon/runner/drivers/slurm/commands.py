@@ -1,6 +1,6 @@
 """Run Slurm's client programs with a timeout, through the launcher.
 
-If the controller is down, each of them hangs for nine seconds and then fails. So calls time out
+If the controller is down, each program hangs for nine seconds and then fails. So calls time out
 after twelve seconds. No process outlives its call.
 """
 
@@ -33,7 +33,7 @@ class SlurmCommandFailed(StewardError):
 class SlurmCommands(msgspec.Struct, frozen=True, kw_only=True):
     """The programs of a cluster: the search path at the start, and the launcher that runs them.
 
-    The environment is closed: the daemon's own variables must not reach jobs.
+    The programs do not inherit the daemon's own variables, because these must not reach jobs.
     """
 
     path: str
@@ -56,8 +56,9 @@ class SlurmCommands(msgspec.Struct, frozen=True, kw_only=True):
     ) -> str:
         """Return the output of a program. Raises `SlurmCommandFailed` with its error message.
 
-        It runs as a user by name or ID, by default the daemon's own. `env` are variables for a job,
-        which other users cannot read, unlike arguments.
+        The program runs as `user`, which is a name or an ID; if `user` is empty, it runs as the
+        daemon's user. `env` are variables for a job, which other users cannot read, unlike
+        arguments.
         """
         if self.find(program) is None:
             raise SlurmCommandFailed(

@@ -75,7 +75,7 @@ class SlurmDriver:
         return Fingerprint(attributes={f"driver.{self.name}": "true"})
 
     def task_dirs(self, directory: str, task: str) -> TaskDirectories:
-        """Return the task directories on its host."""
+        """Return the task directories on the host that runs the task."""
         return task_dirs_of(self._cluster.pool.directory, os.path.basename(directory), task)
 
     def check(self, block: Mapping[str, object]) -> None:
@@ -110,14 +110,14 @@ class SlurmDriver:
         return self._desk.run(self._cluster, attempt, row)
 
     def _as_somebody(self, attempt: Attempt) -> Attempt:
-        """Return the attempt, with the default user if it names none and the launcher is root."""
+        """Return the attempt with the default user, if it has no user and the launcher is root."""
         usual = NOBODY if self._is_walled else self._users.usual
         if attempt.user or not usual or not self._users.is_root:
             return attempt
         return msgspec.structs.replace(attempt, user=usual)
 
     def _refuses(self, user: str) -> bool:
-        """Return whether no task of this driver may run as a user. Raises `StartFailed`."""
+        """Return whether this driver must not run tasks as a user. Raises `StartFailed`."""
         is_refused = self._is_walled or self._users.is_separated
         return self._users.find(self.name, user) is None and is_refused
 
@@ -163,7 +163,7 @@ class SlurmDriver:
         return SlurmExec(PassedSession(launcher, number, *ends))
 
     async def _checked_number(self, row: ClusterRun) -> str:
-        """Return the job number for `srun`, also for an array element.
+        """Return the number of the attempt's job for `srun`, even if the job is an array element.
 
         Raises `StartFailed` unless the cluster has the job with this ID and name.
         """

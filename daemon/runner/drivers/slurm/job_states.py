@@ -186,13 +186,16 @@ _OURS = {
 
 
 def number_of(output: str, name: str) -> str:
-    """Parse the job number in `scontrol` output; empty for another job name."""
+    """Parse the job number in `scontrol` output; empty if the job has another name."""
     number, title = _NUMBER.search(output), _JOB_NAME.search(output)
     return number[1] if number and title and title[1] == name else ""
 
 
 def end_of(output: str, name: str) -> ExitResult | None:
-    """Parse the exit result in `scontrol` output; None for another job name or a running job."""
+    """Parse the exit result in `scontrol` output.
+
+    Return None if the job is running or has another name.
+    """
     state, title = _STATE.search(output), _JOB_NAME.search(output)
     if state is None or title is None or title[1] != name or state[1] in _ACTIVE:
         return None

@@ -195,7 +195,10 @@ class KeptUpload:
 
     @property
     def wanted(self) -> str:
-        """Return the lines of the chosen files; a slash ends each, because paths may end in spaces."""
+        """Return one line for each chosen file.
+
+        Each line ends in a slash, because paths may end in spaces.
+        """
         lines = enumerate(file.path.decode() for file in self._chosen)
         return "".join(f"{number} ./{path}/\n" for number, path in lines)
 

@@ -45,7 +45,7 @@ class PartitionNotFound(SlurmCommandFailed):
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
     """A partition: its hosts by name, its state, and its time limit as Slurm prints it.
 
-    `version` is that of the cluster's programs.
+    `version` is the version of the cluster's programs.
     """
 
     hosts: list[EngineHost]
@@ -114,7 +114,7 @@ def _reason(text: str) -> str:
 
 
 def _state(text: str) -> str:
-    """Return the state of a host without load and power saving: `up`, or Slurm's word."""
+    """Return a host's state, ignoring load and power saving: `up`, or Slurm's word."""
     word = text.strip().lower().rstrip(_SIGNS)
     signs = text.strip()[len(word) :]
     found = next((state for sign, state in _OTHERWISE.items() if sign in signs), word)

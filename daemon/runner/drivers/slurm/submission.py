@@ -25,7 +25,7 @@ _FEATURE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 
 
 def cores(attempt: Attempt, pool: Pool) -> int:
-    """Return the number of CPUs: the requested cores, or those needed for the MHz."""
+    """Return the number of CPUs: the requested cores, or as many as the requested MHz need."""
     resources = attempt.resources
     return resources.cores or max(1, math.ceil(resources.cpu / max(1, pool.mhz_per_core)))
 
@@ -108,10 +108,11 @@ def environment_of(*, url: str, ca: str) -> dict[str, str]:
 
 
 def claim_variables(claims: Sequence[str], directory: str, task: str) -> dict[str, str]:
-    """Return the variables that hold the claims of attempts; `directory` is the pool's.
+    """Return the variables with the claims of attempts; `directory` is the pool's directory.
 
-    Several claims belong to an array, and their secrets have the same end. A wrapper takes its
-    claim by the number of its element. Other users cannot read the variables, unlike the script.
+    If there are several claims, the attempts form an array, and all secrets end in the same random
+    part. Each wrapper selects its claim by the number of its array element. Other users cannot read
+    the variables, unlike the script.
     """
     starts = [claim.rpartition(".")[0] for claim in claims]
     if len(claims) == 1:

@@ -101,7 +101,10 @@ class WrapperApi:
             self._uploads.forget(run.row.comment)
 
     def _claims(self, row: ClusterRun, end: str = "") -> tuple[str, str]:
-        """Return a secret for an attempt and its hash; an empty `end` means a new random part."""
+        """Return a secret for an attempt, and its hash.
+
+        The secret ends in `end`, or in a new random text if `end` is empty.
+        """
         secret = f"{row.allocation_id}.{row.number}.{end or self._fresh()}"
         return secret, _hash(secret)
 
@@ -172,7 +175,7 @@ class WrapperApi:
     ) -> IO[bytes]:
         """Return a new file with the output of `pack`.
 
-        It is unlinked, so nothing is left behind.
+        The file has no name, so it disappears when it is closed.
         """
 
         def work() -> IO[bytes]:
@@ -208,7 +211,7 @@ class WrapperApi:
         return stream
 
     async def log(self, secret: str, kind: str, offset: int, data: bytes) -> int:
-        """Store a chunk of output; return the offset of the next one."""
+        """Store a chunk of output; return the offset of the next expected chunk."""
         run = self._running(secret)
         intake = run.intakes.get(kind)
         if intake is None:
@@ -262,9 +265,9 @@ class WrapperApi:
     ) -> None:
         """Store the outputs file of a task, and then its exit result.
 
-        `outputs` reports whether the body has the file, or why not. `kept_paths` reports whether
-        the files to keep were sent. Raises `OSError`, after which the wrapper sends the result
-        again.
+        `outputs` states whether `content` is the outputs file, or why it is not. `kept_paths`
+        states whether the files to keep were sent. Raises `OSError`, after which the wrapper sends
+        the result again.
         """
         row = self._known(secret, "token_hash")
         if row.status == RunStatus.ENDED:  # a repeated report: the wrapper missed the response

@@ -1,7 +1,7 @@
-"""Commands to the wrapper of an attempt, with increasing numbers that it acknowledges.
+"""Numbered commands to the wrapper of an attempt; the wrapper acknowledges their numbers.
 
-A wrapper outlives the daemon, and so do its acknowledgements. The numbers of a new daemon are
-therefore higher.
+A wrapper outlives the daemon, and so do its acknowledgements. Therefore each daemon uses higher
+numbers than the daemons before it.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class WrapperCommand(msgspec.Struct):
 
 
 class WrapperCommandQueue:
-    """The commands of one attempt. `changes` announces their progress."""
+    """The commands of one attempt. `changes` is notified when their state changes."""
 
     def __init__(self, changes: Notifier, clock: Clock) -> None:
         self._changes, self._clock = changes, clock

@@ -111,7 +111,7 @@ class _Xz:
     def _next_part(self) -> bytes:
         """Return the first bytes of the next stream after any padding.
 
-        Empty at the end of the file.
+        The result is empty at the end of the file.
         """
         chunks = iter(partial(self._file.read, _CHUNK), b"")
         pieces = itertools.chain([self._stream.unused_data], chunks)
@@ -171,7 +171,7 @@ def _too_many(files: int) -> str:
 
 
 class Unpacker:
-    """Write members below a directory, up to the limits; `check` can abort by an exception."""
+    """Writes members below a directory, up to the limits; `check` can abort by an exception."""
 
     def __init__(self, target: str, limits: ArchiveLimits, check: Callable[[], None]) -> None:
         self._target, self._check = target, check

@@ -338,7 +338,7 @@ def _size(folder: str, most: int) -> int:
 
 
 async def read_output(process: GitProcess, output: str, enough: Callable[[bytes], bool]) -> bool:
-    """Read to the end, or until `enough` returns true; return whether `enough` stopped it."""
+    """Read an output to its end or until `enough` returns true; return whether `enough` did."""
     while chunk := await process.read(output):
         if enough(chunk):
             return True

@@ -29,7 +29,7 @@ class LocalFiles:
         self._bytes = self._files = 0
 
     def copy(self, path: str, target: str) -> None:
-        """Copy to `{target}/file`, or a directory to `{target}/tree`.
+        """Copy a file to `{target}/file`, or a directory to `{target}/tree`.
 
         Raises `EgressDenied`, `BadArchive` or `OSError`.
         """
