@@ -1,7 +1,8 @@
 """Build system call filters: classic BPF programs for the kernel and `bwrap --seccomp`.
 
-A filter is a list of rules. Each rule becomes a block of instructions that returns, or continues
-with the next block and the call number in the accumulator. Blocks are therefore independent.
+A filter is a list of rules. Each rule becomes a block of instructions. A block returns a result, or
+it leaves the call number in the accumulator and continues with the next block. Blocks are therefore
+independent.
 
 Three properties hold for every filter. A process of another architecture is killed, because its
 call numbers differ. A call that is newer than the table fails with `ENOSYS`, so that new kernels

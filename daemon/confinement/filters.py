@@ -51,7 +51,7 @@ def of_tasks(machine: str, *, user_namespaces: bool = False) -> bytes:
     """Return the filter of a task. Raises `bpf.Unknown`.
 
     With `user_namespaces` it permits new namespaces, as browsers need them for their sandbox, but
-    no mounts in them.
+    no mounts in these namespaces.
     """
     rules = [Rule(call, _EPERM) for call in DENIED]
     rules += _terminals()

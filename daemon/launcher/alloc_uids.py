@@ -52,7 +52,7 @@ class AllocUids:
         self._last = span[0] - 1
 
     def of(self, allocation: str) -> int | None:
-        """Return the user ID of an allocation; assign a new ID if it does not exist on disk yet.
+        """Return the user ID of an allocation; assign a new ID if it has no directory.
 
         None means that the allocation was started by a version without separate user IDs. Raises
         `Refusal` when another allocation has taken over the ID, or `OSError`, including when all

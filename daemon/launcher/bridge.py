@@ -5,9 +5,10 @@ launcher has checked or created. The rules for all allocations come with the `Br
 
 Only the kernel holds the state. The name of an interface on the host has the first digits of its
 allocation and the number of its address. The interface exists as long as the network namespace of
-the allocation, so it disappears with the last process. A map in the rules has the ports: address,
-protocol and port on the host -> address and port inside. Map elements without an interface are left
-over from a killed launcher. They are deleted when a launcher starts, and with every change.
+the allocation, so it disappears with the last process. A map in the rules has an element for each
+forwarded port. Its key is an address, a protocol and a port on the host, and its value is an
+address and a port inside the allocation. Map elements without an interface are left over from a
+killed launcher. They are deleted when a launcher starts, and with every change.
 """
 
 import errno

@@ -107,7 +107,7 @@ class LauncherPolicy(Message, frozen=True, kw_only=True):
     each task of the driver must enter.
 
     `podman` is the socket of root's podman; empty if the podman of the daemon's user runs
-    containers. `filter` is the system call filter for exec, `wide_filter` the one that permits
+    containers. `filter` is the system call filter for exec, `wide_filter` the filter that permits
     namespaces, and `no_filter` the reason if filters are unavailable. Volumes that are not
     configured are below `volume_roots`. `files` are certificates and their keys. `programs` are the
     client programs of clusters with their paths. They may use the configuration files in
@@ -627,7 +627,7 @@ class EndedAttempt(Message, frozen=True, kw_only=True, tag=6):
 
 
 class OperationFailed(Message, frozen=True, kw_only=True, tag=3):
-    """The operation failed: errno and message; 0 means an invalid value."""
+    """The operation failed, with an errno and a message; errno 0 means an invalid value."""
 
     number: Number
     text: str
@@ -644,7 +644,7 @@ class SessionOpened(Message, frozen=True, kw_only=True, tag=8):
 
 
 class SessionExit(Message, frozen=True, kw_only=True, tag=10):
-    """The exit status of a session: 128 plus the number for a signal, or -1 if it is unknown."""
+    """The exit status of a session, or 128 plus the number of a signal; -1 if it is unknown."""
 
     status: int
 

@@ -135,7 +135,7 @@ def _scan_criteria(directory: str, mark: ScanTarget) -> ProcessCriteria:
 
 
 def _users(folder: int, task: str | None) -> frozenset[int]:
-    """Return the user IDs of a task's processes, including the launcher's, which starts them."""
+    """Return the user IDs of a task's processes, and the launcher's, because it starts them."""
     users = {os.geteuid()}
     for name in {task} if task else {name for name, _ in attempts(folder)}:
         with suppress(OSError):  # removed
@@ -221,7 +221,7 @@ def _process(pid: int, directory: str) -> Process | None:
 
 
 def _readable_thread(pid: int, values: Sequence[bytes]) -> str:
-    """Return the /proc directory of a process, or of another thread if its first has ended.
+    """Return the /proc directory of a process or, if its first thread has ended, of another thread.
 
     Raises `OSError`.
     """

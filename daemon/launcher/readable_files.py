@@ -1,7 +1,7 @@
 """Open files and logs of an allocation for the daemon.
 
 Links are followed as long as they stay in the allocation directory. Without kernel support, no link
-is followed. Afterwards the kernel reports the real path of the file. Files in secrets directories
+is followed. After a file is opened, the kernel reports its real path. Files in secrets directories
 and internal files are never passed on. The type of a file is checked before it is opened for
 reading.
 """

@@ -277,9 +277,9 @@ def opened(
 ) -> dict[str, tuple[int, int]]:
     """Open the namespaces of the sandbox below a shim.
 
-    Return, by kind, the descriptor of each namespace and its number in a child. All namespaces
-    belong to one process. That process is still below the shim after the last namespace was opened,
-    so its process ID was not reused. Raises `Refusal`.
+    Return, by kind, the descriptor of each namespace and the number of this descriptor in a child.
+    All namespaces belong to one process. That process is still below the shim after the last
+    namespace was opened, so its process ID was not reused. Raises `Refusal`.
     """
     kinds = ["user"] if user is None and os.geteuid() != 0 else []
     kinds += ["mount", "pid", "ipc", "uts", *(["net"] if alone else [])]

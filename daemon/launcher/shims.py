@@ -30,10 +30,11 @@ class Shims:
         halted: Callable[[int], None] = lambda _: None,
         ending: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Set the callbacks: `end_others` for ended children that are not shims, and two others.
+        """Set the callbacks for ended and for stopped children.
 
-        `halted` is called for each stopped child. `ending` is called for each ended child before it
-        is reaped, while its process ID is not reused.
+        `end_others` is called for each ended child that is not a shim, and `halted` for each
+        stopped child. `ending` is called for each ended child before it is reaped, while its
+        process ID is not reused.
         """
         self._end_others, self._halted, self._ending = end_others, halted, ending
         self._pids: dict[Key, int] = {}
@@ -183,9 +184,9 @@ def _open(pid: int) -> int | None:
 
 
 def is_ours(pid: int) -> bool:
-    """Return whether the launcher's user is the only user of a process.
+    """Return whether all user IDs of a process are the launcher's.
 
-    A task of another user cannot have such a process.
+    A task of another user has no such process.
     """
     with suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:  # it has ended
         users = next(line for line in file if line.startswith(b"Uid:")).split()[1:]

@@ -62,7 +62,8 @@ Line = tuple[list[str], dict[str, str]]  # arguments and variables
 class PreparedCommand(msgspec.Struct, frozen=True):
     """A command line with its working directory and user.
 
-    `namespaces` are entered first: a descriptor for each, and its number in the child.
+    `namespaces` has a pair for each namespace that is entered first: its descriptor, and the number
+    of that descriptor in the child.
     """
 
     line: Line

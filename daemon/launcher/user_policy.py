@@ -200,7 +200,7 @@ def being(user: Owner, groups: Sequence[int] = ()) -> Iterator[None]:
 
 
 def _entry(name: str) -> pwd.struct_passwd:
-    """Return the account of a user by name or ID. Raises `KeyError` and others."""
+    """Return the account of a user by name or ID. Raises `KeyError` and other errors."""
     return pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
 
 

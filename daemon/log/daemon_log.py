@@ -1,7 +1,7 @@
 """The daemon's log: text lines, one JSON object per line, or records of the journal.
 
 In addition to its text, a line has keys, passed as `extra={"keys": {...}}`. It also has the ID of
-the request that caused it, which clients receive, and with traces the ID of its trace.
+the request that caused it, which clients receive, and if tracing is enabled, the ID of its trace.
 """
 
 import json
@@ -103,7 +103,7 @@ def _keys(record: logging.LogRecord) -> dict[str, str]:
 
 
 def _trace_id() -> str:
-    """Return the trace ID of the current work; empty for none."""
+    """Return the trace ID of the current work; empty if it is not traced."""
     return request_context.traceparent()[3:35]
 
 

@@ -133,7 +133,7 @@ def _varint(number: int) -> bytes:
 
 
 def _status(heads: dict[str, str], body: bytes) -> str:
-    """Return the status in a response. Raises `HttpError` for an invalid one."""
+    """Return the status in a response. Raises `HttpError` for an invalid response."""
     if heads.get(":status") != "200":
         raise HttpError(f"the server answered with status {heads.get(':status')}")
     code, reason = heads.get("grpc-status", "none"), unquote(heads.get("grpc-message", ""))

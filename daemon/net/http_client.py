@@ -229,7 +229,7 @@ def _unconnected(error: BaseException) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return the reason for an error in words for users."""
+    """Return the reason for an error, as shown to users."""
     cause = error.__cause__ or error
     if isinstance(cause, BaseExceptionGroup):  # one error for each address that was tried
         return "; ".join(dict.fromkeys(map(_unconnected, leaf_errors(cause))))

@@ -19,7 +19,7 @@ _QUESTION = b"GET /v1/status/leader HTTP/1.1\r\nHost: localhost\r\nConnection: c
 
 
 async def check_health(store: Store, listening: Path) -> None:
-    """Wait until all parts have responded, even forever if one of them hangs.
+    """Wait until all parts have responded; if a part hangs, wait forever.
 
     `listening` is the daemon's socket for tasks. An immediate error, such as a full disk or too
     many connections, is not a hang.

@@ -66,8 +66,8 @@ class UniqueIds:
 def run(config: Settings, read: Callable[[], Settings], channel: socket.socket, file: Path) -> int:
     """Run the daemon until a signal stops it; return the exit status.
 
-    `read` reads the settings again from their sources, including `file`, for those that can change
-    at runtime. `channel` is the socket to the launcher.
+    `read` reads the settings again from their sources, including `file`, to apply those that can
+    change at runtime. `channel` is the socket to the launcher.
     """
     daemon_log.configure_logging(config.log_level, config.log_format, os.environ)
     status = 0

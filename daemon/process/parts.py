@@ -91,11 +91,11 @@ class DaemonParts:
         return self.begun.welcome.is_root and os.geteuid() != ROOT
 
     async def enter(self, part: AbstractAsyncContextManager[T]) -> T:
-        """Open a part until the daemon ends."""
+        """Open a part, which stays open until the daemon ends."""
         return await self.stack.enter_async_context(part)
 
     def complete(self, config: Settings) -> None:
-        """Replace the current settings by settings that an opener has completed."""
+        """Replace the current settings with settings that an opener has completed."""
         self.config = config
 
 
@@ -228,7 +228,7 @@ async def _engine(parts: DaemonParts) -> None:
 
 
 async def _traces(parts: DaemonParts) -> None:
-    """Record and send spans, if a receiver is set. Without one, nothing of OTLP is imported."""
+    """Record and send spans if a receiver is set. Otherwise, no OTLP module is imported."""
     config = parts.config
     parts.otlp = None
     if not config.otlp_url:

@@ -120,7 +120,10 @@ def begin(
 
 @contextmanager
 def _data_directory(config: Settings) -> Iterator[Path]:
-    """Create the data directory. A development daemon without the setting gets a temporary one."""
+    """Create the data directory.
+
+    Without this setting, a development daemon gets a temporary directory.
+    """
     if config.data_dir != Path():
         try:
             config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ _SIGNS = 3  # messages per watchdog interval, so that two may be late
 
 
 class ServiceManager:
-    """The connection to the service manager; without one, messages are dropped."""
+    """The connection to the service manager; without a manager, messages are dropped."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")

@@ -68,7 +68,7 @@ class HostMeter:
         self._before: dict[str, _Counters] = {}
 
     def measure(self, reader: str) -> UsageSamples:
-        """Return the usage since the last call with this `reader`; the first has no rates."""
+        """Return the usage since the last call with `reader`; the first call returns no rates."""
         received, sent = traffic(Path("/proc/net/dev").read_text(), self._bridge)
         ticks = dict(sample_cpus().processors)
         now = _Counters(self._clock.now(), ticks, received, sent)

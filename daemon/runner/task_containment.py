@@ -1,9 +1,9 @@
 """Set up the cgroups of all tasks, their limits and the egress policy, before any task starts.
 
-The daemon does this while it is still root. It creates the cgroups above those of tasks, attaches
-the egress policy, and delegates them to its unprivileged user, as systemd does with `Delegate=`.
-Afterwards it creates, limits, freezes and removes child cgroups as an ordinary user. It cannot
-change the limits or the policy of the parent cgroups.
+The daemon does this while it is still root. It creates the parent cgroups of the tasks, attaches
+the egress policy to these cgroups, and delegates them to the daemon's unprivileged user, as systemd
+does with `Delegate=`. Afterwards it creates, limits, freezes and removes child cgroups as an
+ordinary user. It cannot change the limits or the policy of the parent cgroups.
 """
 
 from pathlib import Path
@@ -35,7 +35,7 @@ class TaskCgroups(msgspec.Struct, frozen=True):
 
     @property
     def above(self) -> list[Path]:
-        """Return the parent cgroups above all tasks, including those for limits only."""
+        """Return the parent cgroups above all tasks, including cgroups that only enforce limits."""
         return [*self.places, *self.bounds.above]
 
     def named(self, config: Settings) -> dict[str, list[str]]:

@@ -116,8 +116,8 @@ class TaskRunner(TaskAttempts):
     async def restart(self, reason: str = "", *, description: str = task_events.BY_USER) -> None:
         """Stop the current attempt, if any, and start the next immediately.
 
-        With a `reason`, the restart counts as a failure and the restart policy decides. Without
-        one, it does not count, and `description` is the text of the event.
+        With a `reason`, the restart counts as a failure and the restart policy decides. Without a
+        reason, the restart does not count, and `description` is the text of the event.
         """
         await self.settled()
         if self._running is None:

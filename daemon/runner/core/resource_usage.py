@@ -195,7 +195,7 @@ def _sum_networks(
 
 
 def _sum_memory(parts: list[MemoryUsage]) -> MemoryUsage:
-    """Return the sum of memory usages; a field that not all of them measure is omitted."""
+    """Return the sum of memory usages; a field that any of them lacks is omitted."""
     kinds = {part.measured for part in parts}
     sums = {
         name: sum(getattr(part, name) for part in parts)

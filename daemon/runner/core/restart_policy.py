@@ -1,7 +1,7 @@
 """Decide what happens after the end of an attempt: restart now, restart later, or stop. No I/O.
 
 The rule is Nomad's (recorded from Nomad: restart-policy). Attempts are counted in intervals; the
-first one begins with the task. A restart waits for the delay of the policy, plus up to 25 %.
+first interval begins with the task. A restart waits for the delay of the policy, plus up to 25 %.
 """
 
 from collections.abc import Iterable

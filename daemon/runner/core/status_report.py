@@ -2,8 +2,8 @@
 
 Tasks never wait for the disk. A change during a write goes into the next write. A task therefore
 costs two writes regardless of its number of events, and a batch task that ends within `SHORT_TASK`
-costs one. A burst of tasks shares writes.
-When the disk is full, reports wait and are retried; no report is lost.
+costs one write. A burst of tasks shares writes. When the disk is full, reports wait and are
+retried; no report is lost.
 """
 
 import logging

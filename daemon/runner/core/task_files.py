@@ -50,7 +50,7 @@ class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
         return fitting_path(f"{self.task}/{relative_path(path)}")
 
     def resolve(self, path: str) -> str:
-        """Convert a path that the task uses to one that the launcher takes. Raises `PathEscape`."""
+        """Convert a path that the task uses to a path for the launcher. Raises `PathEscape`."""
         return fitting_path(task_dir.resolve_task_path(self.task, self.places, path))
 
     async def write(

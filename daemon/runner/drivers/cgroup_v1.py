@@ -1,7 +1,7 @@
 """Enforce task limits with cgroup v1.
 
 Version 1 has a separate tree per controller (`/sys/fs/cgroup/memory`, `pids`, ...). A task enters
-one cgroup in each tree, in addition to the one used for killing it (`cgroup_v2.py`).
+one cgroup in each tree, in addition to the cgroup that is used for killing it (`cgroup_v2.py`).
 """
 
 import os

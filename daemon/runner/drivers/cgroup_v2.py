@@ -5,9 +5,9 @@ only permission to create child cgroups. This works for root, in a delegated uni
 slice.
 
 Cgroups are threaded if the kernel permits. Entering a threaded cgroup is immediate, while entering
-any other waits for all CPUs. (Measured on an idle host: 0.1 ms instead of 7 to 15 ms, which is most
-of the time until the first instruction of a task.) A threaded cgroup has no `cgroup.kill`; it is
-frozen, and then its processes are killed one by one.
+any other cgroup waits for all CPUs. (Measured on an idle host: 0.1 ms instead of 7 to 15 ms, which
+is most of the time until the first instruction of a task.) A threaded cgroup has no `cgroup.kill`;
+it is frozen, and then its processes are killed one by one.
 
 In a delegated systemd unit, the daemon and its launcher first move into a child cgroup. The service
 manager starts the commands of a unit (`ExecReload=`) in a cgroup next to that of the processes. A

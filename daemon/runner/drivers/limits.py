@@ -29,7 +29,7 @@ _MHZ_OF_A_WEIGHT = 10  # keeps weights proportional up to 100 GHz
 
 
 class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of one task, in bytes; 0 and no cores mean no limit.
+    """The limits of one task, with sizes in bytes; 0 or an empty `cores` means no limit.
 
     `memory` is the reservation, `memory_max` the hard limit.
     """

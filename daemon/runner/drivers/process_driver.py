@@ -239,7 +239,7 @@ class ProcessDriver:
         )
 
     async def _spawn(self, attempt: Attempt) -> ProcessHandle:
-        """Start the shim of an attempt, or return the handle of a shim that was started before.
+        """Start the shim of an attempt, unless it was started before; return the handle.
 
         Raises `StartFailed`, `InvalidConfig`, `OSError`, `ValueError`.
         """

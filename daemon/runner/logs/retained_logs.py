@@ -54,7 +54,7 @@ async def read_manifest(launcher: Launcher, alloc_id: str) -> LogManifest | None
 
 
 async def delete_expired(launcher: Launcher, *, days: int, megabytes: int, now: float) -> None:
-    """Remove logs older than `days`, and the oldest ones while the total exceeds `megabytes`."""
+    """Remove logs older than `days`, and the oldest logs while the total exceeds `megabytes`."""
     found = {
         item: await launcher.measure(item, is_kept=True)
         for item in await launcher.present(is_kept=True)

@@ -53,7 +53,7 @@ class StepData(msgspec.Struct, frozen=True):
 
     @property
     def is_short(self) -> bool:
-        """Return whether its files may be sent with the order to start the task."""
+        """Return whether the files are short enough to be sent inside the start request."""
         return len(self.needs) <= _MOST_WITH_START
 
 

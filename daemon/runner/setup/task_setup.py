@@ -83,7 +83,7 @@ def environment_of(
     task: Task,
     values: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the environment of a task; `values` are for references, by default the node's."""
+    """Return the environment of a task; `values` is for references, by default the node's."""
     return task_environment(
         host.environment,
         instance.allocation,

@@ -219,7 +219,7 @@ def container(
 
 
 def _names(attempt: Attempt, settings: PodmanConfig, network: str) -> dict[str, object]:
-    """Return the DNS settings; podman rejects them with the host's network."""
+    """Return the DNS settings; podman rejects them for containers on the host's network."""
     if network in {"host", "none"} and attempt.dns is None:
         return {}
     dns = attempt.dns or NetworkDNS()

@@ -1,7 +1,8 @@
 """An exec session in a container, over one connection to podman.
 
-Without a terminal, podman prefixes each chunk with eight bytes: its stream and its length. Podman
-cannot kill a session, so the driver finds the command's process ID on the host.
+Without a terminal, podman prefixes each chunk with eight bytes, which contain the stream number and
+the length of the chunk. Podman cannot kill a session, so the driver finds the command's process ID
+on the host.
 """
 
 import os

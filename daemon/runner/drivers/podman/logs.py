@@ -2,7 +2,7 @@
 
 The monitor (conmon) outlives the daemon, and its file keeps the output in the meantime. A line is
 `<time> <stdout|stderr> <F|P> <text>`; P marks a partial line. Moved output is removed from the file
-as a hole, and the offset is stored, so that a new daemon continues there.
+by punching a hole, and the offset is stored, so that a new daemon continues there.
 """
 
 import os

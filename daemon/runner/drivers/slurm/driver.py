@@ -83,7 +83,7 @@ class SlurmDriver:
         driver_config.read(SlurmConfig, block)
 
     async def start(self, attempt: Attempt) -> TaskHandle:
-        """Begin the submission of an attempt, or re-attach to an earlier one."""
+        """Begin the submission of an attempt, or re-attach to a submission that began earlier."""
         self.check(attempt.config)
         attempt = self._as_somebody(attempt)
         if attempt.user and self._refuses(attempt.user):

@@ -40,7 +40,7 @@ class TurnedAway(StewardError):
 
 
 class FileRefused(StewardError):
-    """The daemon refuses a file; the wrapper must continue with the next one."""
+    """The daemon refuses a file; the wrapper must continue with the next file."""
 
     status = 422
 
@@ -119,7 +119,7 @@ class KeptUploads:
                     upload.discard()
 
     async def report(self, name: str) -> tuple[Mapping[str, str], Sequence[str]] | None:
-        """Return the digests of kept files by path, and the reasons why others were not kept.
+        """Return the digests of kept files by path, and the reasons why other files were not.
 
         Return None if the daemon does not know the upload.
         """
@@ -257,7 +257,7 @@ class KeptUpload:
         file.is_done = True
 
     def report(self) -> tuple[Mapping[str, str], Sequence[str]]:
-        """Return the digests of kept files by path, and the reasons why others were not kept."""
+        """Return the digests of kept files by path, and the reasons why other files were not."""
         for file in self._chosen:
             if not file.is_done:
                 file.is_done = True

@@ -221,7 +221,7 @@ class WrapperApi:
         return await intake.take(offset, data)
 
     async def orders(self, secret: str, seen: int, used: tuple[int, int, int], span: float) -> str:
-        """Return the commands after number `seen`; wait up to `span` seconds for the first one."""
+        """Return the commands after number `seen`; wait up to `span` seconds for a command."""
         run = self._running(secret)
         run.uses(user=used[0], system=used[1], pages=used[2])
         with trio.move_on_after(span):
@@ -285,7 +285,7 @@ class WrapperApi:
         await run.finished(end, digests)
 
     async def _kept(self, run: SlurmAttempt, word: str) -> tuple[Mapping[str, str], Sequence[str]]:
-        """Return the digests of kept files by path, and the reasons why others were not kept.
+        """Return the digests of kept files by path, and the reasons why other files were not.
 
         Raises `WrapperRejected` if an earlier daemon received the files.
         """

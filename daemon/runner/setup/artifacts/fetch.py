@@ -320,7 +320,7 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
         workshop: str,
         target: tuple[str, str],
     ) -> str:
-        """Return the unpacked tree of a download. Raises `BadArchive` and others."""
+        """Return the unpacked tree of a download. Raises `BadArchive` and other errors."""
         file, tree = f"{workshop}/{_FETCHED}/file", f"{workshop}/{_FETCHED}/tree"
         mode, archive = request.artifact.getter_mode, source.archive
         if os.path.isdir(tree):

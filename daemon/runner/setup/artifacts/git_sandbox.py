@@ -169,7 +169,7 @@ class SandboxedGit:
         return (await self._launcher.measure(self._attempt.alloc_id)).used
 
     async def deliver(self, tree: str, limits: ArchiveLimits) -> None:
-        """Unpack the files of the clone into a directory. Raises `BadArchive` and others."""
+        """Unpack the files of the clone into a directory. Raises `BadArchive` and other errors."""
         most = limits.bytes + (limits.files + 1) * _MEMBER
         async with self.run([*_PACK, self.tree], self.env) as process:
             # A write to the page cache, which is shorter than a thread switch.
