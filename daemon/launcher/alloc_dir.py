@@ -137,8 +137,8 @@ def made(
 ) -> Iterator[int]:
     """Yield a descriptor of a directory with exactly this mode and owner. Raises `OSError`.
 
-    A mode of None keeps the mode of an existing directory. A migrated directory, or one shared with
-    containers, may have any previous owner.
+    A mode of None keeps the mode of an existing directory. A directory that was migrated or is
+    shared with containers may have any previous owner.
     """
     with suppress(FileExistsError):  # its mode and owner are set below
         os.mkdir(name, _PRIVATE, dir_fd=above)

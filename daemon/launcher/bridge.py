@@ -272,7 +272,7 @@ class Bridge:
     ) -> str:
         """Run a program and return its output.
 
-        Raises `OSError`. After a program hung, it raises immediately for some time.
+        Raises `OSError`. After a program has hung, all calls raise it immediately for some time.
         """
         if time.monotonic() < self._resumes:
             raise TimeoutError(errno.ETIMEDOUT, f"{name} was not run: a program of the bridge hung")

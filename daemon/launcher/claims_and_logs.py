@@ -58,7 +58,7 @@ def below(directory: str | int, *names: str) -> Iterator[int]:
 
 @contextmanager
 def home_of(directory: str, allocation: str) -> Iterator[int]:
-    """Yield the directory of an allocation, or that of its retained logs. Raises `OSError`."""
+    """Yield the directory of an allocation, or of its retained logs. Raises `OSError`."""
     with ExitStack() as opened:
         try:
             retained = f"{os.path.dirname(directory)}/{LOGS}"

@@ -134,7 +134,7 @@ _log = logging.getLogger("steward.launcher")
 
 @contextmanager
 def impatient() -> Iterator[None]:
-    """Limit each request of the block to `PATIENCE` seconds. After that, raise `LauncherSilent`.
+    """Limit each request of the block to `PATIENCE` seconds; then it raises `LauncherSilent`.
 
     Requests that a child process handles may take longer, as long as the launcher itself responds.
     """
@@ -167,8 +167,8 @@ _SLOW = (*_ERRANDS, RemoveVolume)
 class _Waiter:
     """A pending request.
 
-    `spare` reserves descriptor numbers for the answer. `places` counts against the limit on pending
-    requests.
+    `spare` reserves descriptor numbers for the answer. `places` has the semaphores that limit the
+    number of pending requests.
     """
 
     def __init__(self, spare: Sequence[int], places: Sequence[trio.Semaphore]) -> None:
@@ -660,8 +660,8 @@ class Launcher:
     def _places(self, request: Request) -> list[trio.Semaphore]:
         """Return the semaphores that limit pending requests of this type.
 
-        The reserved places are only for short requests of clients, because eight slow requests
-        would block all others.
+        Some places are reserved for short requests of clients. Otherwise, eight slow requests would
+        block all other requests.
         """
         is_of_client = longest_wait() < float("inf") and not isinstance(request, _SLOW)
         free = self._for_clients if is_of_client else self._free

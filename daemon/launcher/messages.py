@@ -314,7 +314,7 @@ class ProbeSandbox(Message, frozen=True, kw_only=True, tag=11):
 
 
 class CreateAllocDir(Message, frozen=True, kw_only=True, tag=20):
-    """Create the directories of an allocation, and migrate the data of an ended previous one.
+    """Create the directories of an allocation; migrate the data of an ended allocation to it.
 
     Descriptor: a sealed `AllocDirLayout`.
     """

@@ -105,7 +105,10 @@ class Server:
             return 0
 
     def limit_logs(self) -> None:
-        """Limit the logs of running tasks until the next launcher starts; the daemon has ended."""
+        """Limit the logs of running tasks until the next launcher starts.
+
+        The daemon has ended at that time.
+        """
         if self._lock < 0:
             return
         signal.set_wakeup_fd(-1)

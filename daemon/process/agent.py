@@ -89,7 +89,7 @@ def agent(
 
 
 def start_daemon(arguments: list[str], channel: socket.socket) -> None:
-    """Run the daemon with these arguments; invalid arguments exit like invalid settings.
+    """Run the daemon with these arguments; invalid arguments end it, like invalid settings.
 
     `channel` is the socket to the launcher process.
     """

@@ -45,7 +45,8 @@ class _Counters(msgspec.Struct, frozen=True):
 def traffic(net_dev: str, bridge: str = "") -> tuple[int, int]:
     r"""Return the received and sent bytes, from the text of `/proc/net/dev`.
 
-    Interfaces that repeat the traffic of others do not count, such as the `bridge` of allocations.
+    The `bridge` of allocations and similar interfaces repeat the traffic of other interfaces, so
+    they do not count.
 
     >>> traffic("eth0: 10 0 0 0 0 0 0 0 20 0 0 0 0 0 0 0\n  lo: 7 0 0 0 0 0 0 0 7 0 0 0 0 0 0 0")
     (10, 20)

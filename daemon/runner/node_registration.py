@@ -202,7 +202,7 @@ async def register(
 ) -> Node:
     """Store this host as a node, with its existing ID and history.
 
-    `attributes` are added to the detected ones.
+    `attributes` are added to the detected attributes.
     """
     found = fingerprint(config, drivers, now, attributes)
     # A row that `restore_unreadable` could not restore is replaced.

@@ -86,7 +86,7 @@ def has_failed(allocation: Allocation, states: Mapping[str, TaskState]) -> bool:
 
 
 def up_since(tasks: Iterable[Task], states: Mapping[str, TaskState]) -> str | None:
-    """Return when the last task started, as a timestamp; None unless all tasks are running."""
+    """Return the timestamp at which the last task started; None unless all tasks are running."""
     counted = [task for task in tasks if hook(task) != Hook.POSTSTOP]
     running = [states[task.name] for task in counted if not _has_done_its_part(task, states)]
     if any(state.state != TaskPhase.RUNNING for state in running):

@@ -249,7 +249,7 @@ class Driver(Protocol):
 
     @property
     def is_prompt(self) -> bool:
-        """Return whether starts are so short that requests to a task can wait for its start."""
+        """Return whether tasks start so quickly that requests to a task can wait for its start."""
         ...
 
     def fingerprint(self) -> Fingerprint:

@@ -1,8 +1,8 @@
 """Compute the registered services of an allocation and their checks. No I/O.
 
-Group services are registered from the start of the first main task until the allocation stops; task
-services while their task runs. Deregistration precedes the shutdown delay, so that clients stop
-connecting before the task ends (recorded from Nomad: services).
+Group services are registered from the start of the first main task until the allocation stops. Task
+services are registered while their task runs. Deregistration precedes the shutdown delay, so that
+clients stop connecting before the task ends (recorded from Nomad: services).
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """Render the templates of a task before it starts, and again when their data changes.
 
-A task starts when all its templates are rendered. A template with missing data waits for it. While
-the task runs, a template is written again only if its text differs, and its change action runs.
-Errors at that time are recorded as events, and the previous text stays.
+A task starts when all its templates are rendered. A template whose data is missing is rendered when
+the data is complete. While the task runs, a template is written again only if its text differs, and
+its change action runs. Errors at that time are recorded as events, and the previous text stays.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,6 +1,6 @@
 """Build podman's container specification from a task's driver configuration. No I/O.
 
-The settings are the most frequently used ones of the `docker` driver. None of them breaks the
+The settings are the most frequently used settings of the `docker` driver. None of them breaks the
 container's isolation, except what the agent's configuration permits.
 """
 

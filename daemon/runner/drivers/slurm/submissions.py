@@ -31,7 +31,7 @@ Claims = Callable[[ClusterRun, str], tuple[str, str]]
 class PendingSubmission(msgspec.Struct, eq=False, kw_only=True):
     """An attempt that waits for submission. `apply` receives its changed record.
 
-    `words` are the arguments of `sbatch`, `env` the variables that all wrappers have.
+    `words` are the arguments of `sbatch`, and `env` has the variables that all wrappers get.
     """
 
     attempt: Attempt

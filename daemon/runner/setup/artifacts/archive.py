@@ -54,7 +54,7 @@ class _Plain:
     """The bytes of a tar archive, with a limit on the bytes read between two calls of `refill`.
 
     The library keeps in memory everything that is not file content: long names, headers, tables.
-    The archive determines their size.
+    The archive determines the size of these parts.
     """
 
     def __init__(self, source: _Source) -> None:
