@@ -27,7 +27,7 @@ _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def present(directory: str) -> list[str]:
-    """Return the subdirectories of allocations; the names of those being removed end in `GONE`."""
+    """Return the subdirectories of allocations; during a removal, the name ends in `GONE`."""
     try:
         with os.scandir(directory) as entries:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]

@@ -473,7 +473,7 @@ class Launcher:
     async def entries(self, request: ListDirectory) -> tuple[list[DirectoryEntry], int]:
         """Return directory entries from a position on, and the next position.
 
-        The next position is -1 at the end. Raises the same errors as `open`.
+        The next position is -1 at the end of the directory. Raises the same errors as `open`.
         """
         body, received = await self._request(request, (), os.memfd_create("spare"))
         assert isinstance(body, DirectoryPart)  # noqa: S101  # ensured by the protocol

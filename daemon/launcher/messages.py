@@ -696,7 +696,7 @@ class FileStatus(Message, frozen=True, kw_only=True, tag=22):
 
 
 class DirectoryPart(Message, frozen=True, kw_only=True, tag=51):
-    """A part of a directory, and the next position; -1 at the end.
+    """A part of a directory, and the next position, which is -1 at the end of the directory.
 
     The answer carries a sealed `DirectoryEntries`.
     """

@@ -56,7 +56,7 @@ def open_file(directory: str, request: OpenFile) -> tuple[FileStatus, list[int]]
 
 
 def entries(directory: str, request: ListDirectory) -> tuple[list[DirectoryEntry], int]:
-    """Return directory entries from a position on, and the next position; -1 at the end.
+    """Return directory entries from a position on, and the next position; -1 if none.
 
     Raises `OSError`.
     """
@@ -188,7 +188,7 @@ def _name_of(descriptor: int) -> str:
 
 
 def _real_path(home: int, descriptor: int) -> list[str]:
-    """Return the components of an open file's real path, relative to the home. Raises `OSError`."""
+    """Return an open file's real path as components below `home`. Raises `OSError`."""
     top, path = (os.readlink(_name_of(fd)) for fd in (home, descriptor))
     if not f"{path}/".startswith(f"{top}/"):  # a concurrent rename
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))

@@ -107,7 +107,7 @@ class Server:
     def limit_logs(self) -> None:
         """Limit the logs of running tasks until the next launcher starts.
 
-        The daemon has ended at that time.
+        Call this after the daemon has ended.
         """
         if self._lock < 0:
             return

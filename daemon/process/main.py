@@ -170,7 +170,7 @@ async def _reload_on_hangup(
 
 
 async def _on_signals(signals: AsyncIterator[int], stopping: trio.Event) -> None:
-    """Start the shutdown at the first signal; exit at the second or after the time limit."""
+    """Start the shutdown at the first signal; exit at the second signal or after a time limit."""
     await anext(signals)
     log.info("ending")
     stopping.set()

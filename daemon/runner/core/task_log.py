@@ -150,9 +150,10 @@ class Logs:
         return found
 
     def grow(self, key: Place, *, grows: bool) -> None:
-        """Record whether a log can still grow. The next access opens the file by name again.
+        """Record whether a log can still grow.
 
-        The file is opened again because another file may have that name by then.
+        The next access opens the file by name again, because another file may have that name by
+        then.
         """
         self._open.pop(key, None)
         (self._grows.add if grows else self._grows.discard)(key)

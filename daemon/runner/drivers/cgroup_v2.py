@@ -172,7 +172,7 @@ def is_guarded(path: Path) -> bool:
 
 
 def name_of(owner: Path, kind: str = "") -> str:
-    """Return the name of the parent cgroup of all tasks for the data directory `owner`."""
+    """Return the name of the parent cgroup of all tasks; `owner` is the allocations' directory."""
     return f"steward-{kind}{hashlib.blake2b(str(owner).encode(), digest_size=4).hexdigest()}"
 
 

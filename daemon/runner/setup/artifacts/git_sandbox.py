@@ -102,7 +102,10 @@ class GitSandbox:
             self._present.discard(alloc_id)
 
     async def _open_leash(self, attempt: Attempt) -> ExecStream:
-        """Wait until the sandbox runs, and open the session that ends it. Raises `StartFailed`."""
+        """Wait until the sandbox runs, and open the session that ends the sandbox.
+
+        Raises `StartFailed`.
+        """
         # A signal without effect, which is sent only to a main process inside its sandbox.
         probe = SendSignal(
             allocation=attempt.alloc_id,
