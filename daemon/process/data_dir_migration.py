@@ -113,7 +113,7 @@ def _move_tasks(top: int) -> None:
 
 
 def _permit_traversal(top: int) -> None:
-    """Permit other users to traverse the data directory. The mode of the store excludes them."""
+    """Permit other users to traverse the data directory; the store's own mode excludes them."""
     mode = stat.S_IMODE(os.fstat(top).st_mode)
     if os.geteuid() == 0 and mode & _MAY_PASS != _MAY_PASS:
         os.fchmod(top, mode | _MAY_PASS)

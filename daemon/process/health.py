@@ -31,7 +31,7 @@ async def check_health(store: Store, listening: Path) -> None:
 
 
 async def _wait_for_long_read(store: Store) -> None:
-    """Wait until a long read has ended: a new read or, if many reads are queued, another one."""
+    """Wait until a long read has ended: its own or, if many are queued, an earlier long read."""
 
     async def first(work: Callable[[], Awaitable[None]]) -> None:
         await _try(work)

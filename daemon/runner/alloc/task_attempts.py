@@ -283,7 +283,7 @@ class TaskAttempts(ABC):
     # --- run and end ---
 
     async def _supervise(self, running: TaskHandle) -> AttemptOutcome:
-        """Rotate the logs of an attempt until it ends, and return its outcome."""
+        """Rotate the logs of an attempt until the attempt ends, and return its outcome."""
         self._running = running
         self._enter(RunnerState.RUNNING)
         logs = self._logs()

@@ -264,7 +264,7 @@ def find(
     """Return the enforcer for the usable cgroups, or the reason why there is none.
 
     Each `owner`, the directory of the allocations, has its own tree. `parent` is the configured
-    parent cgroup; an empty text selects a delegated cgroup.
+    parent cgroup; an empty string selects a delegated cgroup.
     """
     if tree is None:
         return "no cgroup v2 is mounted"

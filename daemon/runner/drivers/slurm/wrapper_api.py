@@ -211,7 +211,7 @@ class WrapperApi:
         return stream
 
     async def log(self, secret: str, kind: str, offset: int, data: bytes) -> int:
-        """Store a chunk of output; return the offset of the next expected chunk."""
+        """Store a chunk of output; return the offset of the chunk that is expected next."""
         run = self._running(secret)
         intake = run.intakes.get(kind)
         if intake is None:
