@@ -31,7 +31,7 @@ async def check_health(store: Store, listening: Path) -> None:
 
 
 async def _wait_for_long_read(store: Store) -> None:
-    """Wait until a long read has ended: its own or, if many are queued, an earlier long read."""
+    """Start a long read, and wait until this read or an earlier long read has ended."""
 
     async def first(work: Callable[[], Awaitable[None]]) -> None:
         await _try(work)
