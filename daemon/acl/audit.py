@@ -89,7 +89,7 @@ class Audit:
         self._arrived.set()
 
     async def write_refusals(self) -> None:
-        """Write queued rejections, indefinitely."""
+        """Write queued rejections as they arrive, until cancelled."""
         while True:
             await self._arrived.wait()
             await trio.sleep(_GATHER)
@@ -157,7 +157,7 @@ class AuditScope:
         self._noted_by: object = None  # the write that contains the entry
 
     def set_caller(self, namespace: str, secret: str) -> None:
-        """Set the request's namespace and its secret, which may be that of an unknown token."""
+        """Set the request's namespace and secret, even if the secret belongs to no token."""
         self._namespace, self._secret = namespace, secret
 
     def known(self, accessor: str) -> None:
@@ -165,11 +165,11 @@ class AuditScope:
         self._accessor, self._secret = accessor, ""
 
     def set_query(self, masked: str) -> None:
-        """Set the query string in which the secrets of tasks are masked."""
+        """Set the query string to store, in which the secrets of tasks are already masked."""
         self._masked = masked
 
     def watching(self) -> AbstractContextManager[None]:
-        """Return a context whose first write with a change also adds this request's entry."""
+        """Return a context that adds this request's entry to the first write with a change."""
         return write_hook(self._write)
 
     def _write(self, tx: Transaction) -> None:
@@ -185,11 +185,11 @@ class AuditScope:
             await self._audit.add(self._entry())
 
     def refuses(self, reason: str) -> None:
-        """Set the reason for a rejection. `ended` then queues an entry for any status."""
+        """Set the reason for a rejection. `ended` then queues an entry for any response status."""
         self._refusal = reason
 
     def ended(self, status: int, reason: str) -> None:
-        """Queue an entry if the request was rejected. Later changes add no entry."""
+        """Queue an entry if the request was rejected. Writes after this call add no entry."""
         self._is_noted = True
         if status in REFUSED or self._refusal:
             self._audit.refused(self._entry(status, self._refusal or reason))
@@ -209,7 +209,7 @@ class AuditScope:
         )
 
     def _shown_query(self) -> str:
-        """Return the query string to store. Without masks, a command is replaced by its hash."""
+        """Return the query string to store: the masked one, or else one with hashed commands."""
         if self._masked is not None:
             return self._masked
         if _COMMAND not in self._query:

@@ -31,7 +31,7 @@ class AuditSink(Protocol):
     """A target that receives copies of audit entries."""
 
     def position(self) -> int | None:
-        """Return the number of the last copied entry; None if it is unknown."""
+        """Return the number of the last copied entry, or None if the number is unknown."""
         ...
 
     def write(self, entries: Iterable[AuditEntry]) -> None:
@@ -70,7 +70,7 @@ class JournalAuditSink:
         self._path = path
 
     def position(self) -> int | None:
-        """Return None: the journal is not read."""
+        """Return None, because this sink cannot read the journal."""
         return None
 
     def write(self, entries: Iterable[AuditEntry]) -> None:
@@ -89,7 +89,7 @@ def journal_record(entry: AuditEntry) -> bytes:
 
 
 async def copy_to(store: Store, sink: AuditSink) -> None:
-    """Copy every entry to a sink, indefinitely."""
+    """Copy every entry to a sink, including future entries, until cancelled."""
     newest = store.read(audit.last)
     number = await trio.to_thread.run_sync(sink.position)
     if number is None or number > newest:

@@ -28,9 +28,9 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 async def bootstrap(
     store: Store, tokens: TokenStore, *, secret: str, accessor: str, now: int, reset_index: int
 ) -> IssuedToken:
-    """Create the first management token with this secret. Raises `Malformed` if it exists.
+    """Create the first management token with this secret. Raises `Malformed` if one exists.
 
-    `reset_index` is the number in the administrator's reset file, or 0.
+    `reset_index` is the index in the administrator's reset file, or 0 without a valid file.
     """
     token = Token(
         accessor=accessor,
@@ -70,10 +70,10 @@ def read_reset_index(directory: Path) -> int:
 async def bootstrap_on_first_start(
     store: Store, tokens: TokenStore, directory: Path, *, secret: str, accessor: str, now: int
 ) -> Path | None:
-    """Create the first token of a new store, and return the file with its secret.
+    """Create the first token of a new store, and return the file that contains its secret.
 
-    The file is written first. A crash in between leaves a useless secret, and the next start
-    creates another.
+    Return None if the store is not new. The file is written before the token is stored. A crash in
+    between leaves a file with a useless secret, and the next start creates another secret.
     """
     if store.read(bootstrap_index) or store.read(rows.list_all):
         return None

@@ -1,7 +1,7 @@
 """Caches of authentication: callers by secret, and grants by policy names.
 
-Grants stay cached until a policy or a role changes, callers until any write. A reader of a later
-version of the store never gets an entry of an earlier one.
+A grant stays cached until a policy or a role changes. A caller stays cached until the next write. A
+reader that sees a later version of the store never gets an entry of an earlier version.
 """
 
 import logging
@@ -115,7 +115,7 @@ class _Budget:
         self._left = None if may_take_long else _LONG
 
     def spend(self, text: str) -> None:
-        """Count a policy. Raises `LongGrant`, or `LongRead` within a short read or a write."""
+        """Count a policy text. Raises `LongGrant` or `LongRead` above the budget."""
         cost = len(text) + _LOOKUP
         if self._left is None:
             spend(cost)
@@ -159,11 +159,14 @@ class CallerCache:
         self._callers: dict[Shown, Caller] = {}
 
     def find(self, key: Shown, moment: int | None) -> Caller | None:
-        """Return the cached caller at this version, or None."""
+        """Return the caller that is cached for this version of the store, or None."""
         return self._callers.get(key) if moment == self._moment else None
 
     def store(self, key: Shown, moment: int | None, caller: Caller) -> None:
-        """Cache a caller, unless its rights can change without a write."""
+        """Cache a caller for this version of the store; do nothing if `moment` is None.
+
+        The rights of a cached caller must not change without a write.
+        """
         if moment is None:
             return
         if moment != self._moment or len(self._callers) >= MOST:
@@ -173,7 +176,7 @@ class CallerCache:
 
 
 def policy_names(db: ReadSnapshot, token: Token, entity: Entity | None = None) -> list[str]:
-    """Return all policy names of a token: its own, and those of roles, entity and groups."""
+    """Return all policy names of a token: its own, and those of its roles, entity and groups."""
     of_entity = [*entity.policies, *groups.policies(db, entity.id)] if entity else []
     names = dict.fromkeys([*token.policies, *of_entity])
     for role_id in token.roles:

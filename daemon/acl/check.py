@@ -44,30 +44,30 @@ MANAGEMENT = RequiredCapability(Requirement.MANAGEMENT)
 
 
 def on_namespace(*any_of: str, tells_why: str | None = None) -> RequiredCapability:
-    """Return a requirement: any of the capabilities in the request's namespace."""
+    """Return a requirement for any of these capabilities in the request's namespace."""
     return RequiredCapability(Requirement.NAMESPACE, any_of, tells_why=tells_why)
 
 
 def on_listing(*any_of: str) -> RequiredCapability:
-    """Return a requirement: any of the capabilities in the listed namespace.
+    """Return a requirement for any of these capabilities in the listed namespace.
 
-    For `*`, a capability in any namespace is enough.
+    If the request lists all namespaces (`*`), a capability in any namespace is enough.
     """
     return RequiredCapability(Requirement.NAMESPACE, any_of, everywhere=True)
 
 
 def on_object(*any_of: str) -> RequiredCapability:
-    """Return a requirement: any of the capabilities in the namespace of the requested object."""
+    """Return a requirement for any of these capabilities in the requested object's namespace."""
     return RequiredCapability(Requirement.OBJECT, any_of)
 
 
 def on_variable(capability: str) -> RequiredCapability:
-    """Return a requirement: a capability on the requested variable."""
+    """Return a requirement for a capability on the requested variable."""
     return RequiredCapability(Requirement.VARIABLE, (capability,))
 
 
 def on_scope(scope: str, level: str, *, tells_why: str | None = None) -> RequiredCapability:
-    """Return a requirement: a level on agent, node, operator, quota or plugin."""
+    """Return a requirement for an access level on agent, node, operator, quota or plugin."""
     return RequiredCapability(Requirement.SCOPE, (level,), scope=scope, tells_why=tells_why)
 
 

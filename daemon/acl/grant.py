@@ -50,7 +50,7 @@ class NameRules:
         self._patterns = [name for name in self.all if "*" in name]
 
     def find(self, name: str) -> tuple[str, NameRule] | None:
-        """Return the deciding rule for a name, and the name in the rule."""
+        """Return the name or pattern of the deciding rule for a name, and the rule."""
         if exact := self.all.get(name):
             return name, exact
         fitting = [pattern for pattern in self._patterns if fits(pattern, name)]
@@ -104,12 +104,12 @@ class CapabilitySet:
         )
 
     def knows(self, namespace: str) -> bool:
-        """Return whether the grant has any capability in a namespace."""
+        """Return whether the caller has any capability in a namespace."""
         match = self.namespaces.find(namespace)
         return self.everything or (match is not None and bool(match[1].capabilities))
 
     def may_in(self, scope: str, level: str) -> bool:
-        """Return whether this level is allowed on agent, node, operator, quota or plugin."""
+        """Return whether the caller has this level on agent, node, operator, quota or plugin."""
         capability = self.scopes.get(scope)
         return self.everything or (
             capability is not None and _LEVELS.get(capability.level, 0) >= _LEVELS[level]
@@ -137,7 +137,7 @@ class CapabilitySet:
     # --- Vault API
 
     def permission(self, path: str, *, listing: bool = False) -> PathPermission | None:
-        """Return the permission at a path, or None. Check `everything` first."""
+        """Return the permission at a path, or None. Callers must check `everything` first."""
         return self.paths.find(path, listing=listing)
 
     def capabilities(self, path: str) -> list[str]:
@@ -199,5 +199,5 @@ def fits(pattern: str, text: str) -> bool:
 
 
 def _distance(pattern: str, text: str) -> int:
-    """Return the number of characters of a text that the wildcards match."""
+    """Return the number of characters that the wildcards of a pattern match in a text."""
     return len(text) - len(pattern) + pattern.count("*")

@@ -24,7 +24,10 @@ _OWN_NETWORK = 64  # prefix length of the IPv6 network that counts as one client
 
 
 class LockoutPolicy(msgspec.Struct, frozen=True):
-    """The lockout: after `threshold` failures within `span`, refuse for `span`; 0 turns it off."""
+    """The lockout after `threshold` failures within `span`, which also lasts for `span`.
+
+    A threshold of 0 turns the lockout off.
+    """
 
     threshold: int = 0
     span: int = 0  # nanoseconds
@@ -47,7 +50,7 @@ class FailedLogins:
         self._records: OrderedDict[tuple[str, str], _Record] = OrderedDict()
 
     def locked_for(self, address: str, now: int, role: str = "") -> int:
-        """Return the remaining lockout in nanoseconds."""
+        """Return the remaining time of the lockout in nanoseconds; 0 if there is no lockout."""
         record = self._records.get((_client_key(address), role))
         return max(record.locked_until - now, 0) if record else 0
 

@@ -45,7 +45,7 @@ def content_hash(*pieces: str) -> str:
 
 
 def token_digest(token: Token) -> str | None:
-    """Return the hash of a token's writable fields; the built-in tokens have none."""
+    """Return the hash of a token's writable fields, or None for a built-in token."""
     if not token.create_index:
         return None
     kind = "management" if token.is_management else "client"
@@ -79,7 +79,7 @@ def is_upload(db: ReadSnapshot, request: TokenRequest) -> bool:
 
 
 def apply_token_update(db: ReadSnapshot, request: TokenRequest, now: int) -> Token:
-    """Return the changed token with the request's accessor. Raises `Malformed`."""
+    """Return the token that the request names, with its changes. Raises `Malformed`."""
     before = tokens.find(db, request.accessor_id)
     if before is None or before.has_ended(now):
         raise Malformed(f"cannot find token {request.accessor_id}")

@@ -42,7 +42,7 @@ class PathPermission(msgspec.Struct, frozen=True, kw_only=True):
         return all(_is_allowed(self.allowed, name, value) for name, value in lowered)
 
     def wraps_in(self, span: int) -> bool:
-        """Return whether a response may be wrapped with this TTL in seconds; 0 means no wrapping."""
+        """Return whether a response may be wrapped with this TTL in seconds; 0 means unwrapped."""
         if self.min_wrap and span < self.min_wrap:
             return False
         return not self.max_wrap or 0 < span <= self.max_wrap

@@ -130,7 +130,10 @@ _TOP = frozenset({"path", "namespace", "node_pool", "host_volume", *_SCOPES})
 
 
 class PathRule(msgspec.Struct, frozen=True, kw_only=True):
-    """The capabilities at the matching paths; an empty list of values means any value."""
+    """The capabilities at the matching paths.
+
+    An empty list of values for a parameter means that any value is allowed.
+    """
 
     path: str
     capabilities: tuple[str, ...]

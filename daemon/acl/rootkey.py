@@ -44,7 +44,7 @@ class RootKey:
         self.is_passphrase = is_passphrase
 
     def wrapping_key(self, salt: bytes) -> bytes:
-        """Return the key that wraps data keys; it is derived from a passphrase with the salt."""
+        """Return the key that wraps data keys; from a passphrase, it is derived with the salt."""
         if not self.is_passphrase:
             return self._secret
         return hashlib.scrypt(self._secret, salt=salt, **_SCRYPT)
@@ -85,7 +85,7 @@ class ConfiguredKey:
 
 
 class ReadKey:
-    """A key that was read in advance, because its file is out of reach later."""
+    """A key that was read in advance, because the process cannot read the key file later."""
 
     def __init__(self, source: KeySource, *, is_new: bool) -> None:
         """`is_new` means that there is no store yet, so a key may be created. Raises `Invalid`."""
@@ -133,7 +133,7 @@ class KeyFile:
         return keys
 
     def settle(self, used: RootKey) -> None:
-        """Keep the file with the valid key."""
+        """Keep the file that contains the key in use, and delete the other file."""
         if used.origin == str(self._next):
             self.finish()
         else:
@@ -145,7 +145,7 @@ class KeyFile:
         return _write(self._next, os.urandom(KEY_SIZE))
 
     def finish(self) -> None:
-        """Replace the old key with the next one."""
+        """Replace the old key with the next key."""
         self._next.replace(self.path)
         fsync_path(self.path.parent)
 

@@ -58,9 +58,9 @@ class EnvelopeCipher:
 
 
 async def open_seal(store: Store, source: KeySource, now: int) -> EnvelopeCipher:
-    """Open the encryption of a store with its data keys; create the first one of a new store.
+    """Open the encryption of a store with its data keys; a new store gets its first data key.
 
-    Raises `Unsealable` if the root key is not the one of this store.
+    Raises `Unsealable` if the store uses another root key.
     """
     wrapped = store.read(secrets.data_keys)
     if not wrapped:
@@ -112,7 +112,7 @@ async def replace_root_key(store: Store, source: KeySource, new: RootKey, now: i
 
 
 def _new_key(root: RootKey, version: int) -> tuple[dict[int, bytes], list[DataKey]]:
-    """Return a new data key, plain and wrapped."""
+    """Return a new data key twice: unencrypted, and wrapped with the root key."""
     key = AESGCM.generate_key(8 * KEY_SIZE)
     salt = os.urandom(_SALT_SIZE) if root.is_passphrase else b""
     nonce = os.urandom(_NONCE_SIZE)

@@ -131,7 +131,7 @@ class TaskTokens:
         return _held(token, token.renewed_at or token.created_at)
 
     def is_secret(self, accessor: str, secret: str) -> bool:
-        """Return whether this is the secret of a valid token."""
+        """Return whether `secret` belongs to the valid token with this accessor."""
         token = self._store.read(lambda db: self._tokens.find(db, secret))
         return token is not None and token.accessor == accessor
 

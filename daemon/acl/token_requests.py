@@ -125,8 +125,8 @@ def _is_orphan(token_request: TokenRequestFields) -> bool:
 def _networks(token_request: TokenRequestFields, is_orphan: bool) -> tuple[str, ...]:
     """Return the networks from which the token can be used; an empty tuple means all.
 
-    A child is as limited as its parent. An orphan token and a token of a role are not, because
-    their caller has `sudo`, or a permission for that role.
+    A child token can be used from the networks of its parent only. An orphan token and a token of a
+    role are not limited. Their creator has `sudo`, or a permission for that role.
     """
     if token_request.role.name:
         return token_request.role.token_bound_cidrs
@@ -216,7 +216,7 @@ def _with_default(names: Iterable[str], adds: bool) -> tuple[str, ...]:
 
 
 def _names_policies(role: TokenRole) -> bool:
-    """Return whether the role limits the policies; otherwise the policies of the parent do."""
+    """Return whether the role limits the policies. Otherwise, the parent's policies do."""
     return any(
         (
             *(role.allowed_policies, role.allowed_policies_glob),
@@ -309,7 +309,7 @@ def _explicit_max_ttl(token_request: TokenRequestFields) -> int:
 
 
 def _told_of_role(token_request: TokenRequestFields) -> Iterable[str]:
-    """Yield warnings about limits that both the request and the role have."""
+    """Yield a warning for each limit that both the request and the role set."""
     fields, role = token_request.fields, token_request.role
     both = "specified both during creation call and in role; using the lesser value of"
     if role.token_explicit_max_ttl and _duration(fields, "explicit_max_ttl"):
@@ -331,7 +331,7 @@ def _lease(token_request: TokenRequestFields, names: Sequence[str]) -> TokenLife
 
 
 def _duration(fields: RequestFields, name: str) -> int:
-    """Return a duration; Vault's error text for its syntax does not name the field."""
+    """Return the duration in a field. As in Vault, a syntax error does not name the field."""
     try:
         nanoseconds = fields.signed_seconds(name)
     except Malformed as error:

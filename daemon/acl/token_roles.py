@@ -1,7 +1,8 @@
 """Token roles of the Vault API: changes by requests, and the form of a role in responses.
 
-Vault renamed three fields. An older name has an effect if the request lacks the new one, and is
-shown as long as the last write used it. This follows Vault's source code, not recorded responses.
+Vault renamed three fields. A field's older name has an effect if the request lacks the new name.
+Responses show the older name as long as the last write used it. This follows Vault's source code,
+not recorded responses.
 """
 
 import re

@@ -15,9 +15,9 @@ class TokenLifetime(msgspec.Struct, frozen=True):
 def compute_ttl(ttl: int, period: int, limits: tuple[int, ...], elapsed: int = 0) -> TokenLifetime:
     """Return the TTL of a token from now on.
 
-    The TTL ends at the smallest limit after the creation; 0 means no limit. `elapsed` is the age of
-    the token. A period replaces the requested TTL. Each limit caps the period, but only the first,
-    explicit limit ends a periodic token.
+    Limits count from the creation of the token; 0 means no limit. The token expires at the smallest
+    limit at the latest. `elapsed` is the age of the token. A period replaces the requested TTL.
+    Each limit caps the period, but only the first, explicit limit ends a periodic token.
     """
     most = min((limit for limit in limits if limit), default=0)
     if period:

@@ -64,7 +64,7 @@ class IssuedToken(msgspec.Struct, frozen=True):
 class TokenStore:
     """The store of all tokens; `open_tokens` creates it.
 
-    With `asks` off, every request has full access.
+    If `asks` is false, every request has full access.
     """
 
     def __init__(
@@ -91,7 +91,10 @@ class TokenStore:
     # --- authentication
 
     async def identify(self, secret: str, address: str = "") -> Caller:
-        """Return the caller like `resolve`; a thread builds a long grant. Raises `UnknownToken`."""
+        """Return the caller as `resolve` does, but build a long grant in a thread.
+
+        Raises `UnknownToken`.
+        """
         while True:
             try:
                 return self.resolve(secret, address, may_take_long=False)
@@ -195,7 +198,7 @@ class TokenStore:
         return Caller(NOBODY, self._grants.of(db, NOBODY, may_take_long=may_take_long))
 
     def _task(self, db: ReadSnapshot, secret: str, *, may_take_long: bool) -> Caller:
-        """Return the task with this identity token. Raises `UnknownToken`."""
+        """Return the task with this identity token as a caller. Raises `UnknownToken`."""
         if self._workload_of is None or secret.count(".") != 2:
             raise UnknownToken(_unreadable(secret))
         workload = self._workload_of(secret)
@@ -281,7 +284,7 @@ class TokenStore:
             pass
 
     async def remove_ended(self, fences: Fences | None = None) -> None:
-        """Delete expired tokens, indefinitely."""
+        """Delete tokens as they expire, until cancelled."""
         fences = fences or Fences(self._clock)
         while True:
             # From here on, new tokens note their expiry times, because the read below may not see
@@ -307,7 +310,7 @@ class TokenStore:
                 await self._store.write(partial(_remove, accessors=[accessor]))
 
     def _next_round(self, now: int) -> int:
-        """Return the time of the next round: the next expiry, or the limit."""
+        """Return the time of the next round: the next expiry, but within the longest sleep."""
         latest, time = now + _LONGEST_SLEEP, self._store.read(tokens.next_end)
         return latest if time is None else min(max(time, now), latest)
 
@@ -370,7 +373,7 @@ def _unreadable(secret: str) -> str:
 
 
 def _find_key(tx: Transaction, fresh: bytes) -> bytes:
-    """Return the encrypted key of all hashes; store `fresh` in a new store."""
+    """Return the encrypted key for all hashes; if none is stored, store and return `fresh`."""
     key = secrets.find(tx, _KEY)
     if key is None:
         secrets.put(tx, _KEY, fresh)

@@ -1,7 +1,7 @@
 """The grant of a workload identity token: access to its own job only.
 
-It may read its job, and the variables below `nomad/jobs` of its job, group and task. Policies
-attached to the job, the group or the task add to it.
+It may read its job, and the variables below `nomad/jobs` of its job, group and task. Policies that
+are attached to the job, the group or the task add further access.
 """
 
 from collections.abc import Iterable
@@ -39,7 +39,10 @@ def policies_of_task(db: ReadSnapshot, workload: Workload) -> list[tuple[str, st
 def workload_capabilities(
     workload: Workload, attached: Iterable[tuple[str, str]] = ()
 ) -> CapabilitySet:
-    """Return the grant of a task beyond reading its job; `attached` are its policies."""
+    """Return the grant of a task: its variables, and the `attached` policies.
+
+    The permission to read the task's own job is not part of it (`Caller.own_job`).
+    """
     named = [(name, _rules(text)) for name, text in attached]
     return CapabilitySet([("workload", _own_variable_rules(workload)), *named])
 
@@ -64,7 +67,10 @@ def _rules(text: str) -> PolicyRules:
 
 
 def policy_applies(to: JobACL, workload: Workload) -> bool:
-    """Return whether a policy is attached to a task; an empty field of `to` matches any task."""
+    """Return whether a policy with the target `to` is attached to a task.
+
+    An empty field of `to` matches any task.
+    """
     pairs = (
         (to.job_id, workload.nomad_job_id),
         (to.group, workload.nomad_group),

@@ -263,7 +263,7 @@ def _restore_into_scratch(file: Path) -> SnapshotSummary:
 
 
 def _reader() -> ServiceAccount | None:
-    """Return the user who reads a snapshot for root: the store's owner, who probably saved it."""
+    """Return the user whose rights are used to read a snapshot for root: the store's owner."""
     if os.geteuid() != ROOT:
         return None
     return owner_of(_directory(None)) or usual_account()

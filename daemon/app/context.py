@@ -57,7 +57,7 @@ class MessageChannel(Protocol):
 
 
 class TaskActions(Protocol):
-    """The operations of the runner. For an allocation that it does not run, they raise `NotFound`."""
+    """The operations of the runner. They raise `NotFound` for an allocation that does not run."""
 
     node_id: str
 
@@ -90,9 +90,9 @@ class TaskActions(Protocol):
     async def usage_history(
         self, key: SeriesKey, begin: int, end: int, step: int
     ) -> dict[str, UsageBlock] | None:
-        """Return the samples of an object by task, one for each `step`; all times are in seconds.
+        """Return the samples of an object by task, one for each `step`.
 
-        None if the usage history is turned off.
+        All times are in seconds. The result is None if the usage history is turned off.
         """
         ...
 
@@ -138,11 +138,12 @@ class Receivers(Protocol):
 class WrapperProtocol(Protocol):
     """The operations of wrappers, which run tasks on cluster hosts with the secret of an attempt.
 
-    Raises `Denied` for an unknown secret. Other errors have the `status` of the response.
+    The operations raise `Denied` for an unknown secret. The `status` of any other error is the HTTP
+    status of the response.
     """
 
     def admit(self, secret: str) -> None:
-        """Accept every secret of an attempt, even one that has expired, or raise `Denied`."""
+        """Raise `Denied` unless the secret belongs to an attempt; it may have expired."""
         ...
 
     async def claim(self, secret: str, *, nonce: str, job_id: str, host: str) -> IO[bytes]:
@@ -154,7 +155,7 @@ class WrapperProtocol(Protocol):
         ...
 
     def pieces(self, file: IO[bytes]) -> AsyncIterator[bytes]:
-        """Yield the content of such a file, which is closed afterwards."""
+        """Yield the content of a file that another operation returned, then close the file."""
         ...
 
     async def log(self, secret: str, kind: str, offset: int, data: bytes) -> int:
@@ -162,11 +163,14 @@ class WrapperProtocol(Protocol):
         ...
 
     async def orders(self, secret: str, seen: int, used: tuple[int, int, int], span: float) -> str:
-        """Return the commands after number `seen`, one per line; none after `span` seconds."""
+        """Wait for commands with numbers above `seen`, and return them, one per line.
+
+        The result is empty if there are none within `span` seconds.
+        """
         ...
 
     async def list_kept(self, secret: str, listing: bytes, *, is_root: bool, is_whole: bool) -> str:
-        """Return the files that the wrapper is to send, chosen from its list."""
+        """Return the files that the wrapper must send, chosen from its `listing`."""
         ...
 
     async def keep(
@@ -234,7 +238,7 @@ class AdmissionControl:
             self._clients += Counter()  # drops clients whose count is zero
 
     async def run(self, client: str, work: Callable[[], T]) -> T:
-        """Run `work` in a thread and return its result; its exceptions pass. Raises `TooOften`."""
+        """Run `work` in a thread and return its result. Raises its exceptions and `TooOften`."""
         async with self.slot(client):
             made = await garbage.in_thread(work)
         garbage.free_in_thread(made)

@@ -25,7 +25,7 @@ class StatusLines:
         return known[1] if known is not None and known[0] == stamp else None
 
     def keep(self, key: Key, stamp: Stamp, line: bytes) -> None:
-        """Keep a line, unless it is long. Too many lines are all dropped."""
+        """Cache a line, unless it is long. If there are too many lines, drop all of them first."""
         if len(line) > LONGEST:
             self._lines.pop(key, None)
             return

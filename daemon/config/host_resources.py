@@ -1,7 +1,7 @@
 """Validation of the host's resources that jobs can use by name: volumes, networks and commands.
 
-These are defined in the configuration (`settings.py`). Each function yields the faults of one kind,
-with the name, the value and the fix.
+The configuration defines these resources (`settings.py`). Each function yields the faults of one
+kind, with the name, the value and the fix.
 """
 
 import os
@@ -33,7 +33,7 @@ def command_errors(commands: Mapping[str, Sequence[str]]) -> Iterator[str]:
 
 
 def _why_not_ours(program: str) -> str:
-    """Return why another user could replace a program, or an empty string if none can."""
+    """Return why another user could replace a program, or an empty string if no user can."""
     real = os.path.realpath(program)
     for path in (real, os.path.dirname(real), os.path.dirname(program)):
         known = os.stat(path)

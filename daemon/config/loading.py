@@ -80,7 +80,10 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 # The forms of free texts, for every source. A text setting that has no form is checked elsewhere.
 class _Rule(NamedTuple):
-    """The form of a text. An empty string means the default, unless the setting `is_needed`."""
+    """The form of a text setting.
+
+    An empty string selects the default, unless the setting `is_needed`.
+    """
 
     form: re.Pattern[str]
     hint: str
@@ -149,8 +152,8 @@ def load_settings(
     """Return the settings from a file, the environment and the command line.
 
     Without `file`, the default file is read if it exists. `is_root` says whether root started the
-    daemon, even if the user has changed since; None means to ask the kernel. Raises `Invalid`,
-    which names the setting, its value and its source.
+    daemon, even if the process has changed its user since. If `is_root` is None, the kernel is
+    asked. Raises `Invalid`, which names the setting, its value and its source.
     """
     settings: dict[str, object] = {}
     source: dict[str, str] = {}
@@ -432,7 +435,10 @@ def _faults_of_clusters(config: Settings) -> Iterator[str]:
 
 
 def _usual_socket(environment: Mapping[str, str], *, is_usual: bool, is_root: bool) -> str:
-    """Return the usual path of the operators' socket; an empty string means the data directory."""
+    """Return the usual path of the operators' socket.
+
+    If it is empty, the socket is in the data directory.
+    """
     if not is_usual:
         return ""
     if directory := environment.get("RUNTIME_DIRECTORY"):  # set by systemd

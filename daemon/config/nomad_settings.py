@@ -55,7 +55,7 @@ def translated(values: Mapping[str, object], origin: str) -> dict[str, object]:
 
 
 def _found(values: Mapping[str, object], origin: str) -> Iterator[tuple[str, str, object]]:
-    """Yield each setting in Nomad's spelling: as written, its Steward name, and its value."""
+    """Yield the settings in Nomad's spelling: the name as written, Steward's name, the value."""
     client = _table(values.get("client", {}), "client", origin)
     for name in _CLIENT.keys() & client.keys():
         yield f"client.{name}", name, client[name]

@@ -202,9 +202,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def groups_of(self) -> Path:
-        """Return the allocation directory of older versions, from which cgroup names derive.
+        """Return the path of the allocation directory in older versions.
 
-        Tasks that an older version started still run in cgroups with these names.
+        The names of cgroups derive from this path. Tasks that an older version started still run in
+        cgroups with these names.
         """
         return self.data_dir / data_directory.ALLOC
 
@@ -303,7 +304,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def certificate_files(self) -> list[Path]:
-        """Return the certificate, key and CA files that the listeners use."""
+        """Return the paths of the certificate, key and CA files that the listeners use."""
         own = (self.tls_cert, self.tls_key, self.tls_client_ca)
         found = (*own, self.wrapper_tls_cert, self.wrapper_tls_key)
         return [item for item in dict.fromkeys(found) if item != Path()]
@@ -370,9 +371,9 @@ def is_loopback(host: str) -> bool:
 
 
 def default_data_dir(environment: Mapping[str, str], *, is_root: bool | None = None) -> Path:
-    """Return the default data directory: that of the service for root, otherwise one of the user.
+    """Return the default data directory: for root the one of the service, else one of the user.
 
-    `is_root` says whether root started the daemon; None means to ask the kernel.
+    `is_root` says whether root started the daemon. If it is None, the kernel is asked.
     """
     if state := environment.get("STATE_DIRECTORY"):  # set by systemd
         return Path(state)

@@ -26,7 +26,7 @@ _log = logging.getLogger("steward")
 
 
 def stored_settings(data_dir: Path, store: Path) -> dict[str, str]:
-    """Return the kept settings as JSON values by name, and store them at the first call.
+    """Return the kept settings as JSON values by name; the first call also stores them.
 
     `store` is the directory of the store, whose lock the caller holds. Raises `StorageUnusable`.
     """
@@ -80,9 +80,9 @@ def _write(path: Path, defaults: Mapping[str, str]) -> None:
 
 
 def in_force(config: Settings, values: Mapping[str, str]) -> Settings:
-    """Return the settings, with kept values for those that the configuration does not set.
+    """Return the settings; kept values replace those that the configuration does not set.
 
-    Raises `StorageUnusable` for a value that its setting cannot have.
+    Raises `StorageUnusable` if a kept value is invalid for its setting.
     """
     try:
         found = {
