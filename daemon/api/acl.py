@@ -142,7 +142,7 @@ def _secret_place(accessor: str) -> str:
 
 
 def _stored_secret(request: Request, db: ReadSnapshot, token: Token) -> str:
-    """Return the stored secret of an old token, or an empty string if it was not stored."""
+    """Return the secret of an old token whose secret was stored, or an empty string."""
     if not request.parts.config.keep_token_secrets:
         return ""
     path = _secret_place(token.accessor)
@@ -151,7 +151,7 @@ def _stored_secret(request: Request, db: ReadSnapshot, token: Token) -> str:
 
 
 async def create_token(request: Request) -> HandlerReply:
-    """Create a token, or change the one that the body names."""
+    """Create a token, or change the token that the body names."""
     return await _put_token(request, await request.decoded(TokenRequest))
 
 
@@ -217,12 +217,12 @@ def _written(token: Token, secret: str, names: dict[str, str]) -> HandlerReply:
 
 
 def issued_reply(store: Store, issued: IssuedToken) -> HandlerReply:
-    """Return the reply to a login: the new token with its secret."""
+    """Return the reply after the creation of a token: its fields and its secret."""
     return _written(issued.token, issued.secret, store.read(_role_names))
 
 
 def token_response(store: Store, issued: IssuedToken) -> HandlerReply:
-    """Return the reply that shows a token with its secret, and nothing else."""
+    """Return the reply with the field `Token`, which holds a token and its secret."""
     names = store.read(_role_names)
     document = _whole(issued.token, issued.secret, names)
     return HandlerReply(body={"Token": document}, index=issued.token.modify_index)
@@ -397,7 +397,7 @@ def _role(request: Request, db: ReadSnapshot, acl_role: AclRole | None) -> Handl
 
 
 async def create_role(request: Request) -> HandlerReply:
-    """Create a role, or change the one that the body names."""
+    """Create a role, or change the role that the body names."""
     return await _put_role(request, await request.decoded(RoleRequest))
 
 

@@ -65,7 +65,7 @@ def read_method(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 async def create_method(request: Request) -> HandlerReply:
-    """Create a method, or change the one that the body names."""
+    """Create a method, or change the method that the body names."""
     return await _put_method(request, await request.decoded(AuthMethodRequest))
 
 
@@ -123,7 +123,7 @@ def read_rule(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 async def create_rule(request: Request) -> HandlerReply:
-    """Create a binding rule, or change the one that the body names."""
+    """Create a binding rule, or change the rule that the body names."""
     return await _put_rule(request, await request.decoded(BindingRuleRequest))
 
 

@@ -86,7 +86,7 @@ def _all_mounts(call: RouteCall) -> _Listing:
 def _find(call: RouteCall, path: str) -> Mount | None:
     """Return the mount at a path, or None.
 
-    Raises `StorageUnreadable` only for the row of that mount.
+    Raises `StorageUnreadable` only if the row of this mount is damaged.
     """
     built_in = mounts.token_mount(call.parts.store.read(installation.cluster_id))
     if path == built_in.path:
@@ -120,14 +120,14 @@ async def read_as_mount(call: RouteCall) -> VaultBody:
 
 
 async def engines(call: RouteCall) -> VaultBody:
-    """List the secret engines: there are none."""
+    """List the secret engines. There are none."""
     del call
     return VaultBody(data={})
 
 
 @contextmanager
 def _validation() -> Iterator[None]:
-    """Convert the error for a value of a wrong type to the form of Vault's system paths."""
+    """Convert the error for a value of a wrong type to its form on Vault's system paths."""
     try:
         yield
     except Malformed as error:
@@ -194,7 +194,7 @@ async def read_move(call: RouteCall) -> VaultBody:
 
 
 async def mount_response(call: RouteCall) -> VaultBody:
-    """List the mounts for the UI: all if the caller may read `sys/auth`, else the public ones."""
+    """List mounts for the UI: all if the caller may read `sys/auth`, else the public mounts."""
     all_mounts = _all_mounts(call)
     if call.token and call.caller.grant.capabilities("sys/auth") != ["deny"]:
         entries = {mount.path: _entry(mount) for mount in all_mounts.mounts}
@@ -208,7 +208,7 @@ async def mount_response(call: RouteCall) -> VaultBody:
 
 
 async def mount_detail(call: RouteCall) -> VaultBody:
-    """Show a mount, if the caller has a capability below it."""
+    """Show a mount, if the caller has a capability on a path below the mount."""
     path = mounts.path_of(call["path"])
     names = [mounts.TOKEN_PATH, *call.parts.store.read(mounts.paths)]
     above = max((name for name in names if path.startswith(name)), key=len, default="")
@@ -221,7 +221,7 @@ async def mount_detail(call: RouteCall) -> VaultBody:
 
 
 async def not_shown(call: RouteCall) -> HandlerReply:
-    """Reject: there are no other mounts."""
+    """Reject the request, because there are no other mounts."""
     if not call.token:
         raise UnknownToken
     path = quote(mounts.path_of(call["path"]))

@@ -1,4 +1,7 @@
-"""Bulk dispatch: JSON lines in, JSON lines out, a batch at a time."""
+"""Bulk dispatch: each line of the body is one dispatch, and is answered with one line.
+
+Lines and answers are JSON. The daemon reads and dispatches them in batches.
+"""
 
 import re
 from collections.abc import AsyncGenerator, Sequence
@@ -78,7 +81,10 @@ async def _answers(
 async def _dispatched(
     request: Request, reader: StreamSubscriber, batch: Sequence[LineRequest], suffix: str
 ) -> bytes:
-    """Dispatch a batch, and return its answers; an error of the batch is the answer to each line."""
+    """Dispatch a batch, and return its answers.
+
+    If the whole batch fails, each line is answered with the error.
+    """
     parts = request.parts
     try:
         await _check_access(request, reader)

@@ -146,7 +146,7 @@ async def remove(request: Request) -> HandlerReply:
 
 
 async def import_file(request: Request) -> HandlerReply:
-    """Add the whole-day events of an iCalendar file, the body, as holidays."""
+    """Add the whole-day events of the iCalendar file in the body as holidays."""
     parts, content = request.parts, request.body
     this_year = datetime.fromtimestamp(parts.clock.now() // SECOND, UTC).year
     first, last = request.query.own_natural("first_year"), request.query.own_natural("last_year")

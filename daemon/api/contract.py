@@ -114,7 +114,7 @@ class EndpointSchema(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobSummary(JobCounts, frozen=True, kw_only=True):
-    """The counts of a job, with the indexes of their creation and last change."""
+    """The counts of a job, with the index of their creation and the index of their last change."""
 
     children: ChildSummary
     create_index: int
@@ -173,7 +173,7 @@ class JobRegistrationBody(Record, frozen=True, kw_only=True):
 
 
 class EventBody(Record, frozen=True, kw_only=True):
-    """A change: the object is in the payload, by its topic."""
+    """A change. The payload has one field, named after the topic, which contains the object."""
 
     topic: str
     type: str

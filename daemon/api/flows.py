@@ -139,7 +139,7 @@ async def skip(request: Request) -> HandlerReply:
 
 
 async def accept(request: Request) -> HandlerReply:
-    """Accept failed steps as successful; steps skipped because of them wait again."""
+    """Accept failed steps as successful; steps that were skipped because of them wait again."""
     return await _act(request, RunActType.ACCEPT)
 
 
@@ -186,7 +186,10 @@ async def _act(request: Request, act: RunActType) -> HandlerReply:
 
 
 def _labels(request: Request) -> frozenset[str] | None:
-    """Return the roles and policies of the caller in the form of gates; None for all."""
+    """Return the caller's roles and policies, spelled as in gates.
+
+    Return None if the caller may decide at every gate.
+    """
     parts, token = request.parts, request.caller.token
     if not parts.tokens.asks or request.caller.grant.everything:
         return None

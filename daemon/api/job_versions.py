@@ -103,7 +103,10 @@ class _Walk(msgspec.Struct, frozen=True, kw_only=True):
     base: int | None  # the version with which all others are compared
 
     def _wanted_versions(self, db: ReadSnapshot, first: int) -> Iterator[tuple[int, bytes | None]]:
-        """Yield version numbers from `first` on, with the version as JSON if it is selected."""
+        """Yield version numbers from `first` on, each with the version as JSON.
+
+        The JSON is None for a version that is not selected.
+        """
         for version, document in jobs.versions_wire(db, self.namespace, self.job_id, first):
             is_wanted = self.wanted is None or self.wanted(msgspec.json.decode(document))
             yield version, document if is_wanted else None
@@ -134,7 +137,7 @@ class _Walk(msgspec.Struct, frozen=True, kw_only=True):
     def diffs(self, db: ReadSnapshot, first: int, newer: Job | None = None) -> ListPart:
         """Return the next part of the differences of selected versions. Raises `Refused`.
 
-        `newer` is the last version of the part before. Two versions are in memory at a time.
+        `newer` is the last version of the previous part. Only two versions are in memory at a time.
         """
         base = self._base(db)
         lines, bytes_left = list[bytes](), STEP_BYTES

@@ -33,7 +33,7 @@ _HTML = "text/html; charset=utf-8"
 def handlers(
     routes: Callable[[], Iterable[Route]], endpoints: Iterable[Endpoint]
 ) -> tuple[ReadHandler, ReadHandler]:
-    """Return two handlers for the OpenAPI description of the routes: a document and a page."""
+    """Return the handlers that show the OpenAPI description of the routes: as JSON, as a page."""
 
     @cache
     def description() -> Document:

@@ -1,8 +1,8 @@
 """Pagination of lists: `per_page`, `next_token` and `reverse`, as in Nomad.
 
-A token names the first element of the next page. A token without `per_page` returns all the rest. A
-token beyond the end returns nothing. A negative `per_page` returns no element and a token (recorded
-from Nomad: list-jobs, evaluations-allocations).
+A token names the first element of the next page. With a token but without `per_page`, the page has
+all remaining elements. A token beyond the end selects an empty page. A negative `per_page` selects
+an empty page with a token (recorded from Nomad: list-jobs, evaluations-allocations).
 
 A list from the store is read in steps with a limit of rows and bytes. Each step sees one snapshot.
 Between two steps, neither memory nor a snapshot is held. So readers may be slow, or disconnect.
@@ -135,7 +135,7 @@ def query_factory(
 
 
 class _Grouped(msgspec.Struct, frozen=True):
-    """The last encoded line. Only the next line shows whether this one ends its group."""
+    """The last encoded line. Only the next line shows whether this line ends its group."""
 
     group: bytes
     line: bytes
@@ -157,7 +157,7 @@ class _Place(msgspec.Struct, frozen=True):
 class _Step(msgspec.Struct, frozen=True):
     """The elements of a step, and where to continue.
 
-    `is_full` means that the next page begins at `then`. Without `then`, the list has ended.
+    `is_full` means that the next page begins at `then`. If `then` is None, the list has ended.
     """
 
     lines: list[bytes]
@@ -243,11 +243,11 @@ class _Walk(Generic[T]):
     def beginning(
         self, db: ReadSnapshot, position: _Place, index: int, lines: Sequence[bytes] = ()
     ) -> HandlerReply:
-        """Return a whole list in parts; the first part is full.
+        """Return the reply with a whole list, whose first part has at least `STEP_BYTES` bytes.
 
-        The search continues until the first part is full. So an error in these steps, such as a
-        filter that takes too long, can still become the response. `lines` were encoded by earlier
-        steps.
+        Steps are repeated until the first part has that size or the list has ended. So an error in
+        these steps, such as a filter that takes too long, can still become the response. `lines`
+        were encoded by earlier steps.
         """
         step = self._step(db, position, STEP_BYTES - sum(map(len, lines)))
         lines, then = [*lines, *step.lines], step.then
@@ -269,7 +269,8 @@ class _Walk(Generic[T]):
     ) -> HandlerReply:
         """Return a page with the token of the next one, or a step that continues to search for it.
 
-        `lines` were encoded by earlier steps. On a long page, only the first are sent, up to `cut`.
+        `lines` were encoded by earlier steps. A long page is sent in parts: the first part ends at
+        `cut`.
         """
         bytes_left = 0 if cut else STEP_BYTES - sum(map(len, lines))
         step = self._step(db, position, bytes_left)
@@ -304,8 +305,8 @@ def in_steps(
 ) -> HandlerReply:
     """Return a reply whose body is a list with a line for each item; a long one is sent in parts.
 
-    Each step encodes as many lines as fit, and has its own snapshot. `line` is empty for an item
-    that was deleted since.
+    Each step encodes as many lines as fit, and has its own snapshot. `line` returns nothing for an
+    item that has been deleted meanwhile.
     """
 
     def part(db: ReadSnapshot, first: int) -> ListPart:

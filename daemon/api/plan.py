@@ -52,7 +52,7 @@ class JobPlanRequest(Record, frozen=True, kw_only=True):
 
 
 class JobPlanResponse(Record, frozen=True, kw_only=True):
-    """The changes, the scheduler's plan for them, and the placement failures."""
+    """The changes to the job, the scheduler's plan for them, and the placement failures."""
 
     annotations: PlanAnnotations
     failed_tg_allocs: Mapping[str, PlacementMetric] | None
@@ -130,7 +130,7 @@ async def plan(request: Request) -> HandlerReply:
 async def _masked(
     masks: JobMaskSource | None, answer: bytes, source: Submission | None, key: tuple[str, str]
 ) -> bytes:
-    """Return a response with the sensitive variables masked: of the source, and of the job."""
+    """Return a response that masks the sensitive variables of the source and of the job."""
     if masks is not None and (matcher := await masks.matcher(key)) is not None:
         answer = await garbage.in_thread(partial(_with_masks, answer, matcher, key))
     if source is None or SENSITIVE not in source.source:

@@ -29,7 +29,7 @@ Look = Callable[[ReadSnapshot], Mapping[str, object] | None]
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """Some keys of a list, and the members of their descriptions, as JSON without brackets."""
+    """Some keys of a list, and their descriptions, as JSON without the enclosing brackets."""
 
     keys: bytes
     info: bytes
@@ -104,7 +104,8 @@ async def _members(
 ) -> AsyncGenerator[bytes, None]:
     """Yield the JSON members of a list's data; `part` is the first part.
 
-    Between two pieces, only keys that the list needs again stay in memory, and no read snapshot is open.
+    Between two pieces, no read snapshot is open. Only keys that the response repeats stay in
+    memory.
     """
     streamed = listing.info or listing.names[0]
     opening, closing = (b"{", b"}") if listing.info else (b"[", b"]")
@@ -137,7 +138,7 @@ async def read_one(call: RouteCall, lookup: Look) -> VaultBody:
 
 
 async def read_optional(call: RouteCall, lookup: Look) -> VaultBody:
-    """Return one object, or an empty response: a lookup without a result is not an error."""
+    """Return one object, or an empty response if `lookup` finds none."""
 
     def encoded(db: ReadSnapshot) -> dict[str, object] | None:
         values = lookup(db)

@@ -112,7 +112,7 @@ async def log(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerRep
 
 
 async def read_commands(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
-    """Return orders as soon as there are any; the request is also a heartbeat."""
+    """Return commands as soon as there are any; the request is also a heartbeat."""
     used = (_number(request, "user"), _number(request, "system"), _number(request, "pages"))
     commands = await wrapper_protocol.orders(request.token, _number(request, "seen"), used, _SPAN)
     return HandlerReply(body=commands.encode(), content_type=_PLAIN)
@@ -130,7 +130,7 @@ async def list_kept(wrapper_protocol: WrapperProtocol, request: Request) -> Hand
 
 
 async def keep(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
-    """Store a chunk of a file to retain."""
+    """Store a chunk of a file that Steward keeps."""
     await wrapper_protocol.keep(
         request.token,
         _number(request, "file"),

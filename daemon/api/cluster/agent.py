@@ -106,7 +106,7 @@ def agent_self(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def members(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List the agents of the cluster, which are only this agent."""
+    """List the agents of the cluster: only this agent."""
     config = request.parts.config
     body = Members(
         server_name=config.node_name,
@@ -118,7 +118,7 @@ def members(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def servers(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List the servers that the node knows, which are only this server."""
+    """List the servers that the node knows: only this server."""
     return HandlerReply(body=[_address(request)])
 
 
@@ -221,7 +221,7 @@ async def monitor(request: Request) -> HandlerReply:
 
 
 def _duration(text: str) -> float:
-    """Return the length of the log stream in seconds; infinite if it is not given."""
+    """Return the duration of the log stream in seconds; infinite if none is given."""
     if not text:
         return float("inf")
     asked = duration(text)
@@ -287,7 +287,7 @@ def health(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def unreadable_rows(db: ReadSnapshot) -> Counter[str]:
-    """Return the number of known unreadable rows of each table, as they are now."""
+    """Return the number of unreadable rows of each table, after reading the known ones again."""
     if db.unreadable_rows.rows():
         # Imported late, because an intact store never needs it.
         from storage.queries import document_types
@@ -312,10 +312,10 @@ def leader(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def peers(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Show the addresses of all servers, which are only this server's."""
+    """Show the addresses of all servers: only the address of this server."""
     return HandlerReply(body=[_address(request)])
 
 
 def regions(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List the regions, which are only the region of this server."""
+    """List the regions: only the region of this server."""
     return HandlerReply(body=[request.parts.config.region])

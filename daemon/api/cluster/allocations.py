@@ -85,7 +85,7 @@ def read_allocation(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def allocation_detail(db: ReadSnapshot, allocation: Allocation) -> allocation_views.AllocationView:
-    """Return an allocation with its job as it was placed."""
+    """Return an allocation with the job version that it was placed for."""
     key = (allocation.namespace, allocation.job_id, allocation.job_version)
     job = jobs.version(db, *key)
     wire = jobs.registered_wire(db, *key) or b"null"

@@ -73,7 +73,10 @@ def _remarks_on_signal(name: str) -> list[str]:
 
 
 async def pause(request: Request) -> HandlerReply:
-    """Reject: only tasks with a schedule can be paused, and schedules are not supported."""
+    """Reject the request.
+
+    Only tasks with a schedule can be paused, and Steward does not support such schedules.
+    """
     await request.decoded(PauseRequest)
     await _known(request)
     raise Refused("only a task with a schedule can be paused, and schedules are not supported")
@@ -113,7 +116,10 @@ async def gc_allocation(request: Request) -> HandlerReply:
 
 
 async def gc_all(request: Request) -> HandlerReply:
-    """Schedule the deletion of the directories of all terminal allocations. Raises `Refused`."""
+    """Schedule the deletion of the directories of all terminal allocations.
+
+    Raises `Refused`.
+    """
     _named(request)
     request.parts.tasks.collect_all()
     return HandlerReply()

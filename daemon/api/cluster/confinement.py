@@ -47,7 +47,7 @@ async def show(request: Request) -> HandlerReply:
 
 
 def _examples(db: ReadSnapshot, node_id: str) -> list[tuple[str, str, str]]:
-    """Return driver, allocation and task of the running tasks here, newest first."""
+    """Return driver, allocation and task of each running task of a node, newest first."""
     examples = []
     for alloc in allocations.newest_running(db, node_id, _MOST):
         job = jobs.version(db, alloc.namespace, alloc.job_id, alloc.job_version)
@@ -67,7 +67,7 @@ def _read_reports(pids: list[int], driver: str) -> tuple[int, list[Finding]] | N
 
 
 def _of_node(config: Settings, *, has_users: bool) -> Iterator[Finding]:
-    """Yield the findings about all tasks: settings, and mount options of their directories."""
+    """Yield findings about all tasks: settings, and the mount options of task directories."""
     yield report.mount_flags(str(config.alloc_dir), report.mounts())
     users = ", ".join(config.permitted_users)
     yield Finding("task_users", "*" not in config.permitted_users, f"tasks may run as {users}")

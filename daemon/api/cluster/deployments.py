@@ -135,7 +135,10 @@ async def pause(request: Request) -> HandlerReply:
 
 
 async def unblock(request: Request) -> HandlerReply:
-    """Reject: only multi-region deployments can be blocked, and there are none."""
+    """Reject the request.
+
+    Only multi-region deployments can be blocked, and Steward has none.
+    """
     body = await request.decoded(DeploymentUnblockRequest)
     return _reply(
         await deployment_actions.unblock(request.parts.store, _named(request, body.deployment_id))
@@ -159,7 +162,10 @@ async def allocation_health(request: Request) -> HandlerReply:
 
 
 def _named(request: Request, body_id: str) -> str:
-    """Return the deployment in the path. Raises `Malformed` unless the body names the same."""
+    """Return the ID of the deployment in the path.
+
+    Raises `Malformed` if the body names another deployment.
+    """
     if not body_id:
         raise Malformed("DeploymentID must be specified")
     if body_id != request["deployment_id"]:
@@ -169,7 +175,7 @@ def _named(request: Request, body_id: str) -> str:
 
 
 def _check(request: Request, deployment_id: str) -> None:
-    """Raise `Denied` unless the caller has the capability in the deployment's namespace."""
+    """Raise `Denied` unless the caller has the route's capability in the deployment's namespace."""
     check_id("deployment", deployment_id)
     deployment = request.parts.store.read(lambda db: deployments.find(db, deployment_id))
     if deployment is not None:

@@ -89,7 +89,7 @@ def _index(query: QueryParameters) -> int:
 
 
 def _gather(query: QueryParameters) -> float:
-    """Return the seconds for which events are collected into one chunk. Raises `Malformed`."""
+    """Return for how many seconds events are collected into a chunk. Raises `Malformed`."""
     text = query.text("gather")
     nanoseconds = duration(text) if text else 0
     if nanoseconds is None or not 0 <= nanoseconds <= LONGEST_GATHER * SECOND:

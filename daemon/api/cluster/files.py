@@ -146,7 +146,7 @@ async def _part(request: Request) -> HandlerReply:
 
 
 async def _error_as_reply(work: Awaitable[HandlerReply]) -> HandlerReply:
-    """Return a reply, or the text of its error as a reply."""
+    """Return a reply. If an error occurs, return its text as the reply."""
     try:
         return await work
     except Denied:
@@ -226,7 +226,10 @@ async def _framed(
 async def _followed(
     files: AllocFiles, path: str, file: File, offset: int
 ) -> AsyncGenerator[bytes, None]:
-    """Yield a file from an offset until it is deleted; restart at the beginning if it shrinks."""
+    """Yield a file from an offset on, until the file is deleted.
+
+    If the file shrinks, start again at its beginning.
+    """
     with register_follower() as pace:
         while True:
             try:
@@ -258,7 +261,7 @@ def _frame(chunk: bytes, path: str, offset: int) -> bytes:
 
 @contextmanager
 def _shown(files: AllocFiles, verb: str, path: str) -> Iterator[None]:
-    """Convert errors of name and size lookups. Raises `Denied` for secret files."""
+    """Convert errors of reading names and sizes. Raises `Denied` for secret files."""
     try:
         with _with_nomad_errors(files, verb, path):
             yield

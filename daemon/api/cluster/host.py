@@ -49,7 +49,10 @@ class HostDataResponse(Record, frozen=True, kw_only=True):
 
 
 async def host(request: Request) -> HandlerReply:
-    """Show the host of this daemon. Raises `Malformed` or `NotFound` for another agent."""
+    """Show the host of this daemon.
+
+    Raises `Malformed` or `NotFound` if the request names another agent.
+    """
     check_here(request)
     config, node = request.parts.config, request.query.text("node_id")
     found = None

@@ -69,7 +69,7 @@ def read(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 async def create(request: Request) -> HandlerReply:
-    """Create a volume: a new directory, by the plug-in `mkdir`."""
+    """Create a volume: the plug-in `mkdir` makes a new directory."""
     asked = await _requested_volume(request, "host-volume-create")
     parts = request.parts
     volume = await _complete(request, asked, registered=False)
@@ -97,7 +97,10 @@ async def create(request: Request) -> HandlerReply:
 
 
 async def _abandon(request: Request, volume: DynamicVolume) -> None:
-    """Undo the creation of a volume. The next start retries failed steps."""
+    """Undo the creation of a volume.
+
+    The next start of the daemon retries a step that failed.
+    """
     try:
         await request.parts.tasks.remove_volume(volume.id)
         await rules.forget(request.parts.store, volume.id)

@@ -1,7 +1,7 @@
 """The newest matches of a search in several logs, within one limit of matches and of text.
 
-Each log is searched separately, from its end. Its cursor then points to the first match in the
-response, so that the next request finds the dropped ones.
+Each log is searched separately, from its end. Matches above the limit are dropped. The cursor of a
+log points to its first match in the response, so the next request finds the dropped matches.
 """
 
 import heapq
@@ -16,7 +16,7 @@ _MOST_TEXT = 512 * 1024  # bytes of all lines of an answer
 
 
 class _Match(NamedTuple):
-    """A matching line, and the position of its log."""
+    """A matching line, and the index of the log that contains it."""
 
     place: int
     line: LogLine
@@ -61,7 +61,10 @@ class NewestMatches:
         return sum(searched.search.searched for searched in self._searched)
 
     def lines(self) -> tuple[list[list[LogLine]], list[int]]:
-        """Return the lines of each log with their context, and its next position; 0 at its start."""
+        """Return the lines of each log with their context, and the next position in each log.
+
+        A position is 0 at the start of its log.
+        """
         by_log: list[list[LogLine]] = [[] for _ in self._opened]
         context_by_log: list[dict[int, LogLine]] = [{} for _ in self._opened]
         left = _MOST_TEXT

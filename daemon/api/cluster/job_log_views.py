@@ -58,8 +58,9 @@ _POSITION = re.compile(r"([0-9a-f]{8}\.[0-9]+[oe]):([0-9]{1,18})")
 class JobLogLines(LogLines, frozen=True, kw_only=True):
     """Lines of a job's newest allocations.
 
-    `allocations` is the number of merged allocations, `omitted_allocations` that of older ones.
-    `omitted_tasks` is the number of tasks beyond the limit, if only one allocation is merged.
+    `allocations` is the number of merged allocations. `omitted_allocations` is the number of older
+    allocations that are left out. If only one allocation is merged, `omitted_tasks` is the number
+    of its tasks beyond the limit.
     """
 
     allocations: int = 0
@@ -70,7 +71,7 @@ class JobLogLines(LogLines, frozen=True, kw_only=True):
 class _Stream(msgspec.Struct, frozen=True):
     """One stream of one task. `name` is used in cursors: allocation, task number, and o or e.
 
-    `ends` are the times at which attempts ended, with the length of the log then.
+    `ends` has, for each ended attempt, the end time and the length of the log at that time.
     """
 
     name: str
@@ -93,8 +94,8 @@ class _Stream(msgspec.Struct, frozen=True):
 class _Newest(msgspec.Struct, frozen=True):
     """The newest allocations of a job with their tasks, newest first, from one snapshot.
 
-    `total` counts all its allocations, `index` is that of their last change. `known` has the names
-    of its tasks.
+    `total` is the number of all allocations of the job. `index` is the index of their last change.
+    `known` has the names of the job's tasks.
     """
 
     index: int
@@ -104,7 +105,10 @@ class _Newest(msgspec.Struct, frozen=True):
 
 
 class _Selection(msgspec.Struct, frozen=True):
-    """The streams that are merged, oldest allocation first. `ended`: none can grow."""
+    """The streams that are merged, oldest allocation first.
+
+    `ended` means that no stream can grow.
+    """
 
     index: int
     streams: list[_Stream]
@@ -115,7 +119,7 @@ class _Selection(msgspec.Struct, frozen=True):
     omitted_tasks: int
 
     def encoded(self, page: LogLines, *, ended: bool = False) -> bytes:
-        """Return a page as JSON whose lines and cursors name their streams."""
+        """Return a page as JSON; its lines and cursors contain the names of their streams."""
         by_name = {stream.name: stream for stream in self.streams}
         return encode(
             JobLogLines(
@@ -138,7 +142,10 @@ class _Selection(msgspec.Struct, frozen=True):
 
 
 class _Update(msgspec.Struct, frozen=True):
-    """The next response for a follower, empty without new lines, and the positions after it."""
+    """The next response for a follower, and the positions after it.
+
+    The response is empty if there are no new lines.
+    """
 
     answer: bytes
     known: dict[str, int]
@@ -146,7 +153,7 @@ class _Update(msgspec.Struct, frozen=True):
 
 
 async def lines(request: Request) -> HandlerReply:
-    """Show lines of all allocations: the last ones, or those before or after a cursor."""
+    """Show lines of all allocations: the last lines, or the lines before or after a cursor."""
     query = request.query
     _check(request)
     follow = parse_flag(query, "follow")
@@ -176,7 +183,7 @@ async def lines(request: Request) -> HandlerReply:
 
 
 async def search(request: Request) -> HandlerReply:
-    """Find lines with a text in all allocations, from a cursor towards the start of each log."""
+    """Find lines that contain a text in all allocations, from a cursor backwards."""
     query = request.query
     _check(request)
     for name in ("after", "at"):
@@ -255,7 +262,10 @@ async def _requested_streams(request: Request) -> _Selection:
 
 
 async def _select(request: Request) -> _Selection:
-    """Select the newest allocations with stored logs; include all or no streams of each."""
+    """Select the newest allocations with stored logs.
+
+    Of each allocation, all requested streams are selected or none.
+    """
     store, kind = request.parts.store, request.query.text("type")
     kinds, task_name = (kind,) if kind else KINDS, request.query.text("task")
     newest = await store.read_any(partial(_newest, request=request))
@@ -343,7 +353,7 @@ def _positions(request: Request, name: str) -> dict[str, int]:
 
 
 def _begins(streams: Iterable[OpenedStream], known: dict[str, int]) -> list[int]:
-    """Return the position of each stream: its start if the cursor does not name it."""
+    """Return where to read on in each stream: a known position, or the start of the stream."""
     return [
         known[stream.kind] if stream.kind in known else stream.stream.span()[0]
         for stream in streams
@@ -363,7 +373,7 @@ def _may_grow(request: Request) -> bool:
 async def _follow(
     request: Request, selection: _Selection, known: dict[str, int]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the log after a cursor, one response per line, until the job has ended."""
+    """Yield responses with the log after a cursor until the job has ended, each on its own line."""
     store, key = request.parts.store, (request.namespace, request["job_id"])
     unfinished_known = ""  # the unfinished lines that the reader knows
     with register_follower() as pace:
@@ -410,7 +420,7 @@ def _update(
 
 
 def _last(selection: _Selection, streams: list[OpenedStream], known: dict[str, int]) -> bytes:
-    """Return the final answer. Runs in a thread."""
+    """Return the last response of a stream, which has no lines. Runs in a thread."""
     positions = ",".join(map(str, _begins(streams, known)))
     page = LogLines(lines=[], before=positions, after=positions)
     return selection.encoded(page, ended=True) + b"\n"

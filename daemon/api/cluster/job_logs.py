@@ -1,8 +1,8 @@
 """Merged logs of all allocations of a job, each line with its allocation and task.
 
 Existing lines are merged by time (`log_lines.py`). New output follows in the order of its arrival,
-including the output of allocations that start later. The number of logs is limited: the newest
-allocations are shown, and the answer has the number of the others.
+including the output of allocations that start later. The number of logs is limited: only the newest
+allocations are shown, and the response states how many allocations are left out.
 """
 
 import heapq
@@ -56,7 +56,8 @@ Key = tuple[str, str, str]  # allocation, task, kind
 class _Newest(msgspec.Struct, frozen=True, kw_only=True):
     """The newest allocations with the log configuration of their tasks, newest first.
 
-    `begin` is the position of the oldest one in the creation order. `omitted` counts older ones.
+    `begin` is the position of the oldest of these allocations in the creation order. `omitted` is
+    the number of still older allocations.
     """
 
     found: deque[tuple[Allocation, dict[str, LogConfig]]]
@@ -69,8 +70,8 @@ class LogSelection(msgspec.Struct, frozen=True, kw_only=True):
     """The selection of lines: task, streams, text, and start.
 
     `since` is a time (nanoseconds since the epoch). `previous` selects the attempt before the
-    current one. `alloc_id` selects one allocation, empty means all. Without `labels`, lines are
-    unchanged.
+    current one. `alloc_id` selects one allocation; if it is empty, all are selected. If `labels` is
+    false, lines are not labeled with their allocation and task.
     """
 
     task: str
@@ -191,10 +192,10 @@ class MergedLogs:
             await trio.lowlevel.checkpoint()
 
     async def find_more(self) -> None:
-        """Open the logs of new allocations, with pauses for other tasks of the event loop.
+        """Open the logs of new allocations, and let other tasks of the event loop run in between.
 
-        The newest ones come first. New allocations beyond the limit wait until other logs have
-        ended.
+        The newest allocations come first. New allocations beyond the limit wait until other logs
+        have ended.
         """
         index = await self._store.read_any(lambda db: allocations.highest_index(db, *self._job))
         if index == self._index and len(self._open) >= self._waiting:
@@ -305,7 +306,7 @@ class MergedLogs:
 
 
 async def _fill(tail: Tail, *, most: int, lines: int, is_last: bool) -> bool:
-    """Read until there are lines, or until the end; return whether there are lines."""
+    """Read from a log until its queue has lines, or until its end; return whether it has lines."""
     while not tail.queue and await tail.pull(most, is_last=is_last, lines=lines):
         await trio.lowlevel.checkpoint()
     return bool(tail.queue)

@@ -36,7 +36,7 @@ class RotateResponse(Record, frozen=True, kw_only=True):
 
 
 def index(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List the keys for verification; the newest one that is active signs."""
+    """List the keys for verification; the newest active key is used for signing."""
     keys = [_meta(request, key) for key in request.parts.issuer.keys]
     return reply.read_reply(keys, db.table_index("signing_keys"))
 

@@ -1,8 +1,9 @@
 """Lines of one log with their times, and the sections of its attempts.
 
-A log contains no times. A timestamp with a time zone in a line is its time. Any other line has the
-second in which Steward first saw it. Lines from before Steward watched the log have the end time of
-their attempt. A time is never too early.
+A log contains no times. If a line begins with a timestamp with a time zone, this is its time. The
+time of any other line is the second in which Steward first saw the line. If Steward did not watch
+the log yet, it is the end time of the attempt. So the time of a line is never earlier than its
+output.
 """
 
 import re
@@ -35,7 +36,10 @@ class MergedLogLine(NamedTuple):
 
 
 class LogSection(NamedTuple):
-    """A section of a log between two positions; None means its end, even while it grows."""
+    """A section of a log between two positions.
+
+    If `end` is None, the section reaches to the end of the log, even while the log grows.
+    """
 
     begin: int
     end: int | None
@@ -49,7 +53,7 @@ class LogAttempt(NamedTuple):
 
 
 class LineTimes:
-    """The latest possible time at which each position of a log was written."""
+    """For each position of a log, the latest time at which it can have been written."""
 
     def __init__(self, marks: Iterable[tuple[int, int]], at_end: int) -> None:
         """Take marks as pairs of time and length; `at_end` is the time of bytes after the last mark."""
@@ -59,7 +63,7 @@ class LineTimes:
         self._at_end = at_end
 
     def at(self, position: int) -> int:
-        """Return the latest possible time of the byte before a position."""
+        """Return the latest time at which the byte before a position can have been written."""
         index = bisect_left(self._ends, position)
         return self._times[index] if index < len(self._times) else self._at_end
 
@@ -87,8 +91,8 @@ def stamp(line: bytes) -> int | None:
 class Tail:
     """A reader of one log in whole lines; `queue` holds lines that were not taken yet.
 
-    A pull adds a limited number of lines, because short ones need far more time and memory than
-    their bytes.
+    A pull adds a limited number of lines, because many short lines need far more time and memory
+    than one long line of the same size.
     """
 
     def __init__(
@@ -115,7 +119,7 @@ class Tail:
     async def pull(self, most: int, *, is_last: bool, lines: int = MOST_LINES) -> bool:
         """Add up to `lines` lines to the queue; return whether there may be more.
 
-        Up to `most` bytes are read if no whole line is left from the last read. With `is_last`, an
+        If no whole line is left from the last read, up to `most` bytes are read. With `is_last`, an
         incomplete last line is included.
         """
         if self._has_lines:
@@ -184,7 +188,7 @@ def attempt_before(
 ) -> LogAttempt | None:
     """Return the previous attempt, possibly of the previous allocation, or None.
 
-    For an ended task, the current attempt is its last one.
+    The last attempt of an ended task counts as its current attempt.
     """
     ends = [end for _, end in attempt_ends(db, allocation.id, task, kind)]
     state = (allocation.client.task_states or {}).get(task)
@@ -208,7 +212,7 @@ def ended_before(allocation: Allocation, task: str, time: int) -> bool:
 
 
 def dates(ends: Iterable[tuple[int, int]], log: TaskLog, stream: Stream, now: int) -> LineTimes:
-    """Return the times of a log from the ends of its attempts and the recorded marks."""
+    """Return the times of a log, given the ends of its attempts and the recorded marks."""
     marks = log.marks
     facts = stream.facts
     at_end = min(facts.st_mtime_ns, now) if facts else now

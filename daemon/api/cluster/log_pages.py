@@ -25,10 +25,11 @@ MOST_FOUND = 200
 class LogLine(SparseRecord, frozen=True, kw_only=True):
     """A line of a log: its position, the position after it, and its text without the line break.
 
-    `unfinished`: no newline follows yet. `cut`: the text is truncated. `matches`: the line matches
-    the search. `gap`: lines before it are omitted. `time` (nanoseconds since the epoch) is the
-    latest time at which it was written. `stream` is stdout or stderr. Lines of a whole job have
-    `allocation`, `task` and, in `log`, the name of their stream in cursors.
+    `unfinished` means that no newline follows yet. `cut` means that the text is truncated,
+    `matches` that the line matches the search, and `gap` that lines before it are omitted. `time`
+    (nanoseconds since the epoch) is the latest time at which it was written. `stream` is stdout or
+    stderr. Lines of a whole job have `allocation`, `task` and, in `log`, the name of their stream
+    in cursors.
     """
 
     at: int
@@ -100,7 +101,7 @@ class Search:
         return begin if begin > first else None
 
     def _matching(self, data: bytes, begin: int, end: int) -> list[LogLine]:
-        """Return the last matching lines; an extra line shows that more lines match."""
+        """Return the last matching lines: one more than the limit if there are more matches."""
         matching: list[LogLine] = []
         lowered, stop = data.lower(), len(data)
         while len(matching) <= self._most and (hit := lowered.rfind(self._wanted, 0, stop)) >= 0:
@@ -147,14 +148,14 @@ class Search:
 
 
 def with_gaps(matches: Iterable[LogLine], context: Iterable[LogLine]) -> list[LogLine]:
-    """Return matches and their context lines by position, with a mark where others are left out."""
+    """Return matches and context lines by position, with marks where lines are left out."""
     by_position = {line.at: line for line in context}
     by_position |= {line.at: msgspec.structs.replace(line, matches=True) for line in matches}
     return list(_gaps(by_position))
 
 
 def _gaps(lines: dict[int, LogLine]) -> Iterator[LogLine]:
-    """Yield lines by position, with a mark where others are left out."""
+    """Yield lines by position, with marks where lines are left out."""
     reached: int | None = None
     for position in sorted(lines):
         line = lines[position]

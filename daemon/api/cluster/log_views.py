@@ -1,6 +1,6 @@
 """Logs of one task for the UI: pages of lines, search from the end, and streaming.
 
-Both streams of a task are merged by time, which is never too early (`log_lines.py`). A cursor is a
+Both streams of a task are merged by the times of their lines (`log_lines.py`). A cursor is a
 comma-separated list with the position in each requested stream.
 """
 
@@ -35,9 +35,10 @@ T = TypeVar("T")
 
 
 class LogLines(SparseRecord, frozen=True, kw_only=True):
-    """Lines in order. `before` and `after` are cursors for more lines, empty at the ends.
+    """Lines in order. `before` and `after` are the cursors for earlier and later lines.
 
-    `ended`: the task can have no further output. `searched`: bytes that a search has read.
+    A cursor is empty if there are no such lines. `ended` means that the task can have no further
+    output. `searched` is the number of bytes that a search has read.
     """
 
     lines: list[LogLine]
@@ -173,7 +174,10 @@ def _page(request: Request, streams: list[OpenedStream], most: int) -> LogLines:
 
 
 def page_before(streams: list[OpenedStream], positions: list[int], most: int) -> LogLines:
-    """Return the last lines before positions; `after` is the position after the last whole line."""
+    """Return the last lines before the positions.
+
+    The cursor `after` has the positions after the last whole lines.
+    """
     share = log_pages.bytes_per_stream(len(streams))
     read = [
         dated(log, log_pages.before(log.stream, position, most, share))
@@ -190,7 +194,7 @@ def page_before(streams: list[OpenedStream], positions: list[int], most: int) ->
 
 
 def page_after(streams: list[OpenedStream], positions: list[int], most: int) -> LogLines:
-    """Return the first lines from positions."""
+    """Return the first lines after the positions."""
     share = log_pages.bytes_per_stream(len(streams))
     read = [
         dated(log, log_pages.after(log.stream, position, most, share))

@@ -40,7 +40,10 @@ class MaskedLog(TaskLog):
 
 
 class MaskedStream(Stream):
-    """The content of a log, masked. `matcher` knows the secrets that the tasks received before."""
+    """The content of a log, masked.
+
+    `matcher` finds the secrets that the tasks had received when the stream was opened.
+    """
 
     def __init__(self, log: MaskedLog, present: OpenedFile | None, matcher: Matcher | None) -> None:
         super().__init__(log, present)
@@ -97,7 +100,10 @@ class MaskedStream(Stream):
     def _between(
         self, pieces: list[LogSegment], begin: int, position: int, most: int
     ) -> tuple[int, bytes]:
-        """Return the bytes from `begin`, or later up to `position`, and where they begin."""
+        """Return the position of the first byte, and the bytes from there up to `position + most`.
+
+        The first byte is at `begin`, or later (at most at `position`) if bytes were deleted.
+        """
         stop, parts, offset = position + most, list[bytes](), begin
         for piece in pieces:
             if offset < piece.start <= position:  # the bytes before it were deleted
@@ -111,10 +117,10 @@ class MaskedStream(Stream):
 
 
 class _Window(msgspec.Struct, frozen=True):
-    """The bytes of a chunk, from `begin` to `stop` in `data`; the others are its surroundings.
+    """The bytes of a chunk, from `begin` to `stop` in `data`, with bytes around them.
 
-    `name`, `offset` and `end` are those of the chunk. `at_start` and `at_end` mean that the log
-    has no bytes before or after `data`.
+    `name`, `offset` and `end` describe the chunk. `at_start` means that the log has no bytes before
+    `data`, and `at_end` that it has none after it.
     """
 
     name: str

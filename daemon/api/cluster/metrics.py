@@ -74,7 +74,7 @@ async def show(request: Request) -> HandlerReply:
 
 
 async def _written(write: Callable[[], bytes], number: int) -> bytes:
-    """Return the text that `write` creates, in a thread if the number of values is large."""
+    """Return the text that `write` returns. If there are many values, a thread calls `write`."""
     return write() if number <= _FEW else await trio.to_thread.run_sync(write)
 
 

@@ -42,7 +42,7 @@ class _First(msgspec.Struct, frozen=True):
 
 
 def read(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Show the claims of a node's identity: of the daemon's own node, or `node_id`."""
+    """Show the claims of the identity of the node `node_id`, by default the daemon's own node."""
     node = _find(request, db, request.query.text("node_id"))
     text = settings.find(db, _name(node.id))
     if text:

@@ -24,7 +24,7 @@ class NodeMetaApplyRequest(Record, frozen=True, kw_only=True):
 
 
 class NodeMetaResponse(Record, frozen=True, kw_only=True):
-    """The metadata of a node: all, the dynamic ones, and those of the configuration."""
+    """The metadata of a node: all of it, its dynamic part, and its configured part."""
 
     meta: dict[str, str]
     dynamic: dict[str, str | None]
@@ -32,7 +32,7 @@ class NodeMetaResponse(Record, frozen=True, kw_only=True):
 
 
 def read(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Show the metadata of a node: the daemon's own, or `node_id`."""
+    """Show the metadata of the node `node_id`, by default the daemon's own node."""
     node = _find(request, db, request.query.text("node_id"))
     return HandlerReply(body=_shown(request, node, nodes.meta_changes(db, node.id)))
 
@@ -83,7 +83,7 @@ def _find(request: Request, db: ReadSnapshot, node_id: str) -> Node:
 
 
 def _static(request: Request, node: Node) -> dict[str, str]:
-    """Return the metadata of the configuration; a cluster pool has none."""
+    """Return the metadata from a node's configuration; a cluster pool has none."""
     return {} if node.engine else dict(request.parts.config.node_meta)
 
 

@@ -334,7 +334,7 @@ def _id(request: Request) -> str:
 
 
 def _named(request: Request, node_id: str) -> str:
-    """Return the node in the body if there is one, as in Nomad, else the one in the path."""
+    """Return the node that the body names, as in Nomad, or else the node in the path."""
     if not node_id:
         return _id(request)
     check_id("node", node_id)

@@ -79,7 +79,10 @@ def named(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def _chosen(registrations: list[Registration], choice: str) -> list[Registration]:
-    """Return the requested number of instances: the same ones for a key, while they exist."""
+    """Return the requested number of instances, chosen by a key.
+
+    The same key selects the same instances as long as these exist.
+    """
     number, bar, key = choice.partition("|")
     if not bar or "|" in key:
         raise Malformed(

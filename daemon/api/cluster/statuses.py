@@ -209,7 +209,7 @@ def _line(
 ) -> tuple[bytes, bool]:
     """Return the line of a job, and whether it stays valid until one of the job's objects changes.
 
-    Two kinds of lines change without such a change. A task that restarted counts as healthy after a
+    Two kinds of lines can change at other times. A task that restarted counts as healthy after a
     time. The steps of a workflow also wait for other jobs.
     """
     job = jobs.current(db, row.namespace, row.id)

@@ -30,7 +30,7 @@ def _may_see(grant: CapabilitySet, namespace: str | None) -> bool:
 def check_events(request: Request) -> None:
     """Raise `Denied` for a caller without a token, unless `metrics_public` is set.
 
-    The stream of a caller that loses all its rights ends.
+    When a caller loses all its rights, its stream ends.
     """
     if _is_stranger(request) or _has_any_capability(request.caller.grant):
         request.check(lambda caller: _has_any_capability(caller.grant))

@@ -40,7 +40,10 @@ _NAMED = 5  # groups in one reason
 
 
 class _Window:
-    """The time of a request and its step, all in seconds. Raises `Malformed`."""
+    """The time range of a request and its step, all in seconds.
+
+    The constructor raises `Malformed`.
+    """
 
     def __init__(self, query: QueryParameters, now: int) -> None:
         end = _time(query, "to", now)
@@ -60,7 +63,10 @@ class _Window:
 
 
 def _time(query: QueryParameters, name: str, now: int) -> int | None:
-    """Return a time in seconds since the epoch: given as such, in RFC 3339, or as a duration ago."""
+    """Return a time in seconds since the epoch, or None if it is not given.
+
+    It is given in seconds since the epoch, in RFC 3339, or as a duration before now.
+    """
     text = query.text(name)
     if not text:
         return None
@@ -86,7 +92,7 @@ def _span(text: str) -> int | None:
 
 
 def _step(text: str, span: int) -> int:
-    """Return the step in seconds: a whole number of samples."""
+    """Return the step in seconds, which is a multiple of the time between samples."""
     if not text:
         return next((step for step in _STEPS if span <= step * _PREFERRED), _STEPS[-1])
     length = int(text[:9]) if text.isascii() and text.isdecimal() else _span(text) or 0

@@ -124,7 +124,10 @@ async def _put(request: Request, name: VariableKey, body: SubmittedVariable) -> 
 
 
 async def _items_error(request: Request, items: dict[str, str]) -> str:
-    """Return why items are invalid; a thread adds up the sizes of very many. Raises `TooOften`."""
+    """Return why items are invalid, or an empty string.
+
+    For a long body, a thread does the check. Raises `TooOften`.
+    """
     if len(request.body) <= _LONG:
         return items_error(items)
     return await request.parts.admission.run(request.client, lambda: items_error(items))
