@@ -226,7 +226,7 @@ def show_task(
 
 
 def show_limits(screen: Screen, node: Node, allocation: AllocationDetail) -> None:
-    """Print the limits that the tasks' drivers enforce on this node, and those they do not."""
+    """Print the limits that the tasks' drivers enforce on this node, and the unenforced limits."""
     if bytes(allocation.job) == b"null":  # its job version was purged
         return
     group = decode(bytes(allocation.job), Job).group(allocation.task_group)
@@ -235,7 +235,7 @@ def show_limits(screen: Screen, node: Node, allocation: AllocationDetail) -> Non
 
 
 def unenforced(limits: Mapping[str, Sequence[DriverLimit]]) -> str:
-    """Return in one line which limits are not enforced; empty if all are."""
+    """Return a line with the limits that are not enforced; empty if all limits are enforced."""
     parts = [
         f"{driver}: {', '.join(names)}"
         for driver, found in sorted(limits.items())
@@ -245,7 +245,7 @@ def unenforced(limits: Mapping[str, Sequence[DriverLimit]]) -> str:
 
 
 def show_enforcement(screen: Screen, limits: Mapping[str, Sequence[DriverLimit]]) -> None:
-    """Print the limits that the drivers enforce, and the limits that they do not enforce."""
+    """Print the limits that the drivers enforce, and the unenforced limits."""
     for title, enforced in (("Enforced Here", True), ("Not Enforced Here", False)):
         lines = [
             f"{driver_limit.name}: {driver_limit.how}"

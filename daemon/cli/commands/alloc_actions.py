@@ -19,7 +19,10 @@ _TASK = click.option(
 
 
 def _named(allocation: AllocationDetail, task: str | None, word: str | None) -> str:
-    """Return the named task, or an empty string. Raises `Invalid` if it does not exist."""
+    """Return the task that an option or an argument names; empty if neither does.
+
+    Raises `Invalid` if the task does not exist.
+    """
     task_name = task or word
     return choose_task(allocation, task_name) if task_name else ""
 

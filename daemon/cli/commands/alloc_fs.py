@@ -54,7 +54,7 @@ def fs(
     describe: bool,
     of_job: bool,
 ) -> None:
-    """List a directory of ALLOCATION, or print a file; PATH is relative to its directory.
+    """List a directory of ALLOCATION, or print a file; PATH starts in the allocation directory.
 
     Example: steward alloc fs 5d3c9a12 web/local/
     """
@@ -120,7 +120,7 @@ class _Files:
     def pieces(
         self, length: int, *, follow: bool, lines: int | None, size: int | None
     ) -> Iterator[bytes]:
-        """Yield the file or its end and, with `follow`, everything that is appended."""
+        """Yield the file or its end. With `follow`, also yield all data that is appended later."""
         start = 0 if size is None else max(0, length - size)
         if lines is not None and size is None:
             text = b"".join(self._stream(0, follow=False))

@@ -60,7 +60,7 @@ class BulkRun(msgspec.Struct, kw_only=True):
         self.sent += len(block.body)
 
     def _answers(self, block: LineBlock) -> Iterator[bytes]:
-        """Yield the answers to a block. Raises `DaemonUnreachable` if one is missing."""
+        """Yield the answers to a block. Raises `DaemonUnreachable` if an answer is missing."""
         path = f"/v1/job/{segment(self.job.id)}/dispatch/bulk"
         answered, rest = 0, b""
         with self.client.stream_answers(
@@ -102,12 +102,12 @@ class BulkRun(msgspec.Struct, kw_only=True):
             self.screen.warn(f"{prefix}warning: {warning}")
 
     def _row(self, done: int) -> ProgressRow:
-        """Return the progress bar; the size of a pipe is not known."""
+        """Return the progress bar, which shows no total for a pipe."""
         total = max(self.size, done) if self.size else 0
         return ProgressRow("Dispatch", self.job.id, "", "", self.summary(), done, total)
 
     def summary(self) -> str:
-        """Return the numbers in words."""
+        """Return a text with the numbers of answers."""
         parts = (
             f"{self.dispatched} dispatched",
             f"{self.queued} of them queued" if self.queued else "",
@@ -178,6 +178,6 @@ def read_blocks(lines: BinaryIO) -> Iterator[LineBlock]:
 
 
 def _block(end: int, lines: list[bytes]) -> Iterator[LineBlock]:
-    """Yield the block of the lines before the number `end`, unless all are empty."""
+    """Yield a block of these lines, which end before line number `end`, unless all are empty."""
     if count := sum(not line.isspace() for line in lines):
         yield LineBlock(end - len(lines), b"".join(lines), count)

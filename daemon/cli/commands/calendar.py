@@ -40,7 +40,7 @@ _DAYS = 14
 def apply(
     client: ApiClient, screen: Screen, name: str, file: str, *, check_index: int | None
 ) -> None:
-    """Store the calendar NAME from FILE, as JSON; - for standard input.
+    """Store the calendar NAME from the JSON in FILE (-: standard input).
 
     Example: steward calendar apply business business.json
     """

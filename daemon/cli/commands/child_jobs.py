@@ -129,7 +129,7 @@ def _uploaded(
 
 
 def pair(text: str) -> tuple[str, str]:
-    """Return key and value of `KEY=VALUE`. Raises `Invalid`."""
+    """Split the text `KEY=VALUE` into its key and its value. Raises `Invalid`."""
     key, sign, value = text.partition("=")
     if not key or not sign:
         raise Invalid(f"--meta {text!r} is not KEY=VALUE")

@@ -24,7 +24,10 @@ _CHOICE = click.option("--enable/--disable", "enable", default=None, help="Start
 
 
 def _selected_node(client: ApiClient, id_or_prefix: str | None, *, own: bool) -> Node:
-    """Return the node of the arguments. Raises `Invalid` unless it is given exactly once."""
+    """Return the node that the arguments select.
+
+    Raises `Invalid` unless they select exactly one.
+    """
     if (id_or_prefix is None) != own:
         raise Invalid("name a NODE, or pass -self for the daemon's own node")
     return resolve.node(client, id_or_prefix or own_id(client))

@@ -49,7 +49,7 @@ _ESCAPE = b"~."
 
 
 class ExecInput(msgspec.Struct, frozen=True):
-    """A chunk of a stream, or its end."""
+    """A chunk of a stream, or the end of the stream."""
 
     data: bytes = b""
     close: bool = False
@@ -217,7 +217,7 @@ class _Talk:
                 talking.cancel()
 
     async def _show(self) -> None:
-        """Print the output of the command until it has ended."""
+        """Print the output of the command until the command has ended."""
         try:
             while self.status is None:
                 message = await self._socket.get_message()
@@ -290,7 +290,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 @contextmanager
 def _raw(*, is_needed: bool) -> Iterator[None]:
-    """Use raw mode while the block runs."""
+    """Use the terminal's raw mode while the block runs, if `is_needed`."""
     if not is_needed:
         yield
         return

@@ -140,7 +140,7 @@ class FullScreen:
             data = data[os.write(self._out, data) :]
 
     def key(self, within: float) -> str:
-        """Return the next key; empty after `within` seconds, or after a change of size.
+        """Return the next key; empty after `within` seconds, or if the terminal size changes.
 
         Raises `EOFError` when the terminal is closed.
         """

@@ -143,7 +143,7 @@ def _bodies(job_versions_result: JobVersionsResult) -> list[bytes]:
 
 
 def _select_version(bodies: list[bytes], line: JobListItem, version: int) -> bytes:
-    """Return one version. Raises `NotFound`, which names the existing versions."""
+    """Return this version. Raises `NotFound`, whose message names the existing versions."""
     by_number = {decode(body, Job).version: body for body in bodies}
     if version not in by_number:
         known = ", ".join(map(str, sorted(by_number)))

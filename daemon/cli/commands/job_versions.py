@@ -44,7 +44,7 @@ def revert(
 
 
 def _tagged(client: ApiClient, line: JobListItem, name: str) -> int:
-    """Return the version with this name. Raises `NotFound`, which lists the names."""
+    """Return the version with this name. Raises `NotFound`, whose message lists the names."""
     found = client.fetch(f"{_path(line)}/versions", JobVersionsResult, namespace=line.namespace)
     jobs = [decode(bytes(version), Job) for version in found.versions]
     known = {job.version_tag.name: job.version for job in jobs if job.version_tag}

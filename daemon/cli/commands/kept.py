@@ -74,7 +74,10 @@ def kept(
 
 
 def _named(files: list[KeptFile], path: str) -> KeptFile:
-    """Return the file at a path. Raises `NotFound`, or `Invalid` if several tasks have one."""
+    """Return the file at a path.
+
+    Raises `NotFound`, or `Invalid` if several tasks have a file with this path.
+    """
     matching = [file for file in files if file.path == path]
     if not matching:
         raise NotFound(f"no kept file has the path {path!r}: leave out the path to list the files")

@@ -132,9 +132,9 @@ def logs(
     streams of all its allocations are merged by time, and each line begins with its allocation and
     task. For a periodic or parameterized job, the output of its latest child is printed.
 
-    --previous prints the attempt before the current one; for an ended task, the one before its
-    last. The time of a line is the time stamp at its beginning, or else the second in which Steward
-    read the line.
+    --previous prints the output of the attempt before the current one. For an ended task, this is
+    the attempt before the last one. The time of a line is the time stamp at its beginning, or else
+    the second in which Steward read the line.
 
     Example: steward logs -f -job web
     """
@@ -230,7 +230,7 @@ def _has_errors(client: ApiClient, log: LogPosition) -> bool:
 
 
 def run_of(client: ApiClient, line: JobListItem, run_name: str) -> str:
-    """Return a child of a periodic or parameterized job: the latest, the Nth latest, or by ID.
+    """Return a child of a periodic or parameterized job: the Nth latest, or the child with this ID.
 
     Raises `NotFound`.
     """
@@ -312,7 +312,10 @@ def _status(line: AllocationItem) -> ClientStatus:
 
 
 def choose_task(allocation: AllocationDetail, task_name: str | None) -> str:
-    """Return the task with this name, or the only one. Raises `Invalid`, which lists the tasks."""
+    """Return the task with this name, or the only task.
+
+    Raises `Invalid`, whose message lists the tasks.
+    """
     tasks = sorted(allocation.allocated_resources.tasks)
     if task_name is None and len(tasks) == 1:
         return tasks[0]
@@ -354,7 +357,7 @@ def _plain(
 
 
 def _end(client: ApiClient, log: LogPosition, lines: int) -> bytes:
-    """Return at least the last `lines` lines of a log, or all of it."""
+    """Return at least the last `lines` lines of a log, or the whole log if it is shorter."""
     guess = max(_LEAST, lines * _PER_LINE)
     while True:
         body = client.read(log.path, **log.query(plain=True, origin="end", offset=guess)).body
@@ -402,13 +405,13 @@ def _position(client: ApiClient, log: LogPosition) -> tuple[int, int] | None:
 
 
 def position(frame: LogFrame) -> tuple[int, int]:
-    """Return the position after a frame; later positions compare greater."""
+    """Return the position after a frame; a later position compares as greater."""
     number = frame.file.rpartition(".")[2]
     return int(number) if number.isdecimal() else 0, frame.offset
 
 
 def frames(pieces: Iterator[bytes] | list[bytes]) -> Iterator[LogFrame]:
-    """Return the frames in a stream of arbitrary chunks, without heartbeats."""
+    """Return the frames in a stream, which may be chunked at any byte; leave out heartbeats."""
     scan = json.JSONDecoder().raw_decode
     buffer = ""
     for piece in pieces:

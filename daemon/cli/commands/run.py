@@ -74,9 +74,9 @@ def run(
     an unchanged job, the command waits for its existing allocations. A periodic or parameterized
     job is rejected, because only its children run.
 
-    --with gives a directory to all tasks, as local/NAME, where NAME is its last component. It is
-    uploaded unless the daemon has the same content. Its files are read-only for the tasks. It may
-    have no links.
+    --with gives a directory to all tasks, as local/NAME, where NAME is the last component of its
+    path. The directory is uploaded unless the daemon has the same content. Its files are read-only
+    for the tasks. The directory must not contain links.
 
     Example: steward job run --logs --timeout 10m report.hcl
     """

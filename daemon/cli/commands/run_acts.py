@@ -45,7 +45,7 @@ class _Act(Record, frozen=True, kw_only=True):
 
 
 class _Done(Record, frozen=True, kw_only=True):
-    """The run of an operation, and the steps that it changes."""
+    """The run that an operation changes, and the changed steps."""
 
     job_id: str
     number: int
@@ -72,8 +72,8 @@ def cancel(
 ) -> None:
     """Cancel the newest run of JOB.
 
-    Its tasks are stopped. Steps with `steward_when = "always"` still run when their needs have
-    ended.
+    The tasks of the run are stopped. Steps with `steward_when = "always"` still run when their
+    needs have ended.
 
     Example: steward runs cancel -note "wrong input" nightly
     """

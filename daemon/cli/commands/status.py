@@ -330,7 +330,7 @@ def _show_evaluations(
 
 
 def blocked_reasons(newest_first: Sequence[Evaluation]) -> list[str]:
-    """Return a sentence about each group of a job with a placement failure."""
+    """Return a sentence for each group of a job that has a placement failure."""
     blocked = [evaluation for evaluation in newest_first if evaluation.status == EvalStatus.BLOCKED]
     if blocked:
         return placement_message.describe_failures(blocked[0])
@@ -370,6 +370,9 @@ def show_allocations(screen: Screen, allocations: Sequence[AllocationItem]) -> N
 
 
 def _limit_of_time(line: AllocationItem) -> str:
-    """Return a remark about the end of an allocation that Nomad calls complete; empty for others."""
+    """Return a remark if an allocation ended at its time limit; empty for any other allocation.
+
+    Nomad's status of such an allocation is `complete`.
+    """
     is_late = is_overtime(line.client_status, line.client_description)
     return ", time limit" if is_late else ""

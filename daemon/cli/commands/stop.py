@@ -54,7 +54,10 @@ def stop(
 
 
 def _selected_job(client: ApiClient, id_or_prefix: str, *, yes: bool) -> JobListItem:
-    """Return the job with this name. Raises `Invalid` for an unconfirmed prefix."""
+    """Return the job with this ID or prefix.
+
+    Raises `Invalid` if the user does not confirm a prefix.
+    """
     line = resolve.job(client, id_or_prefix)
     if line.id == id_or_prefix or yes:
         return line

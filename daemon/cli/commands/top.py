@@ -98,8 +98,8 @@ class TopPoller:
     """The data of the display, requested as rarely as possible.
 
     The lists of jobs and allocations are read when the state has changed, but only at intervals
-    that keep the CPU time small. The daemon spends CPU time on each measurement of usage. So the
-    usage is requested for the rows on the screen, and in turn for all other rows.
+    that keep the CPU time small. The daemon spends CPU time on each measurement of usage. So each
+    poll requests the usage of the rows on the screen, and of a few other rows in turn.
     """
 
     def __init__(self, client: ApiClient) -> None:
@@ -201,7 +201,7 @@ class TopPoller:
         ]
 
     def _allocations_to_measure(self, view: View, height: int) -> list[str]:
-        """Return the allocations to measure: those on the screen, and some others in turn."""
+        """Return the allocations to measure: all on the screen, and in turn some of the others."""
         running = [alloc for alloc in self._allocations if alloc.state in ("running", "stopping")]
         on_screen = {row.key for row in view.shown(height)}
         first = [
@@ -337,7 +337,7 @@ def _run(watch: TopPoller, view: View, screen: FullScreen, connection: HttpConne
 def _act(
     action: str, view: View, facts: TopFacts, screen: FullScreen, connection: HttpConnection
 ) -> None:
-    """Run a command on the selected row, with the terminal restored."""
+    """Leave full-screen mode, and run a command on the selected row."""
     words = command(action, view, facts)
     if not words:
         return
@@ -353,7 +353,10 @@ def _act(
 
 
 def command(action: str, view: View, facts: TopFacts) -> list[str]:
-    """Return the command line of the command for a key."""
+    """Return the `steward` arguments that perform an action on the selected row.
+
+    The list is empty if no row is selected.
+    """
     row = view.selected
     if row is None:
         return []
@@ -376,7 +379,7 @@ def command(action: str, view: View, facts: TopFacts) -> list[str]:
 
 
 def _call(words: list[str], connection: HttpConnection) -> int:
-    """Run another command of the command line; return its exit status."""
+    """Run another `steward` command in this process; return its exit status."""
     root = click.get_current_context().find_root().command
     # The connection is passed in the environment, so that no secret is an argument.
     settings = {

@@ -54,7 +54,7 @@ class NodeRow(NamedTuple):
 
 
 class AllocationUse(NamedTuple):
-    """The usage of an allocation: percent of one core, bytes, restarts of its tasks.
+    """The usage of an allocation: CPU in percent of one core, memory in bytes, and restarts.
 
     `recent` has the CPU usage of the last two minutes, a value for each 10 s.
     """
@@ -65,7 +65,7 @@ class AllocationUse(NamedTuple):
     recent: tuple[float | None, ...] = ()
 
     def plus(self, other: "AllocationUse") -> "AllocationUse":
-        """Return the sum."""
+        """Return the sum of two usages."""
         return AllocationUse(
             self.cpu + other.cpu,
             self.memory + other.memory,
@@ -75,7 +75,10 @@ class AllocationUse(NamedTuple):
 
 
 def _sums(first: Sequence[float | None], other: Sequence[float | None]) -> tuple[float | None, ...]:
-    """Return the sums of values that end at the same time; the shorter list began later."""
+    """Return the sums of two series of values.
+
+    Both series end at the same time, so a shorter series began later.
+    """
     count = max(len(first), len(other))
     pairs = zip(
         [None] * (count - len(first)) + list(first),
@@ -158,7 +161,7 @@ _REASONS = {"jobs": "REASON", "nodes": "REQUESTED", "allocations": "LAST ERROR"}
 
 
 def parent_of(job_id: str) -> str:
-    """Return the job whose row counts a job: its parent, or the job itself."""
+    """Return the job whose row includes this job: its parent, or the job itself."""
     for mark in _CHILDREN:
         if mark in job_id:
             return job_id.rpartition(mark)[0]
@@ -166,7 +169,7 @@ def parent_of(job_id: str) -> str:
 
 
 def job_rows(facts: TopFacts) -> list[Row]:
-    """Return a row for each job, with the usage of its allocations and its children's."""
+    """Return a row for each job, with the usage of its allocations and of its children."""
     uses: dict[tuple[str, str], AllocationUse] = {}
     running: Counter[tuple[str, str]] = Counter()
     for alloc in facts.allocations:
@@ -184,7 +187,7 @@ def job_rows(facts: TopFacts) -> list[Row]:
 
 
 def allocation_rows(facts: TopFacts, now: int, of_job: tuple[str, str] | None) -> list[Row]:
-    """Return a row for each allocation, of all jobs or of one with its children."""
+    """Return a row for each allocation: of all jobs, or of the job `of_job` and its children."""
     return [
         Row(
             (alloc.namespace, alloc.id),
@@ -229,7 +232,7 @@ def _rank(state: str) -> int:
 
 
 def ordered(rows: Iterable[Row], sort: str) -> list[Row]:
-    """Return the rows sorted by trouble, by size, or by name."""
+    """Return the rows: those with problems first, by decreasing usage, or by name."""
     named = sorted(rows, key=lambda row: (row.name, row.key))
     nothing = AllocationUse()
     match sort:
@@ -286,7 +289,7 @@ class View:
         return keys.index(self._selected) if self._selected in keys else 0
 
     def shown(self, height: int) -> list[Row]:
-        """Return the rows that fit into this height, including the selected one."""
+        """Return the rows that fit into this height, including the selected row."""
         height_of_rows = max(1, height - _HEAD - _FOOT)
         index = self._selected_index()
         self._first = max(min(self._first, index), index - height_of_rows + 1, 0)
@@ -421,7 +424,10 @@ _MOVES = frozenset({"up", "down", "k", "j", "page up", "page down", "home", "end
 
 
 def _columns(page: str, width: int) -> list[Column]:
-    """Return the columns of a page; the name gets the remaining width, the reason a part of it."""
+    """Return the columns of a page.
+
+    The name gets the remaining width. On a page with reasons, the reason gets a part of it.
+    """
     if page == "nodes":
         columns = [Column("STATE", 12), Column("RUN", 5, right=True)]
         extra = Column("POOL", 10)

@@ -60,7 +60,7 @@ def lock(
 
 
 class _Held:
-    """The lock of a variable, from the view of its holder."""
+    """The lock of a variable that this command holds."""
 
     def __init__(self, client: ApiClient, path: str) -> None:
         self._client, self._path = client, path
@@ -151,7 +151,7 @@ def _run(lock_held: _Held, command: tuple[str, ...]) -> int:
 
 @contextmanager
 def _handing_on(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Forward termination signals to the command, which handles them."""
+    """Forward termination signals to the command while the block runs."""
     before = signal.signal(signal.SIGTERM, lambda number, _: os.kill(child.pid, number))
     try:
         yield

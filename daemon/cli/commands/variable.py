@@ -173,7 +173,7 @@ def address_of(path: str) -> str:
 
 
 def _given(items: tuple[str, ...]) -> Mapping[str, str]:
-    """Return the values of the arguments. Raises `Invalid`."""
+    """Return the values that the arguments give. Raises `Invalid`."""
     if items == ("-",):
         return decode_items(sys.stdin.buffer.read())
     values = {}

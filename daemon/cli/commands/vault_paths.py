@@ -102,7 +102,7 @@ def address(path: str) -> str:
 
 
 def given(fields: tuple[str, ...]) -> dict[str, object]:
-    """Return the values of the arguments. Raises `Invalid`."""
+    """Return the values that the arguments give. Raises `Invalid`."""
     if fields == ("-",):
         try:
             return msgspec.json.decode(sys.stdin.buffer.read(), type=dict[str, object])

@@ -68,7 +68,7 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
 @with_output
 @with_vault_client
 def lookup(client: ApiClient, screen: Screen, identifier: str, *, accessor: bool) -> None:
-    """Show TOKEN (-: prompt); without it, the token in use.
+    """Show TOKEN (-: prompt); without TOKEN, show the token in use.
 
     Example: steward token lookup -accessor 2f0d1c3a
     """
@@ -90,7 +90,7 @@ def lookup(client: ApiClient, screen: Screen, identifier: str, *, accessor: bool
 def renew(
     client: ApiClient, screen: Screen, identifier: str, *, accessor: bool, increment: str
 ) -> None:
-    """Renew TOKEN (-: prompt); without it, the token in use.
+    """Renew TOKEN (-: prompt); without TOKEN, renew the token in use.
 
     Example: steward token renew -increment 1h
     """
@@ -146,7 +146,7 @@ def revoke(
 def capabilities(
     client: ApiClient, screen: Screen, words: tuple[str, ...], *, accessor: bool
 ) -> None:
-    """Print the capabilities of TOKEN (-: prompt) at PATH; without it, of the token in use.
+    """Print the capabilities of TOKEN (-: prompt) at PATH; without TOKEN, of the token in use.
 
     Example: steward token capabilities secret/data/web
     """

@@ -1,7 +1,7 @@
 """`job run --wait`: wait for the end of the job, print its output, and use its exit code.
 
-One thread follows the allocations, and one thread reads each log. One nursery owns all of them.
-After a timeout or an interrupt, the command waits for none of them.
+One thread follows the allocations, and each log has a thread that reads it. One nursery owns all
+these threads. After a timeout or an interrupt, the command waits for none of them.
 """
 
 import signal
@@ -72,7 +72,10 @@ def exit_status(ending: FollowResult) -> int:
 
 
 def _end(state: TaskStateWithEvents) -> tuple[int, int]:
-    """Return the time at which a failed task ended, and its exit code; 1 if it never ran."""
+    """Return the time at which a failed task ended, and its exit code.
+
+    The exit code is 1 if the task never ran.
+    """
     ends = [event for event in state.events or () if event.type == _ENDED]
     if not ends:
         return sys.maxsize, EXIT_FAILED

@@ -15,7 +15,10 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command of the arguments. Raises `UsageError`, which names the nearest one."""
+        """Return the command that the arguments name.
+
+        Raises `UsageError`, whose message suggests the most similar command.
+        """
         name = args[0]
         known = self.list_commands(ctx)
         if name in known or name.startswith("-"):

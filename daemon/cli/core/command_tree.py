@@ -287,7 +287,7 @@ class LazyGroup(CommandGroup):
         self._tree = dict(tree)
 
     def add_lazily(self, name: str, entry: str) -> None:
-        """Add a command of another module as `module:function`."""
+        """Add the command that `entry` (`module:function`) names; its module is imported later."""
         self._tree[name] = entry
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -303,7 +303,7 @@ class LazyGroup(CommandGroup):
         return sorted({*self.commands, *self._tree})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, or None if the name is unknown."""
+        """Return the command with this name, or None if the name is unknown."""
         if cmd_name in self._tree and cmd_name not in self.commands:
             self.add_command(_load(cmd_name, self._tree[cmd_name]), cmd_name)
         found = self.commands.get(cmd_name)
@@ -383,7 +383,10 @@ def _print_version(ctx: click.Context, _: click.Parameter, is_set: bool) -> None
 
 
 def _not_utf8(words: Sequence[str]) -> str:
-    """Return the place of a text that is not UTF-8. It may be a secret, so it is not shown."""
+    """Return an error that says where a text is not UTF-8.
+
+    The error does not show the text, because the text may be a secret.
+    """
     for position, word in enumerate(words, 1):
         if not _is_utf8(word):
             return f"argument {position} is not valid UTF-8: write it in UTF-8"

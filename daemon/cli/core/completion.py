@@ -139,7 +139,10 @@ def _context(command: click.Command, parameter: click.Parameter) -> str | None:
 
 
 def _request_names(parameters: Mapping[str, object], context: str, beginning: str) -> list[str]:
-    """Return the daemon's names. The words so far and the environment select the daemon."""
+    """Return names from the daemon that the options typed so far and the environment select.
+
+    The context selects the type of the named objects, and `beginning` is their prefix.
+    """
     known = {
         name: value
         for name in HttpConnection.__struct_fields__

@@ -85,7 +85,7 @@ class _Files:
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """Expand a pattern with alternatives, such as `*.{yml,yaml}`, to plain patterns."""
+    """Expand a pattern with alternatives, such as `*.{yml,yaml}`, into patterns without them."""
     match = _CHOICE.search(pattern)
     if match is None:
         return [pattern]

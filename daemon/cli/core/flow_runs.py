@@ -15,7 +15,10 @@ _EXIT_CODES = range(1, 256)
 def find_run(
     client: ApiClient, job_id: str, namespace: str, number: int | None = None
 ) -> ClientResponse | None:
-    """Return a run of a job, the newest one without a number; None if it does not exist."""
+    """Return the run of a job with this number, by default the newest run.
+
+    Return None if it does not exist.
+    """
     query = {} if number is None else {"number": str(number)}
     try:
         return client.read(f"/v1/job/{segment(job_id)}/run", namespace=namespace, **query)

@@ -74,7 +74,7 @@ def follow_run(
 ) -> FollowResult:
     """Wait until a registered job runs or, for a batch job, is complete.
 
-    If there is a deployment, wait for its end: only a successful one counts as success. With
+    If there is a deployment, wait for its end: only a successful deployment counts as success. With
     `until_ended`, wait until any job has ended. An unchanged job then counts with its existing
     allocations. `tell` receives the allocations at each poll. After a placement failure, the
     command stops waiting. The placed allocations keep running.
@@ -229,7 +229,10 @@ def _errors_of(client: ApiClient, lines: Sequence[AllocationItem]) -> dict[str, 
 
 
 def _is_current(client: ApiClient, run: FlowRunView, evaluation: Evaluation) -> bool:
-    """Return whether a run is of the current version; a later version may have no steps."""
+    """Return whether a run belongs to the current version of its job.
+
+    It may not, because the current version may have no steps.
+    """
     return run.version == _job_of(client, evaluation).version
 
 
@@ -239,7 +242,10 @@ def _job_of(client: ApiClient, evaluation: Evaluation) -> Job:
 
 
 def _of_version(lines: Iterable[AllocationItem], job: Job) -> set[str]:
-    """Return the allocations of this job; a purged job may have had the same name."""
+    """Return the current allocations of this job version.
+
+    Allocations of a purged job with the same name are left out.
+    """
     return {
         line.id
         for line in current_allocations(lines)

@@ -1,8 +1,8 @@
 """HTTP client with one persistent connection, and errors that name the fix.
 
 It uses the standard library, because a short command must start fast. If the persistent connection
-turns out to be closed, a read is repeated on a new one. A request that changes state is never sent
-twice.
+turns out to be closed, a read is repeated on a new connection. A request that changes state is
+never sent twice.
 """
 
 import base64
@@ -145,7 +145,7 @@ class ClientResponse(msgspec.Struct, frozen=True):
 def decode(body: bytes, kind: type[T], request: str = "", *, may_be_empty: bool = False) -> T:
     """Return decoded JSON. Raises `DaemonUnreachable` if it does not have this type.
 
-    An object that has no field of a record, such as `{}`, is not this record, unless it `may_be_empty`.
+    A body without any field of the record, such as `{}`, is an error too, unless `may_be_empty`.
     """
     try:
         found = msgspec.json.decode(body, type=kind)
@@ -167,7 +167,7 @@ def check_document(body: bytes, request: str = "") -> None:
 
 
 def _check_fields(body: bytes, kind: object) -> None:
-    """Raise `msgspec.DecodeError` if the first object of a body has no field of its record."""
+    """Raise `msgspec.DecodeError` if the first object of a body has none of the record's fields."""
     if get_origin(kind) in (list, tuple):
         element = get_args(kind)[0]
         if _is_record(element) and (items := msgspec.json.decode(body, type=list[msgspec.Raw])):
@@ -492,7 +492,7 @@ def _tls_context(connection: HttpConnection) -> ssl.SSLContext:
 
 
 def _reason(error: Exception) -> tuple[str, str]:
-    """Return why a daemon cannot be reached, and the fix."""
+    """Return why a daemon cannot be reached, and how to fix that."""
     elsewhere = "name another address with --address or STEWARD_ADDR"
     match error:
         case ConnectionRefusedError():

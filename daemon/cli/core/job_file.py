@@ -36,7 +36,7 @@ _Json = dict[str, object]
 
 
 class VariableArguments(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of the command line about a job file."""
+    """The command line options for the variables of a job file."""
 
     var: tuple[str, ...] = ()
     var_file: tuple[str, ...] = ()
@@ -203,7 +203,10 @@ def _request(source: str, file: str) -> _Json | None:
 
 
 def _is_of_the_language(document: _Json) -> bool:
-    """Return whether an object has top-level blocks, and its job is named by a label."""
+    """Return whether a JSON object is a job file in the JSON form of HCL.
+
+    Such an object has only top-level blocks, and a label names its job.
+    """
     job = document.get("job")
     names = {name.lower() for name in job} if isinstance(job, dict) else set()
     return "job" in document and document.keys() <= _OF_THE_LANGUAGE and not names & _OF_A_JOB
@@ -279,9 +282,10 @@ def _parsed(file: "JobFile") -> object:
 
 
 def _submission(file: "JobFile") -> _Json:
-    """Return the file in a form that can be read and parsed again.
+    """Return the file and its variables, so that the daemon can store and parse them again.
 
-    Values of environment variables are stored like options, unless an option gave a value.
+    Values from environment variables are stored like values of options, but options take
+    precedence.
     """
     from daemon.jobspec.parse import environment_used
 

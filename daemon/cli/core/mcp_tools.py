@@ -163,7 +163,7 @@ _TOOLS: Mapping[str, type[Arguments]] = {
 
 
 class ToolClient:
-    """Requests of one tool, which the audit log shows as such."""
+    """The requests of one tool, which the audit log marks as coming from `steward mcp`."""
 
     def __init__(self, client: ApiClient) -> None:
         self._client = client
@@ -186,7 +186,7 @@ class ToolClient:
         return self._client.send(method, path, body, **more).body
 
     def parse(self, source: str) -> dict[str, Any]:
-        """Return the job in a job file, as the daemon reads it."""
+        """Return the job that the daemon finds in a job file."""
         body = {"JobHCL": source, "Canonicalize": False}
         answer = self._client.send("POST", "/v1/jobs/parse", body, via=_VIA)
         return answer.decode(dict[str, Any])

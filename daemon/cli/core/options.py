@@ -103,7 +103,7 @@ def with_vault_client(command: Command) -> Command:
 
 
 def with_anonymous_client(command: Command) -> Command:
-    """Do the same as `with_client` for a command that sends no token, because it obtains one."""
+    """Do the same as `with_client` for a command that sends no token, such as a login."""
     return _connected(command, lambda _token, _environment: "", _CONNECTION_TO_SECRETS)
 
 

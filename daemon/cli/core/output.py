@@ -1,8 +1,8 @@
 """Output of commands: plain aligned text; `terminal.py` adds color on a terminal.
 
 Pipes and files receive no color, no hints and no moving parts. Documents are printed in full
-(`--json`) or in part (`-t`). Texts come from a server and from other users, so signs replace
-their control characters. Only values for programs are unchanged in pipes and files.
+(`--json`) or in part (`-t`). Texts come from a server and from other users, so their control
+characters are replaced by symbols. Only values for programs are unchanged in pipes and files.
 """
 
 import sys
@@ -20,7 +20,10 @@ from storage.records.diff import DiffType
 
 
 def is_terminal() -> bool:
-    """Return whether the output is a terminal; it is absent if the caller closed it."""
+    """Return whether the output is a terminal.
+
+    The output can be missing, because the caller can close it.
+    """
     return sys.stdout is not None and sys.stdout.isatty()
 
 
@@ -34,7 +37,7 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgressRow(NamedTuple):
-    """One row of a progress display: an object and its state; `done` of `total`, if counted."""
+    """One row of a progress display: an object, its state, and its progress `done` of `total`."""
 
     kind: str
     id: str
@@ -46,7 +49,7 @@ class ProgressRow(NamedTuple):
 
 
 class ProgressDisplay:
-    """A progress display: a line for each change."""
+    """A progress display that prints a line for each change."""
 
     def __init__(self) -> None:
         self._shown: dict[tuple[str, str], ProgressRow] = {}
@@ -118,7 +121,8 @@ class Screen:
     def report(self, words: str, body: bytes = b"") -> None:
         """Report an action.
 
-        If the options select a document, print the daemon's response, or the text as `Message`.
+        If the options select a document, print the daemon's response. Without a response, print an
+        object with the text as `Message`.
         """
         if self.wants_document:
             self.document(body or msgspec.json.encode({"Message": words}))
@@ -126,7 +130,7 @@ class Screen:
             self.line(words)
 
     def changed(self, diff_type: DiffType, words: str) -> None:
-        """Print a line with a kind of change."""
+        """Print a line, marked with its kind of change."""
         click.echo(visible_lines(words))
 
     def title(self, words: str) -> None:

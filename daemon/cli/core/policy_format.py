@@ -9,7 +9,7 @@ _HEREDOC = re.compile(r"<<-?(\w+)\s*$")
 
 
 def formatted(text: str) -> str:
-    """Return a text with two spaces for each open brace or bracket."""
+    """Return a text whose lines are indented by two spaces for each open brace or bracket."""
     lines: list[str] = []
     depth, until = 0, ""
     for raw in text.splitlines():

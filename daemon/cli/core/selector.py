@@ -15,7 +15,7 @@ _TEMPLATE = re.compile(r"\{\{-?\s*(\.[\w.]+)\s*-?\}\}")
 def steps(selector: str) -> list[str | int | None]:
     """Return the steps of a selector: a field, a position, or None for every element.
 
-    Raises `Invalid`, including for the templates of Nomad's command line.
+    Raises `Invalid`, also for a template as in Nomad's command line.
     """
     if "{{" in selector:
         plain = _TEMPLATE.fullmatch(selector.strip())

@@ -40,7 +40,7 @@ _FATES = {
 
 
 def styled(words: str) -> Text:
-    """Return a word in the color of its meaning."""
+    """Return a text in the color that belongs to its first word."""
     return Text(visible(words), style=_COLORS.get(words.partition(" ")[0], ""))
 
 
@@ -116,7 +116,7 @@ class TerminalScreen(Screen):
 
 
 def _middle(row: ProgressRow) -> Text | ProgressBar:
-    """Return the name of an object, or a bar of its progress."""
+    """Return the middle cell of a row: the name of the object, or its progress bar."""
     if not row.total:
         return Text(visible(row.name))
     return ProgressBar(total=row.total, completed=row.done, width=_BAR)

@@ -13,7 +13,7 @@ _PIECE = 1024 * 1024  # bytes
 
 
 def parse_file(text: str) -> tuple[str, Path]:
-    """Return name and path of `NAME=PATH`. Raises `Invalid`."""
+    """Split the text `NAME=PATH` into its name and its path. Raises `Invalid`."""
     name, sign, path = text.partition("=")
     if not name or not sign or not path:
         raise Invalid(f"--file {text!r} is not NAME=PATH")
@@ -30,9 +30,10 @@ def digest_of(path: Path) -> str:
 
 
 def upload(client: ApiClient, path: Path, namespace: str, tell: Callable[[int, int], None]) -> str:
-    """Upload a file unless the daemon has it; return its digest.
+    """Upload a file unless the daemon has it; return the digest of the file.
 
-    `tell` gets the bytes sent so far and the size. Raises `Invalid` if the file cannot be read.
+    `tell` is called with the number of bytes sent so far and the size. Raises `Invalid` if the file
+    cannot be read.
     """
     try:
         with path.open("rb") as file:

@@ -63,7 +63,7 @@ def show_tasks(
 
 
 def _network_trends(series: UsageSeries) -> list[tuple[str, str]]:
-    """Return the trends of both directions over the time of a history, with the highest values."""
+    """Return the trends of received and sent data over a history, with the highest values."""
     return [
         (
             f"{name} Trend",
@@ -79,7 +79,7 @@ def _rate(count: float) -> str:
 
 
 def _trends(series: UsageSeries) -> list[tuple[str, str]]:
-    """Return the trends of CPU and memory over the time of a history, with the highest values."""
+    """Return the trends of CPU and memory over a history, with the highest values."""
     cpu, memory = _known(series.cpu_percent), _known(series.memory)
     found = []
     if cpu:
@@ -119,12 +119,12 @@ def _format_limit(limit: int) -> str:
 
 
 def _memory_bytes(memory: MemoryUsage) -> int:
-    """Return the counted bytes: the usage of the whole cgroup if it is known, else the RSS."""
+    """Return the memory usage in bytes: of the whole cgroup if that is known, else the RSS."""
     return memory.usage or memory.rss
 
 
 def _parts(memory: MemoryUsage) -> list[tuple[str, str]]:
-    """Return the other measurements, with the daemon's names."""
+    """Return the parts of the memory usage that were measured, under the daemon's names."""
     values = {
         "RSS": memory.rss,
         "Cache": memory.cache,
