@@ -39,7 +39,10 @@ async def overview(ui_request: UiRequest) -> Found:
 
 
 async def _tokens(ui_request: UiRequest) -> tuple[list[dict[str, Any]] | None, str]:
-    """Return a page of tokens, and the token of the next page; None if the user may not see them."""
+    """Return the tokens on a page, and the page token of the next page.
+
+    The tokens are None if the user may not see them.
+    """
     after = ui_request.query.text("next_token")
     try:
         answer = await ui_request.ask("GET", "/v1/acl/tokens", per_page=_TOKENS, next_token=after)
@@ -63,5 +66,5 @@ async def policy(ui_request: UiRequest) -> Found:
 
 
 def _methods(response: Any) -> dict[str, Any] | None:  # noqa: ANN401  # JSON
-    """Return the login methods by path; the response repeats them at its top level."""
+    """Return the login methods by path, without the copy at the top level of the response."""
     return response["data"] if isinstance(response, dict) and "data" in response else None

@@ -77,7 +77,7 @@ async def terminal(ui_request: UiRequest) -> Found:
 
 
 def _action(alloc: dict[str, Any], task_name: str, name: str) -> dict[str, Any]:
-    """Return an action of a task. Raises `NotFound`."""
+    """Return the action of a task with this name. Raises `NotFound`."""
     for group in alloc["Job"]["TaskGroups"]:
         for task in group["Tasks"] if group["Name"] == alloc["TaskGroup"] else ():
             for action in (task["Actions"] or ()) if task["Name"] == task_name else ():
@@ -102,14 +102,14 @@ async def files(ui_request: UiRequest) -> Found:
 
 
 async def file(ui_request: UiRequest) -> HandlerReply:
-    """Return a file of an allocation, never as a page, because a task has written it."""
+    """Return a file of an allocation, but never as an HTML page, because a task has written it."""
     path = PurePosixPath("/", ui_request.query.text("path"))
     target = formatting.address("/v1/client/fs/cat/", ui_request["alloc_id"])
     return await _download(ui_request, target, path=str(path))
 
 
 async def kept_file(ui_request: UiRequest) -> HandlerReply:
-    """Return a kept file of an allocation, never as a page."""
+    """Return a kept file of an allocation, but never as an HTML page."""
     target = formatting.address("/v1/allocation/", ui_request["alloc_id"], "/kept/file")
     query = ui_request.query
     return await _download(ui_request, target, path=query.text("path"), task=query.text("task"))

@@ -84,7 +84,7 @@ def _add(pieces: list[Piece], style: Style, text: str) -> None:
 
 
 def _changed(style: Style, parameters: str) -> Style:
-    """Return a style after a sequence."""
+    """Return the style after an escape sequence with these parameters."""
     numbers = [int(part) if part.isdecimal() else 0 for part in re.split("[;:]", parameters)]
     position = 0
     while position < len(numbers):

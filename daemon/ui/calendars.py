@@ -118,7 +118,7 @@ async def remove(ui_request: UiRequest) -> str:
 
 
 def _page_of_form(ui_request: UiRequest) -> str:
-    """Return the URL of a form's page: the page of its calendar, or the list for a new one."""
+    """Return the URL of a form's page: the page of its calendar, or the list for a new calendar."""
     form = ui_request.form
     if form.get("index", "0") == "0":
         return "/ui/calendars"
@@ -127,7 +127,7 @@ def _page_of_form(ui_request: UiRequest) -> str:
 
 
 def _named(ui_request: UiRequest) -> tuple[str, str, str]:
-    """Return the name and namespace of the calendar in a form, and its API URL."""
+    """Return the name, the namespace and the API URL of the calendar in a form."""
     name = ui_request.form.get("name", "").strip()
     if not name:
         raise Malformed('name = "" is empty: write a name, such as business')

@@ -71,7 +71,7 @@ def count(value: float) -> str:
 
 
 def charts_of(history: Mapping[str, Any], task: str = "") -> list[Chart]:
-    """Return the charts of an object, or of one of its tasks, for the measurements that it has."""
+    """Return the charts of an object, or of one of its tasks, for the available measurements."""
     series = next((sample for sample in history["Series"] if sample["Task"] == task), None)
     if series is None:
         return []
@@ -193,7 +193,7 @@ def _runs(values: Sequence[Value]) -> list[list[tuple[int, float]]]:
 
 
 def _points(run: Sequence[tuple[int, float]], top: float) -> str:
-    """Return the points of a run; a single value is as wide as its step."""
+    """Return the points of a run of values; a single value is drawn as wide as its step."""
     (first, begin), (last, end) = run[0], run[-1]
     inner = " ".join(f"{index + 0.5:g},{_height(value, top):g}" for index, value in run)
     return f"{first},{_height(begin, top):g} {inner} {last + 1},{_height(end, top):g}"
@@ -231,7 +231,7 @@ def _rows(
 ) -> list[tuple[int, list[str]]]:
     """Return rows of the table of values, newest first.
 
-    Each row has the highest values of its period.
+    Each row shows the highest values within its period.
     """
     width = max(len(values) for values in lines.values())
     stride = max(1, -(-width // _ROWS))

@@ -42,7 +42,7 @@ _ACTIONS = {
 
 
 class Hit(msgspec.Struct, frozen=True):
-    """A result: its title, its page, more words, and the capability that the user lacks for it."""
+    """A result: its title, URL, detail and state, and the capability that the user lacks for it."""
 
     title: str
     url: str
@@ -82,7 +82,7 @@ async def search(ui_request: UiRequest) -> Found:
 
 @page("keys.html")
 async def keys(ui_request: UiRequest) -> Found:
-    """List the keys of the interface."""
+    """List the keyboard shortcuts of the interface."""
     return {"keys": KEYS, "follow": ""}
 
 
@@ -124,7 +124,7 @@ def _jobs(text: str, jobs: list[dict[str, Any]], is_cut: bool) -> Hits:
 
 
 def _action(text: str) -> tuple[str, str]:
-    """Return the action at the start of a text, if any, and the text without it."""
+    """Return the action at the start of a text, or an empty string, and the rest of the text."""
     verb, _, rest = text.partition(" ")
     has_name = verb.lower() in _ACTIONS and bool(rest.strip())
     return (verb.lower(), rest.strip()) if has_name else ("", text)

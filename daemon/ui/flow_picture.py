@@ -47,7 +47,7 @@ class StepBox(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NeedLine(msgspec.Struct, frozen=True):
-    """A need as a curve; `kind` is chain, bad or plain."""
+    """A need of a step as a curve; `kind` is chain, bad or plain."""
 
     path: str
     kind: str

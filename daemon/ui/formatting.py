@@ -85,7 +85,7 @@ def format_duration(nanoseconds: int) -> str:
 
 
 def format_length(nanoseconds: int) -> str:
-    """Format a length on a time axis: below ten seconds, with tenths of a second.
+    """Format a duration on a time axis: below ten seconds, with tenths of a second.
 
     >>> format_length(1_420_000_000), format_length(1_893_000_000)
     ('1.4 s', '1.9 s')

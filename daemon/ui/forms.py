@@ -25,8 +25,8 @@ class FormField(NamedTuple):
     """A field of a form, with the name that the API has for it.
 
     The kinds are `text`, `secret`, `seconds`, `number`, `flag`, `list`, `pairs`, `choice`, `pem`
-    and `pems` (PEM blocks). The API has a default for an empty `optional` field. An error message
-    that contains a text of `said` belongs to the field.
+    and `pems` (PEM blocks). If an `optional` field is empty, the API uses a default. An error
+    message that contains a text of `said` belongs to the field.
     """
 
     name: str

@@ -20,7 +20,7 @@ _NARROWEST = 3  # minimum width of a bar in minutes
 
 
 class DayCell(msgspec.Struct, frozen=True, kw_only=True):
-    """A day: its position, its class, and its text. `has_runs` means that it links to its runs."""
+    """A day: its position, its class, and its text. If `has_runs` is true, it links to its runs."""
 
     date: str
     x: int

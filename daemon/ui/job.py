@@ -46,7 +46,7 @@ async def job_header(ui_request: UiRequest, tab: str) -> dict[str, object]:
 
 
 def _has_runs(job: dict[str, Any]) -> bool:
-    """Return whether a job is a workflow that has its own runs, not only runs of children."""
+    """Return whether a job is a workflow with runs of its own, not only runs of its children."""
     if job["Type"] != "batch" or job["Periodic"]:
         return False
     if job["ParameterizedJob"] and not job["Dispatched"]:
@@ -102,7 +102,7 @@ async def overview(ui_request: UiRequest) -> Found:
 
 
 async def _arrivals(ui_request: UiRequest, base: dict[str, object]) -> list[dict[str, Any]]:
-    """Return the newest triggers by the jobs that this job starts after; empty for other jobs."""
+    """Return the newest triggers of this job; empty if it does not follow other jobs."""
     job: Any = base["job"]
     if AFTER not in (job["Meta"] or {}):
         return []
@@ -162,7 +162,7 @@ def _actions(job: dict[str, Any], allocations: list[Any]) -> list[dict[str, obje
 
 
 async def _notifications(ui_request: UiRequest, base: dict[str, object]) -> list[object]:
-    """Return the notifications about a job, if it has notification channels."""
+    """Return the notifications about a job; empty if it has no notification channels."""
     job: Any = base["job"]
     if not any(key.startswith("steward_notify") for key in job["Meta"] or {}):
         return []
@@ -274,7 +274,7 @@ def _input_files(job: dict[str, Any]) -> list[str]:
 
 @page("launches.html", is_shared=True)
 async def periodic_page(ui_request: UiRequest) -> Found:
-    """Show the child jobs of a job: a calendar, one day, and the runs with a result."""
+    """Show the child jobs of a job: a calendar, one day, and the children with a chosen result."""
     base = await job_header(ui_request, "launches")
     job: Any = base["job"]
     asked = {"namespace": base["namespace"]}

@@ -18,13 +18,13 @@ _SHORT_LINE = 64 * 1024  # bytes; shorter lines are converted once for all pages
 
 
 class _Changed(Record, frozen=True, kw_only=True):
-    """The time of an object's last change in nanoseconds, 0 if it has none."""
+    """The time of an object's last change in nanoseconds; 0 if the object has no such field."""
 
     modify_time: int = 0
 
 
 class _Payload(Record, frozen=True, kw_only=True):
-    """The objects of an event whose last change is the write of the event."""
+    """The objects in the payload of an event that this event's write has changed."""
 
     allocation: _Changed | None = None
     evaluation: _Changed | None = None
@@ -42,7 +42,7 @@ class _Event(Record, frozen=True, kw_only=True):
 
 
 class EventLine(Record, frozen=True, kw_only=True):
-    """A line of the API's event stream; one without events is a heartbeat."""
+    """A line of the API's event stream; a line without events is a heartbeat."""
 
     index: int = 0
     events: tuple[_Event, ...] = ()
@@ -104,7 +104,10 @@ _shared_frame = lru_cache(maxsize=64)(frame)
 
 
 def shown_line(line: EventLine) -> ShownLine:
-    """Return the events of a write with its time, if an allocation or evaluation shows it."""
+    """Return the events of a write, with the time of the write.
+
+    The time is known only if an event contains an allocation or an evaluation.
+    """
     payloads = [event.payload for event in line.events if event.payload is not None]
     objects = [
         changed for payload in payloads for changed in (payload.allocation, payload.evaluation)

@@ -56,7 +56,7 @@ def _path(ui_request: UiRequest, endpoint: str) -> str:
 
 
 def _styled(lines: Lines, styles: dict[str, ansi.Style]) -> Lines:
-    """Return lines in styled parts; `styles` has the current style of each stream."""
+    """Return lines, split into styled parts; `styles` has the current style of each stream."""
     styled = []
     for line in lines:
         stream = line.get("Log") or line["Stream"]
@@ -68,7 +68,7 @@ def _styled(lines: Lines, styles: dict[str, ansi.Style]) -> Lines:
 
 
 async def task_lines(ui_request: UiRequest) -> HandlerReply:
-    """Return styled lines of a log for the page's script: one page, or a stream."""
+    """Return styled lines of a log for the page's script: once, or as a stream."""
     return await _lines(
         ui_request, _path(ui_request, "lines"), {"task": ui_request.query.text("task")}
     )

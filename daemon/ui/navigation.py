@@ -1,4 +1,4 @@
-"""The pages of the navigation, and the keys of the interface. No I/O."""
+"""The pages of the navigation, and the keyboard shortcuts of the interface. No I/O."""
 
 # URL, name, and the letter that opens the page after `g`.
 PLACES = (

@@ -134,7 +134,7 @@ def _of_validation(source: str, texts: Sequence[str]) -> list[dict[str, object]]
 
 
 def _positioned(text: str) -> dict[str, object]:
-    """Return a problem of the parser, and its line; 0 if it has none."""
+    """Return a problem that the parser reported, and its line; 0 if the problem has no line."""
     match = _POSITION.match(text)
     if match is None:
         return {"Line": 0, "Text": text}
@@ -191,25 +191,25 @@ def _variables(ui_request: UiRequest) -> str:
 
 
 def _flags(ui_request: UiRequest) -> dict[str, str]:
-    """Return the values of single variables by name."""
+    """Return the values of the variables that the form sets singly, by name."""
     fields = ui_request.form.items()
     return {name.removeprefix(_FLAG): text for name, text in fields if name.startswith(_FLAG)}
 
 
 def _format(ui_request: UiRequest, document: dict[str, Any] | None) -> str:
-    """Return the language of a job file; `document` is its job, if it is in JSON."""
+    """Return the format of a job file; `document` is its job if the file is in JSON."""
     if document is not None:
         return "json"
     return "hcl1" if ui_request.form.get("format") == "hcl1" else "hcl2"
 
 
 async def _given(source: str) -> dict[str, Any] | None:
-    """Return the job of a text in JSON; see `_from_json`. A thread decodes a long text."""
+    """Return the job in a text in JSON; see `_from_json`. A thread decodes a long text."""
     return await build_in_thread(_from_json, source) if len(source) > _LONG else _from_json(source)
 
 
 def _from_json(source: str) -> dict[str, Any] | None:
-    """Return the job of a text in the JSON form of the API; None for any other text.
+    """Return the job in a text in the JSON form of the API; None for any other text.
 
     JSON can also be the JSON form of HCL, which has `job` in lower case.
     """

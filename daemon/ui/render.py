@@ -108,7 +108,7 @@ def page(template: str, *, is_shared: bool = False) -> Callable[[Maker], Handler
 
 
 async def _reloaded(ui_request: UiRequest, template: str, maker: Maker) -> HandlerReply:
-    """Return the page for a browser that shows an older version; 304 if it would look the same."""
+    """Return the page to a browser that shows an older version of it; 304 if nothing differs."""
     request, session = ui_request.request, ui_request.session
     key = (
         request.path,
@@ -145,7 +145,7 @@ def _last_index(ui_request: UiRequest) -> int:
 
 
 def _tag(known: Found) -> str:
-    """Return a hash of everything that a page shows, and the session's CSRF token; empty if unknown.
+    """Return a hash of the data of a page and the session's CSRF token; empty if it is unknown.
 
     A thread computes the hash, so it does not read the store. The hash includes the current minute,
     because pages show some durations in minutes. It also includes a value unique to this process,
@@ -203,7 +203,9 @@ def action(action_handler: Doer) -> Handler:
 
 
 def form_action(place: Callable[[UiRequest], str]) -> Callable[[Doer], Handler]:
-    """Turn the action of a form into a handler; a rejected form is shown again, on its page.
+    """Turn the action of a form into a handler.
+
+    If the API rejects the form, the handler shows it again on its page.
 
     `place` returns the URL of that page.
     """
@@ -268,7 +270,7 @@ async def optional(ui_request: UiRequest, path: str, **query: object) -> Any:  #
 
 
 def return_url(ui_request: UiRequest, otherwise: str = PLACE) -> str:
-    """Return the page of the form that was sent."""
+    """Return the URL of the page whose form was sent."""
     target = ui_request.form.get("back", "")
     return target if formatting.is_internal_url(target) else otherwise
 
@@ -301,7 +303,7 @@ async def _reply(template: str, known: Found, status: int = 200) -> HandlerReply
 
 
 async def _known(ui_request: UiRequest, context: Found, index: int) -> dict[str, object]:
-    """Return everything that the template of a page needs."""
+    """Return all values that the template of a page needs."""
     return {
         "frozen": await _frozen(ui_request),
         "ui_request": ui_request,
@@ -399,7 +401,7 @@ def nanoseconds(text: str | None) -> int:
 
 
 def _machine_time(nanos: int) -> str:
-    """Return a time in a machine-readable form; the browser shows it in local time."""
+    """Return a time in machine-readable form, which the browser converts to local time."""
     return f"{_seconds(nanos):%Y-%m-%dT%H:%M:%S}{_fraction(nanos)}Z"
 
 

@@ -26,8 +26,8 @@ class HeldPort(msgspec.Struct, frozen=True, order=True):
 class JobShare(msgspec.Struct, kw_only=True):
     """The resources that the allocations of one job hold: MHz and MiB.
 
-    `fits` is the number of further allocations, of the size of the job's largest one, for which the
-    free CPU and memory suffice.
+    `fits` is the number of further allocations for which the free CPU and memory suffice. Each is
+    assumed to be as large as the job's largest allocation.
     """
 
     job_id: str
@@ -71,8 +71,8 @@ class HostMap(msgspec.Struct, frozen=True, kw_only=True):
 class PoolMap(msgspec.Struct, frozen=True, kw_only=True):
     """The hosts of a cluster.
 
-    `waiting` is the number of allocations without a host. `elsewhere` counts the tasks whose host
-    name matches no host or several hosts, by that name.
+    `waiting` is the number of allocations without a host. `elsewhere` maps a host name that matches
+    no host, or several hosts, to the number of its tasks.
     """
 
     hosts: list[HostMap]
@@ -115,8 +115,9 @@ def pool_map(
 ) -> PoolMap:
     """Return the map of a cluster's hosts, from its allocations and the hosts of its tasks.
 
-    `jobs` are the jobs of the node's map, and keep their colors. `fits` of each job is set here,
-    because each allocation must fit on a single host. A task that waits for a host holds nothing.
+    `jobs` are the jobs of the node's map, and keep their colors. The function sets `fits` of each
+    job, because an allocation must fit on a single host. A task that waits for a host holds
+    nothing.
     """
     alloc_by_id = {alloc["ID"]: alloc for alloc in placed}
     known = list(node["Hosts"] or ())
@@ -160,14 +161,18 @@ def pool_map(
 
 
 def _core_mhz(node: Mapping[str, Any]) -> int:
-    """Return the MHz of a core of a cluster, which gives each task whole cores; 0 for a host."""
+    """Return the MHz of a core if the node is a cluster, else 0.
+
+    A cluster gives each task whole cores.
+    """
     return int(node["Attributes"].get(MHZ_PER_CORE, 0))
 
 
 def _host_finder(names: Sequence[str]) -> Callable[[str], int | None]:
-    """Return a function that finds the host with a name that the host itself reports.
+    """Return a function that finds a host by the name that the host itself reports.
 
-    Either name may lack the domain. A name that fits several hosts finds none of them.
+    The cluster's name of the host, or the reported name, may lack the domain. If a name matches
+    several hosts, the function returns None.
     """
     index_by_name = {name: index for index, name in enumerate(names)}
     by_short_name: defaultdict[str, list[int]] = defaultdict(list)

@@ -24,7 +24,7 @@ KINDS = {
 
 
 class Square(msgspec.Struct, frozen=True, kw_only=True):
-    """An allocation; without `alloc_id`, one that is not placed yet."""
+    """An allocation as a square; without `alloc_id`, the allocation is not placed yet."""
 
     kind: str
     alloc_id: str = ""
@@ -32,7 +32,7 @@ class Square(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SquareRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Squares of one kind of allocations; `more` is the number of those left out."""
+    """Squares of one kind of allocations; `more` is the number of squares that are left out."""
 
     title: str
     squares: list[Square]
@@ -40,7 +40,7 @@ class SquareRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupRollout(msgspec.Struct, frozen=True, kw_only=True):
-    """The rollout of one group; `elapsed` is a part of the progress deadline, in percent."""
+    """The rollout of one group; `elapsed` is the used part of the progress deadline in percent."""
 
     name: str
     healthy: int

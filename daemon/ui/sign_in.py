@@ -43,7 +43,7 @@ async def sign_in(ui_request: UiRequest) -> HandlerReply:
 
 
 async def _secret(ui_request: UiRequest) -> str:
-    """Return the secret in the form: of the token, or of a one-time link."""
+    """Return the secret in the form, which belongs to a token or to a one-time link."""
     parts, one_time = ui_request.request.parts, ui_request.form.get("one_time", "").strip()
     if not one_time:
         return ui_request.form.get("token", "").strip()

@@ -22,7 +22,7 @@ _FEWEST = 3  # a table with fewer columns does not become cards
 class SortedTable(msgspec.Struct, frozen=True):
     """The rows of a table in the chosen order.
 
-    `column` is the key of the column that orders them, empty for the original order.
+    `column` is the key of the column that orders the rows, empty for the original order.
     """
 
     rows: list[Row]
@@ -38,7 +38,7 @@ class SortedTable(msgspec.Struct, frozen=True):
 def sort_table(
     name: str, rows: Iterable[Row], chosen: str, columns: Mapping[str, Callable[[Row], object]]
 ) -> SortedTable:
-    """Return the rows ordered by a column; `-` before its key means descending.
+    """Return the rows ordered by a column; `-` before the column's key means descending.
 
     An unknown column leaves the order as it is. Rows without a value come last.
     """

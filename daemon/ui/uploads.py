@@ -1,4 +1,4 @@
-"""Uploads of input files by pages: a form has a chunk of a file, and the API gets its bytes."""
+"""Uploads of input files by pages: each form contains a chunk of a file, which goes to the API."""
 
 import binascii
 from base64 import b64decode
@@ -22,7 +22,7 @@ async def state(ui_request: UiRequest) -> HandlerReply:
 
 
 async def receive(ui_request: UiRequest) -> HandlerReply:
-    """Store a chunk of a file, which the form has in base64."""
+    """Store a chunk of a file, which the form contains in base64."""
     query = ui_request.query
     try:
         return await ui_request.ask(

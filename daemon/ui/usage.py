@@ -11,7 +11,7 @@ from storage.errors import Malformed
 
 
 class Range(msgspec.Struct, frozen=True):
-    """A time range that ends now: for the API as parameters `from` and `step`, and in words."""
+    """A time range that ends now: the API parameters `from` and `step`, and the label in words."""
 
     begin: str
     step: str
@@ -31,14 +31,14 @@ _DEFAULT = "1h"
 
 
 class TaskCharts(msgspec.Struct, frozen=True):
-    """The charts of an object, or of one task."""
+    """The charts of a whole object, or of one of its tasks."""
 
     task: str
     charts: list[charts.Chart]
 
 
 class UsageSection(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of the usage section; `source` is the address of the section alone."""
+    """The data of the usage section; `source` is the URL that returns only this section."""
 
     enabled: bool
     chosen: str
@@ -96,7 +96,7 @@ def _parts(history: dict[str, Any]) -> list[TaskCharts]:
 
 @page("usage.html")
 async def of_node(ui_request: UiRequest) -> Found:
-    """Show the usage section of a node alone."""
+    """Show only the usage section of a node."""
     path = formatting.address("/v1/node/", ui_request["node_id"])
     here = formatting.address("/ui/node/", ui_request["node_id"])
     return {"history": await usage_section(ui_request, path, here)}
@@ -104,7 +104,7 @@ async def of_node(ui_request: UiRequest) -> Found:
 
 @page("usage.html")
 async def of_job(ui_request: UiRequest) -> Found:
-    """Show the usage section of a job alone."""
+    """Show only the usage section of a job."""
     path = formatting.address("/v1/job/", ui_request["job_id"])
     here = formatting.address("/ui/job/", ui_request["job_id"])
     namespace = ui_request.query.text("namespace") or "default"
@@ -113,7 +113,7 @@ async def of_job(ui_request: UiRequest) -> Found:
 
 @page("usage.html")
 async def of_allocation(ui_request: UiRequest) -> Found:
-    """Show the usage section of an allocation alone."""
+    """Show only the usage section of an allocation."""
     path = formatting.address("/v1/allocation/", ui_request["alloc_id"])
     here = formatting.address("/ui/allocation/", ui_request["alloc_id"])
     return {"history": await usage_section(ui_request, path, here)}

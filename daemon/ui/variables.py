@@ -59,7 +59,7 @@ async def remove_variable(ui_request: UiRequest) -> str:
 
 
 def _page_of_form(ui_request: UiRequest) -> str:
-    """Return the URL of a form's page: the page of its variable, or the list for a new one."""
+    """Return the URL of a form's page: the page of its variable, or the list for a new variable."""
     form = ui_request.form
     if form.get("index", "0") == "0":
         return "/ui/variables"
