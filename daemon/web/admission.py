@@ -81,7 +81,7 @@ class TooMany(StewardError):
 class Client(msgspec.Struct, frozen=True):
     """The owner of a connection.
 
-    If `is_single` is false, many clients share this owner, so its limit is higher.
+    If `is_single` is false, this owner stands for many clients, so its limit is higher.
     """
 
     name: str
@@ -108,12 +108,12 @@ class Connected:
     def __init__(
         self, descriptor: int, family: int, peer: Address, local: Address | None = None
     ) -> None:
-        """`local` is this end, if the listening socket has a single address."""
+        """`local` is the local address, if the listening socket has a single address."""
         self.descriptor, self.family, self.peer, self._local = descriptor, family, peer, local
 
     @property
     def local(self) -> Address:
-        """Return the address of this end. Raises `OSError` if the connection is closed."""
+        """Return the local address. Raises `OSError` if the connection is closed."""
         if self._local is None:
             opened = self._opened()
             try:
@@ -124,7 +124,7 @@ class Connected:
 
     @property
     def user(self) -> int:
-        """Return the user of a Unix socket. Raises `OSError`."""
+        """Return the user at the other end of a Unix socket. Raises `OSError`."""
         opened = self._opened()
         try:
             found = opened.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
@@ -133,13 +133,13 @@ class Connected:
         return int(_PEERCRED.unpack(found)[1])
 
     def take(self) -> socket.socket:
-        """Return the connection as a socket, which owns the descriptor."""
+        """Return the connection as a socket object, which then owns the descriptor."""
         opened = self._opened()
         opened.setblocking(False)
         return opened
 
     def close(self) -> None:
-        """Close a connection that was not taken."""
+        """Close the connection, unless `take` has returned it."""
         os.close(self.descriptor)
 
     def _opened(self) -> socket.socket:
@@ -170,7 +170,7 @@ class Admission:
         self.most_rejected = most_rejected(share)
 
     def enter(self, client: Client) -> str:
-        """Count a connection and return the name of its client; `disconnect` ends it.
+        """Count a connection and return the name of its client, which `disconnect` expects later.
 
         Raises `TooMany`.
         """
@@ -201,7 +201,7 @@ class Admission:
             )
 
     def clients(self, connections: Sequence["Connected"]) -> list[Client | None]:
-        """Return the clients of connections; None for one that is closed.
+        """Return the clients of connections; None for a connection that is closed.
 
         The kernel reports the users of many connections with few calls.
         """
@@ -274,13 +274,13 @@ async def _reject(stream: trio.SocketStream, why: str) -> None:
 
 @lru_cache(maxsize=1024)
 def _of_user(user: int | None) -> Client:
-    """Return a client of this host; None is a user that the kernel does not report."""
+    """Return the client of this host; None is a user that the kernel does not report."""
     return Client("this host" if user is None else f"user {user}", is_single=False)
 
 
 @lru_cache(maxsize=1024)
 def _is_within(peer: str, local: str) -> bool:
-    """Return whether both ends of a connection are on this host."""
+    """Return whether both ends of a connection, given by their addresses, are on this host."""
     address = _plain(peer)
     return address.is_loopback or address == _plain(local)
 
@@ -294,10 +294,10 @@ def _plain(text: str) -> IPv4Address | IPv6Address:
 def owners(family: int, pairs: Sequence[tuple[Address, Address]]) -> list[int | None]:
     """Return the users of the other ends of connections within this host.
 
-    A pair is the address of the other end, and the address of this end. The result contains None
-    for a pair if no process has the other end open, or if the kernel does not report the user. One
-    query takes 5 µs for any number of open connections. /proc/net/tcp would have to be read
-    completely.
+    A pair is the remote address and the local address of a connection. The result contains None for
+    a pair if no process has the other end open, or if the kernel does not report the user. A query
+    takes 5 µs, however many connections are open. The alternative, /proc/net/tcp, would have to be
+    read completely.
     """
     found: list[int | None] = []
     for start in range(0, len(pairs), _QUESTIONS):
@@ -321,7 +321,7 @@ _NUMBERS = count(1)
 
 @cache
 def _kernel() -> socket.socket:
-    """Return the socket for all questions about connections. Raises `OSError`."""
+    """Return the socket on which the kernel answers queries about connections. Raises `OSError`."""
     kind = socket.SOCK_RAW | socket.SOCK_NONBLOCK
     kernel = socket.socket(socket.AF_NETLINK, kind, _SOCK_DIAG)
     atexit.register(kernel.close)
@@ -331,7 +331,7 @@ def _kernel() -> socket.socket:
 def _answers(
     kernel: socket.socket, family: int, pairs: Sequence[tuple[Address, Address]]
 ) -> list[int | None]:
-    """Return the answers to one message of questions. Raises `OSError`."""
+    """Return the kernel's answers to one message with queries. Raises `OSError`."""
     first = next(_NUMBERS) * _QUESTIONS % 2**32
     start = _QUESTION.pack(family, socket.IPPROTO_TCP, 0, 0, 2**32 - 1)
     size = _HEADER.size + len(start) + _PORTS.size + 2 * _ADDRESS + len(_ANYWHERE)
@@ -369,7 +369,7 @@ def _packed(address: str) -> bytes:
 
 
 class LogRateLimiter:
-    """A rate limit for log warnings on one subject: one line a minute."""
+    """A rate limit for log warnings on one subject: one line per minute."""
 
     def __init__(self, matter: str) -> None:
         self._matter = matter
@@ -456,7 +456,7 @@ class Acceptor:
             self._admitted.setdefault(name, deque()).append(connected)
 
     def _begin(self, connections: trio.Nursery) -> None:
-        """Begin to serve a few admitted connections, one of each client in turn."""
+        """Begin to serve a few admitted connections; clients take turns."""
         for _ in range(_BEGIN):
             if not self._admitted:
                 return
@@ -483,7 +483,7 @@ def _stream(connected: socket.socket) -> trio.SocketStream:
 
 
 def _accepted(listening: socket.socket) -> tuple[list[Connected], OSError | None]:
-    """Accept waiting connections; return them, and the error that stopped this, if any.
+    """Accept waiting connections; return them, and the error that prevented further ones, if any.
 
     Never waits.
     """

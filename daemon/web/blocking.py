@@ -29,7 +29,7 @@ _JITTER = 16  # the wait is extended by up to 1/16 of its length
 
 
 def parameters(request: Request) -> tuple[int, float]:
-    """Return the index to exceed (0: do not wait), and the longest wait in seconds.
+    """Return the index that the response must exceed (0: no wait), and the longest wait in seconds.
 
     Raises `Malformed` with Nomad's error texts.
     """
@@ -59,8 +59,8 @@ async def answer(
 
     Raises `TooOften` if it would have to wait, but the limit on open streams is reached. Raises
     `Denied` if the reader loses its rights while it waits. `closing` stops all waits: the code that
-    sets it wakes the watchers, and each read returns the current state. `random` is uniform in [0,
-    1).
+    sets this event also wakes the watchers, and each read returns the current state. `random` is
+    uniform in [0, 1).
     """
     after, wait = parameters(request)
     if not after or not route.watch:
@@ -86,7 +86,10 @@ async def answer(
 async def _attempt(
     route: ReadRoute, request: Request, response_cache: ResponseCache, after: int
 ) -> HandlerReply | None:
-    """Return the response if it is newer than `after`, or if the object does not exist."""
+    """Return the response if its index is above `after`, else None.
+
+    If the object does not exist, raise `NotFound`, or return None if this is not newer.
+    """
     try:
         reply = await _read(route, request, response_cache)
     except NotFound as error:
@@ -160,7 +163,10 @@ def _pretty(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _topics(route: ReadRoute, request: Request) -> list[str]:
-    """Return the topics that a read watches; for all namespaces, all topics."""
+    """Return the topics that a read watches.
+
+    A read of all namespaces watches the topics of all namespaces.
+    """
     values = {
         **request.parameters,
         "namespace": request.namespace,

@@ -1,7 +1,7 @@
-"""Connections: accept, limit, and identify their clients.
+"""Connections: accepting them, limiting them, and identifying their clients.
 
-Only the protocol code of the HTTP server is used. Its own accept loop knows neither peer
-credentials nor limits.
+Only the protocol code of the HTTP server library is used. The library's accept loop supports
+neither peer credentials nor limits.
 """
 
 import logging
@@ -59,7 +59,11 @@ PEER = "steward.peer"  # the key of the connected user in a request's scope
 
 
 class ConnectionListener:
-    """A listening socket. If it knows its peers, root and members of a group are operators."""
+    """A listening socket.
+
+    With `knows_peers`, the kernel reports the user at the other end. Root and the members of
+    `group` are then operators.
+    """
 
     def __init__(
         self,
@@ -102,9 +106,9 @@ class ConnectionListeners(msgspec.Struct, frozen=True):
     context: ssl.SSLContext | None = None
 
     def reload(self, config: Settings, opened: Mapping[Path, Path] = MappingProxyType({})) -> None:
-        """Reload the certificate, if there is one; `opened` as in `load_certificate`.
+        """Reload the certificate, if there is one. `opened` is described at `load_certificate`.
 
-        Raises `Invalid`; then nothing has changed.
+        If it raises `Invalid`, nothing has changed.
         """
         if self.context is not None:
             load_certificate(self.context, config, opened)
@@ -151,7 +155,7 @@ async def serve(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve connections until `closing`; running requests then have the time in the settings.
+    """Serve connections until `closing`; then running requests may take the time in `settings`.
 
     With a fast path, connections without TLS go through it first.
     """
@@ -196,7 +200,7 @@ async def _cut_off(streams: set[Stream], deadline: float) -> None:
 
 
 class _Handler:
-    """The server of the connections of one listener; `streams` holds those of all listeners."""
+    """The server of one listener's connections; `streams` has the open streams of all listeners."""
 
     def __init__(
         self,
@@ -328,7 +332,7 @@ class _Connection(TCPServer):
         await super().protocol_send(event)
 
     async def _send(self, data: bytes) -> None:
-        """Send bytes, at first without the overhead of waiting.
+        """Send bytes; first try to send all of them without waiting.
 
         When a thousand streams receive the same write, that overhead is most of the cost of each
         stream.
@@ -352,7 +356,7 @@ _GONE = (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceEr
 
 
 def _announces(data: bytes) -> bool:
-    """Return whether these bytes are a head with the length of its body."""
+    """Return whether these bytes are the head of a response that states its body's length."""
     is_head = data.startswith(b"HTTP/1.1 ") and data.endswith(b"\r\n\r\n")
     return is_head and b"\r\ncontent-length:" in data
 
@@ -361,7 +365,7 @@ class _Strict(ReceiveBuffer):
     """A receive buffer that rejects heads which parsers interpret differently.
 
     The library's own buffer also accepts bare line feeds and folded lines (RFC 9112, sections 2.2
-    and 5.2). A proxy before the daemon may parse these as another request.
+    and 5.2). A proxy in front of the daemon may interpret such a head as a different request.
     """
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
@@ -398,7 +402,7 @@ class _OnlyHTTP1(H11Protocol):
 
     @private_override
     async def _send_h11_event(self, event: H11SendableEvent) -> None:
-        """Send a part of a response, with the reason phrase that the server leaves out."""
+        """Send a part of a response, with the reason phrase that the library leaves out."""
         if isinstance(event, (h11.Response, h11.InformationalResponse)):
             # The event is not shared, and a copy would validate all headers again.
             object.__setattr__(event, "reason", reason(event.status_code).encode())
@@ -427,14 +431,14 @@ class _OnlyHTTP1(H11Protocol):
 
 
 class _Messages(WebsocketBuffer):
-    """A buffer for the parts of a message; after an oversized message it accepts none.
+    """A buffer for the parts of a message. After an oversized message, it accepts no more parts.
 
     The server's own class continues with the rest of the message, and fails if the rest has another
     type.
     """
 
     def __init__(self, first: int, most: int) -> None:
-        """`first` is the limit of the first message, `most` of all others."""
+        """`first` is the size limit of the first message, `most` that of every other message."""
         super().__init__(first)
         self._most = most
 
@@ -451,9 +455,10 @@ class _Messages(WebsocketBuffer):
 
 
 def _in_origin_form(request: h11.Request) -> h11.Request:
-    """Return a request with the host in a header; in absolute form, the target has the host.
+    """Return a request with a relative target and a `Host` header.
 
-    That host overrides the header (RFC 9112, section 3.2.2).
+    If the request is in absolute form, the target contains the host. That host replaces the header
+    (RFC 9112, section 3.2.2).
     """
     match = _ABSOLUTE.fullmatch(request.target)
     if match is None:

@@ -108,7 +108,8 @@ class BodyUnavailable(Exception):
 class RouteMatch(msgspec.Struct, frozen=True):
     """The target of a request: its decoded path, and the route.
 
-    `route` is the one for its method. Pages and the Vault API have their own tables.
+    `route` is the route for the method of the request. It is None for pages and the Vault API,
+    which have their own tables.
     """
 
     path: str
@@ -132,7 +133,7 @@ class _RequestSpan:
         self.origin = recorder.begin_request(request_id, head.method, self._parent)
 
     def end(self, match: RouteMatch, answer: WireResponse) -> None:
-        """Record the span and tell the client its trace.
+        """Record the span, and add the trace ID to the response.
 
         No span is recorded for a request without a route or without a permission.
         """
@@ -197,8 +198,9 @@ class Dispatcher:
     def _routes(self, path: str, method: str) -> tuple[Sequence[Route], Mapping[str, str]]:
         """Return the routes of a path.
 
-        If an endpoint that Nomad lacks does not have the method, return the routes of the job with
-        the whole ID.
+        The end of the path may name an endpoint of Steward, or belong to a job ID. If the endpoint
+        does not have the method, return the routes of the job whose ID is the whole rest of the
+        path.
         """
         routes, parameters = self.router.find(path)
         is_foreign = bool(routes) and _for_method(routes, method) is None
@@ -207,8 +209,9 @@ class Dispatcher:
         return routes, parameters
 
     def _of_existing_job(self, route: Route, request: Request, path: str) -> tuple[Route, Request]:
-        """Return the read of the job with the whole ID, if there is no job with the shorter ID.
+        """Return the route and the request, or those of a job whose ID ends like the endpoint.
 
+        The latter apply if a read finds no job with the shorter ID, but a job with the whole ID.
         `path` is the decoded path.
         """
         if request.method != "GET" or not is_own(route.path):
@@ -256,7 +259,7 @@ class Dispatcher:
         return answer
 
     def client(self, head: RequestHead) -> str:
-        """Return the client of a connection; empty for an operator."""
+        """Return the client that sent a request, for its limits; empty for an operator."""
         if head.peer is not None and head.peer.is_operator:
             return ""
         address = self.address(head)
@@ -267,7 +270,7 @@ class Dispatcher:
         self._stream_limit.close()
 
     def is_hot(self, head: RequestHead, match: RouteMatch) -> bool:
-        """Return whether a request is for a route of the fast path, with one response body."""
+        """Return whether the fast path serves the route of a request."""
         route = match.route
         if isinstance(route, ReadRoute):
             return head.method == "GET" and not route.long
@@ -286,7 +289,7 @@ class Dispatcher:
         return head.method != "GET" or _MAY_WAIT.search(head.query) is not None
 
     def id_of(self, headers: Mapping[str, str]) -> str:
-        """Return the ID of a request."""
+        """Return the ID of a request: the one that the client sent, or a new ID."""
         request_id = headers.get(REQUEST_ID.lower(), "")
         return request_id if _AN_ID.fullmatch(request_id) else next(self._parts.ids)
 
@@ -340,7 +343,7 @@ class Dispatcher:
         audit_scope: AuditScope,
         long_body: Body | None,
     ) -> HandlerReply:
-        """Answer a request that the guard accepts; `long_body` reads its body if that is long."""
+        """Answer a request that the guard accepts; `long_body` reads the body if it is long."""
         route = match.route
         if route is None:
             return await self._without_route(head, request, match, audit_scope, long_body)
@@ -363,7 +366,7 @@ class Dispatcher:
         audit_scope: AuditScope,
         long_body: Body | None,
     ) -> HandlerReply:
-        """Answer a request without a route: pages, the Vault API, redirects, or not found."""
+        """Answer a request without a route: by a page, the Vault API, a redirect, or an error."""
         if match.is_secret and match.path == heads.clean_path(match.path):
             return await self._secrets_side.answer(request, head.headers, audit_scope, long_body)
         if self.pages.has(match.path):
@@ -454,7 +457,7 @@ class Dispatcher:
         return await job_masks.masked(route, request, reply)
 
     async def _long_body(self, request: Request, long_body: Body) -> bytes:
-        """Return a long body, unless the route or the caller may have none.
+        """Return a long body, if the caller may send one on this route.
 
         Raises `Denied`, `TooLarge`, `Unavailable` or `BodyUnavailable`.
         """
@@ -523,7 +526,7 @@ class Dispatcher:
         return self._proxies.client(head.client, head.headers.get("x-forwarded-for", ""))
 
     async def _caller(self, needs: RequiredCapability, request: Request) -> Caller:
-        """Return the caller. Raises `UnknownToken`; on a few endpoints with the reason."""
+        """Return the caller. Raises `UnknownToken`, on a few endpoints with the reason as text."""
         tokens = self._parts.tokens
         if needs.asks is Requirement.NOTHING:
             return await tokens.identify("")

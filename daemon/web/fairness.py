@@ -2,8 +2,8 @@
 
 A client is a token, or else a user of this host or an address. The cost of a request is CPU time of
 the event loop and of its threads, not the number of requests. Each client may use `ALLOWED` seconds
-in advance, and regains a part of each second. A client that has used more gets 429 while others
-send requests. It is never rejected by an otherwise idle daemon.
+of CPU time in advance, and regains a part of a second every second. A client that has used more
+gets 429 while others send requests. It is never rejected by an otherwise idle daemon.
 """
 
 from collections import OrderedDict
@@ -42,7 +42,7 @@ class RequestAccount(RequestCost):
         self._settled = 0
 
     def settle(self) -> None:
-        """Charge the client for the time since the last call."""
+        """Charge the client for the CPU time since the last call."""
         spent, self._settled = self.spent - self._settled, self.spent
         self._fairness.spend(self.client, spent * _NANO)
 
@@ -66,7 +66,7 @@ class Fairness:
             self._clients.popitem(last=False)
 
     def check(self, client: str) -> None:
-        """Raise `TooOften` if a client exceeds its share and others are active."""
+        """Raise `TooOften` if a client exceeds its share and other clients are active."""
         if not (self._regained and client):
             return
         self.spend(client, 0.0)

@@ -54,8 +54,8 @@ _END = b"\r\n\r\n"
 class Handover(msgspec.Struct, frozen=True):
     """A connection for the HTTP server: the bytes received, and its timing.
 
-    `since` is the Trio time at which the wait for this request began. Its head must be complete at
-    the Trio time `until`.
+    `since` is the Trio time at which the wait for this request began. The head of the request must
+    be complete by the Trio time `until`.
     """
 
     data: bytes
@@ -177,13 +177,16 @@ class FastPath:
         return Handover(data, since, has_asked, until)
 
     def _limit(self, idleness: trio.CancelScope, since: float, *, has_asked: bool) -> None:
-        """Set the deadline of a wait. If it ends early, the HTTP server continues to wait."""
+        """Set the deadline of a wait for a request.
+
+        The deadline may be slightly early, because the HTTP server then continues the wait.
+        """
         latest = self._latest(since, has_asked=has_asked)
         if not latest - _EXACT <= idleness.deadline <= latest:
             idleness.deadline = latest
 
     def _latest(self, since: float, *, has_asked: bool) -> float:
-        """Return the end of the idle time of a silent client."""
+        """Return the time at which a connection without a new request must be closed."""
         return since + (self._settings.keep_alive_timeout if has_asked else HEAD_TIMEOUT)
 
     async def _first_bytes(self, stream: trio.SocketStream, idleness: trio.CancelScope) -> bytes:
@@ -234,7 +237,7 @@ class FastPath:
     async def _unless_disconnected(
         self, stream: trio.SocketStream, answering: Coroutine[object, object, WireResponse]
     ) -> WireResponse | None:
-        """Return the response, or None if the client disconnects first."""
+        """Return the response, or None if the client disconnects before it is ready."""
         scope = trio.CancelScope()
         with scope, self.departures.cancelling(stream.socket.fileno(), scope):
             return await answering
@@ -294,7 +297,10 @@ def _head(request: SimpleRequest, client: str, peer: PeerAddress | None, user: s
 async def _whole(
     stream: trio.SocketStream, data: bytes, idleness: trio.CancelScope
 ) -> tuple[SimpleRequest | None, bytes]:
-    """Wait for a request's body; return the request, or None if incomplete, and all bytes."""
+    """Wait for the body of a request; return the request and all received bytes.
+
+    The request is None if its body does not arrive soon, or is not in the plainest form.
+    """
     request = parse_simple_request(data)
     if request is None or not request.missing:
         return request, data
@@ -309,7 +315,7 @@ async def _whole(
 
 
 async def _received(stream: trio.SocketStream) -> bytes:
-    """Return the received bytes; empty after the client's end of data."""
+    """Wait for bytes and return them; empty after the client has closed its side."""
     while True:
         await trio.lowlevel.wait_readable(stream.socket)
         with suppress(BlockingIOError):

@@ -1,8 +1,8 @@
 """Masks of sensitive job variables in responses.
 
-The values of a job mask only the data of this job: objects that name it, and responses of routes of
-the job or of its allocations. Text and JSON are masked; files, snapshots, the output of tasks and
-variables are not, because other rules protect them.
+The sensitive values of a job are masked only in data of this job: in objects that name the job, and
+in responses of routes of the job or of its allocations. Text and JSON are masked; files, snapshots,
+the output of tasks and variables are not, because other rules protect them.
 """
 
 from collections.abc import AsyncGenerator

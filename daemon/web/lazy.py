@@ -1,8 +1,8 @@
 """Lazy import of handlers.
 
-The tables of routes name every handler, but few daemons call them all. A table imports its modules
-for type checkers only (`if TYPE_CHECKING:`), and uses this module at runtime. Callers import it with
-`import_handler` first, because an import can take 100 ms of the event loop.
+The tables of routes name every handler, but few daemons call all handlers. A table imports its
+modules for type checkers only (`if TYPE_CHECKING:`), and uses this module at runtime. Callers
+import it with `import_handler` first, because an import can take 100 ms of the event loop.
 """
 
 import sys

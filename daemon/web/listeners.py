@@ -38,7 +38,7 @@ class ListenError(StewardError):
 
 
 class PeerAddress(msgspec.Struct, frozen=True):
-    """The user at the other end of a Unix socket; with `is_operator`, they need no token."""
+    """The user at the other end of a Unix socket. If `is_operator` is true, they need no token."""
 
     uid: int
     is_operator: bool
@@ -66,7 +66,7 @@ class ListeningSockets(msgspec.Struct, frozen=True, kw_only=True):
 def open_listening_sockets(
     config: Settings, inherited: Sequence[socket.socket] = ()
 ) -> Iterator[ListeningSockets]:
-    """Open the sockets of the settings; a given TCP socket is used for the port.
+    """Open the sockets of the settings; an inherited TCP socket is used for the port.
 
     No request is served yet. Raises `ListenError`, `Invalid`.
     """
@@ -221,7 +221,7 @@ def listen_here(
 
 
 def _check_free(path: Path) -> None:
-    """Delete the socket file of a crash. Raises `ListenError` if a process listens there."""
+    """Delete a socket file that a crash left. Raises `ListenError` if a process listens on it."""
     if not path.is_socket():
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, _short(path) as name:
@@ -247,7 +247,7 @@ def _short(path: Path) -> Iterator[str]:
 
 
 def peer_of(stream: trio.SocketStream, group: int | None) -> PeerAddress | None:
-    """Return the user of a connection; None for TCP. Root and members of `group` are operators."""
+    """Return the user at the other end; None for TCP. Root and members of `group` are operators."""
     if stream.socket.family != socket.AF_UNIX:
         return None
     packed = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)

@@ -65,7 +65,7 @@ _LEADER, _NO_LEADER = (
 
 
 class ListPart(msgspec.Struct, frozen=True):
-    """Some elements of a list as JSON, and the function that reads the next ones.
+    """Some elements of a list as JSON, and the function that reads the next elements.
 
     The function is None at the end. With `is_cut`, a line may be only a part of an element.
     """
@@ -79,9 +79,9 @@ class HandlerReply(msgspec.Struct, frozen=True, kw_only=True):
     """The reply of a handler.
 
     `body` is encoded as JSON. Bytes are already JSON, and None means no body. `index` is the state
-    index of the response; reads also report a known leader. An endless stream ends regularly at the
-    shutdown of the daemon. `part` is the first part of a long list. `later` computes the reply
-    after further reads.
+    index of the response. The headers of a read also say whether a leader is known. An endless
+    stream ends regularly at the shutdown of the daemon. `part` is the first part of a long list.
+    `later` computes the reply after further reads.
     """
 
     body: object = None
@@ -154,7 +154,7 @@ def of_error(error: StewardError) -> HandlerReply:
 
 
 def retry_headers(error: StewardError) -> dict[str, str]:
-    """Return the `Retry-After` header of an error, if a retry may succeed."""
+    """Return the `Retry-After` header for an error, or no header if a retry cannot succeed."""
     if isinstance(error, TooOften) and error.retry_after:
         return {"Retry-After": str(error.retry_after)}
     if isinstance(error, Unavailable):

@@ -57,7 +57,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def client_key(self) -> str:
-        """Return the party that a wrong credential counts against; users of this host share addresses."""
+        """Return the party that a wrong credential counts against: a local user or an address."""
         return self.user or self.address
 
     @property
@@ -89,7 +89,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     async def worked_out(self, size: int, work: Callable[[], R]) -> R:
-        """Return the result of `work` on a text; a thread runs it if the text's `size` is large.
+        """Return the result of `work`. A thread runs it if the `size` of its input is large.
 
         Raises `TooOften`, and the errors of `work`.
         """
@@ -102,7 +102,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def sees(self, namespace: str) -> bool:
-        """Return whether the caller may see an object of this namespace."""
+        """Return whether the caller may see objects of this namespace."""
         return self.caller.grant.may(namespace, *self.needs.any_of)
 
     def require(self, namespace: str) -> None:
@@ -110,7 +110,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         self.check(lambda caller: caller.grant.may(namespace, *self.needs.any_of))
 
     def check(self, passes: Callable[[Caller], bool]) -> None:
-        """Raise `Denied` unless the caller passes; a stream ends as soon as its caller fails."""
+        """Raise `Denied` unless the caller passes a check.
+
+        The check is repeated during a stream. If it fails, the stream ends.
+        """
         if not passes(self.caller):
             raise Denied
         self.passed.append(passes)
@@ -139,7 +142,7 @@ class ReadRoute(msgspec.Struct, frozen=True):
     Topics may use the placeholders `{namespace}` and `{prefix}`, and those of the path.
     `any_method` is for the two endpoints on which Nomad does not check the method. `methods` adds
     methods for reads with a body. `tables` names everything that the response depends on, for the
-    response cache. `shows_secrets`: a setting can add these reads to the audit log.
+    response cache. If `shows_secrets` is true, a setting can add these reads to the audit log.
     """
 
     path: str
@@ -175,7 +178,7 @@ class WriteRoute(msgspec.Struct, frozen=True):
 
 
 class StreamRoute(msgspec.Struct, frozen=True):
-    """A route with a streamed response. `acts`: its calls are in the audit log."""
+    """A route with a streamed response. If `acts` is true, its calls are in the audit log."""
 
     path: str
     handler: WriteHandler
@@ -220,7 +223,7 @@ class RouteCall(Request, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Return the path as in policies: without the version."""
+        """Return the path without the version, as policies contain it."""
         return self.path.removeprefix("/v1/")
 
     @property
@@ -236,12 +239,12 @@ class Endpoint(msgspec.Struct, frozen=True):
     """A path of the Vault API, with its operations.
 
     In the path, `{mount}` matches the path of any mount of a method, and `{name}` a simple name.
-    Any other parameter matches everything up to the next literal. `exists` distinguishes an update
-    from a creation, for policies. `is_open` needs no token. `is_bare` responds without an envelope
-    and is not in the help. Fields outside `knows` cause a warning. Fields in `keeps` have no effect
-    and cause a warning in a header. `a.b` is field b of the object a. With `sudo`, policies must
-    also grant sudo. `hot` writes use the fast path (`fast_path.py`). `lists_all` means a list without
-    pages.
+    Any other parameter matches everything up to the next literal. `exists` tells an update from a
+    creation, because policies distinguish them. If `is_open` is true, calls need no token. If
+    `is_bare` is true, responses have no envelope, and the help leaves the path out. Fields outside
+    `knows` cause a warning. Fields in `keeps` have no effect and cause a warning in a header. In
+    both, `a.b` is field b of the object a. With `sudo`, policies must also grant sudo. With `hot`,
+    writes use the fast path (`fast_path.py`). With `lists_all`, a list ignores `after` and `limit`.
     """
 
     path: str

@@ -45,7 +45,7 @@ class RequestGuard:
         self._any_name = ANY_NAME in config.host_names
 
     def refusal(self, method: str, headers: Mapping[str, str]) -> HandlerReply | None:
-        """Return the response if a request must be rejected, or None."""
+        """Return the error response if a request must be rejected, or None."""
         if "transfer-encoding" in headers and "content-length" in headers:
             return _UNCLEAR
         if method == "CONNECT":  # after a success, the connection would belong to a tunnel

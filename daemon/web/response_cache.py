@@ -76,7 +76,7 @@ class ResponseCache:
         indexes: tuple[int, ...],
         handler_reply: HandlerReply,
     ) -> None:
-        """Store a response that was computed elsewhere, at these indexes of its tables."""
+        """Store a response that was computed elsewhere, with the indexes of its tables then."""
         if indexes:
             self._store(_key(route, request), indexes, handler_reply, None)
 

@@ -2,8 +2,8 @@
 
 Job IDs may contain slashes. So a parameter inside a path matches everything up to the rest of the
 path, searched from its end: `/v1/job/a/b/plan` is the plan of `a/b`. A job whose ID ends like an
-endpoint of Nomad cannot be addressed, as in Nomad. `is_own` identifies Steward's own endpoints, for
-which a request can fall back to such a job.
+endpoint of Nomad cannot be addressed, as in Nomad. `is_own` identifies Steward's own endpoints. A
+request to one of them can fall back to such a job.
 """
 
 import re
@@ -17,7 +17,7 @@ class RouteEntry(Protocol):
 
     @property
     def path(self) -> str:
-        """Return its path, with placeholders in braces."""
+        """Return the path of the row, with placeholders in braces."""
         ...
 
 
@@ -38,7 +38,7 @@ class _Pattern(Generic[R]):
 
     @cached_property
     def _regex(self) -> re.Pattern[str]:
-        """Return the expression of the whole path.
+        """Return the regular expression for the whole path.
 
         It is compiled for the first path that it may match. Compiling all expressions would take
         half of the daemon's start time.

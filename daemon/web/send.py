@@ -35,7 +35,7 @@ def send_now(stream: object, data: bytes) -> bytes:
 
 
 async def send_with_timeout(stream: Stream, data: bytes) -> None:
-    """Send all bytes, and close a stalled connection.
+    """Send all bytes; if the client stops reading, close the connection.
 
     Raises `trio.BrokenResourceError`, or `trio.ClosedResourceError` if another task has closed it.
     """
@@ -48,7 +48,7 @@ async def send_with_timeout(stream: Stream, data: bytes) -> None:
 
 
 class DisconnectWatcher:
-    """Connections whose disconnect cancels a scope. `run` must run in the background."""
+    """A watcher that cancels a scope when its client disconnects. `run` runs in the background."""
 
     def __init__(self) -> None:
         self._ends = select.epoll()

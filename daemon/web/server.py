@@ -75,7 +75,7 @@ def host_memory() -> int:
 
 
 class BodyBudget:
-    """The memory of all long bodies that were not answered yet. One client may use half of it."""
+    """The memory for long bodies of unanswered requests. One client may use half of it."""
 
     def __init__(self, most: int) -> None:
         """`most` is in bytes."""
@@ -85,7 +85,7 @@ class BodyBudget:
     def take(self, client: str, size: int) -> None:
         """Count bytes of a client; an empty `client` is an operator, who may use the whole budget.
 
-        Raises `Unavailable` if they do not fit.
+        Raises `Unavailable` if the bytes exceed the budget.
         """
         if client and self._by_client[client] + size > self.most // 2:
             raise Unavailable(
@@ -164,7 +164,7 @@ class BodyGate:
         self._opened.set()
 
     def check(self) -> None:
-        """Raise `Unavailable` if a body without an announced size did not fit."""
+        """Raise `Unavailable` if a body without an announced size exceeded the budget."""
         if self._fault is not None:
             raise self._fault
 
@@ -181,7 +181,7 @@ class BodyGate:
             await self._ended.wait()
 
     def close(self) -> None:
-        """Free the memory after the response."""
+        """Return the bytes of the body to the budget after the response."""
         if self._taken:
             self._budget.give_back(self._client, self._taken)
             self._taken = 0
@@ -260,7 +260,7 @@ def _response(answer: WireResponse) -> Response:
 
 
 class _Shielded:
-    """The application as the server calls it; the end of a response cannot be cancelled.
+    """The application as the server calls it. The end of a response cannot be cancelled.
 
     After `Connection: close` the server closes the socket inside the application's last `send`. The
     framework cancels itself at that time, and the socket would stay open.
@@ -312,7 +312,7 @@ async def _refuse_target(send: ASGISendCallable) -> None:
 
 
 def public_context(parts: AppContext) -> AppContext:
-    """Return the same parts for public documents, which are served under any host name."""
+    """Return the parts for serving public documents, which accept requests for any host name."""
     config = msgspec.structs.replace(parts.config, host_names=[ANY_NAME])
     return msgspec.structs.replace(parts, config=config)
 

@@ -55,7 +55,7 @@ class SessionStore:
         accessor: str = "",
         owner: str = "",
     ) -> tuple[UiSession, list[UiSession]]:
-        """Return a new session, whose name is a fresh secret, and the sessions that it evicts.
+        """Return a new session, which is named by a fresh secret, and the sessions that it evicts.
 
         Sessions whose idle time has expired are also evicted. The caller must revoke the token of
         each evicted session that `is_own`.

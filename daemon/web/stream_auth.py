@@ -14,7 +14,7 @@ RECHECK = 1.0  # seconds for which an access check stays valid
 
 
 class StreamSubscriber:
-    """The reader of a response, with its current rights: they may change while it reads."""
+    """The reader of a response, with its current rights, which may change while it reads."""
 
     def __init__(self, request: Request) -> None:
         self._request = request

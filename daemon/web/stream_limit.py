@@ -1,6 +1,6 @@
-"""Limit on open streams, so that other requests still find a connection.
+"""Limit on open streams, so that connections remain for other requests.
 
-Each stream keeps a connection: followed logs and events, and blocking queries.
+Each stream occupies a connection. Streams are followed logs and events, and blocking queries.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
@@ -28,7 +28,7 @@ class StreamLimit:
         self._is_closing = False
 
     def close(self) -> None:
-        """Close all endless streams, so that their clients see a regular end."""
+        """End all endless streams regularly, so that their clients see no error."""
         self._is_closing = True
         for scope in self._waiting:
             scope.cancel()

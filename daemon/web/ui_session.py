@@ -87,17 +87,17 @@ Ask = Callable[[Request, AuditScope], Awaitable[HandlerReply]]
 
 
 class RejectedForm(msgspec.Struct, frozen=True):
-    """A form that the API rejected, with its values and the error. Empty for other forms."""
+    """A form that the API rejected, with its values and the error; empty without a rejection."""
 
     message: str = ""
     values: Mapping[str, str] = {}
 
     def value(self, name: str, otherwise: object = "") -> object:
-        """Return the value that the user entered, or else the one of a fresh form."""
+        """Return the value that the user entered; for a new form, return `otherwise`."""
         return self.values.get(name, "") if self.message else otherwise
 
     def has(self, name: str, *, otherwise: bool = False) -> bool:
-        """Return whether the user marked a check box, or else whether a fresh form marks it."""
+        """Return whether the user marked a check box; for a new form, return `otherwise`."""
         return name in self.values if self.message else otherwise
 
     def fault(self, name: str) -> str:
@@ -185,7 +185,7 @@ class UiRequest:
 
     @property
     def proof(self) -> str:
-        """Return the CSRF token for forms, or its mark in a shared page."""
+        """Return the CSRF token for forms; in a shared page, a mark that is replaced later."""
         return self.proof_mark or self.session_proof
 
     @property
@@ -209,8 +209,8 @@ class UiRequest:
     def lacks(self, target: str, namespace: str = "", path: str = "", method: str = "POST") -> str:
         """Return the capability that the user lacks for a form; empty if they may send it.
 
-        `target` is the URL of the form. `namespace` is the one of the object, if the URL does not
-        have it; `*` means any. `path` is the path of the variable or of the login method.
+        `target` is the URL of the form. `namespace` is the namespace of the object, if the URL does
+        not contain it; `*` means any. `path` is the path of the variable or of the login method.
         """
         asked = (target, namespace, path, method)
         if (known := self._lacking.get(asked)) is None:  # a page may ask once per row
@@ -273,7 +273,7 @@ class UiRequest:
         return self._rejected is not None
 
     def rejected(self, target: str) -> RejectedForm:
-        """Return the rejected form for a URL; an empty one if it was not this form."""
+        """Return the rejected form if it was sent to this URL, else an empty form."""
         if self._rejected is None or self._rejected[0] != urlsplit(target).path:
             return _NONE_REJECTED
         return self._rejected[1]
@@ -285,8 +285,8 @@ class UiRequest:
     ) -> HandlerReply:
         """Return the API's reply to this user. Raises the errors of its handlers, and `Denied`.
 
-        Identifiers in the path are escaped, so that one that ends like an endpoint stays an
-        identifier.
+        Identifiers in the path are escaped, so an identifier that ends like an endpoint is not
+        taken for one.
         """
         # Each call lets other coroutines run, because a page may make a thousand calls.
         await trio.lowlevel.checkpoint()
@@ -359,8 +359,8 @@ class UiRequest:
     async def sign_in(self, secret: str, *, is_own: bool = False) -> None:
         """Start a session for the secret of a token. Raises `UnknownToken`, `Malformed`.
 
-        With `is_own`, the token was created for this session. It is revoked with the session, or
-        now if the login fails.
+        With `is_own`, the token was created for this session. The token is revoked at the end of
+        the session, or at once if the login fails.
         """
         tokens = self.request.parts.tokens
         try:
@@ -405,7 +405,7 @@ class UiRequest:
         return session_views, len(own_sessions)
 
     def _own_sessions(self) -> list[UiSession]:
-        """Return the sessions of the user's token; of all tokens for a management token."""
+        """Return the sessions of the user's token; for a management token, all sessions."""
         caller, all_ = self.request.caller, self._sessions.all(self.now) if self.session else []
         if caller.grant.everything:
             return all_
@@ -414,7 +414,7 @@ class UiRequest:
     async def end_session(self, id_: str) -> None:
         """End a session, which may be the current one.
 
-        Raises `NotFound` if it is another user's.
+        Raises `NotFound` for a session of another user.
         """
         ending = next(
             (own_session for own_session in self._own_sessions() if own_session.id == id_), None
@@ -455,8 +455,9 @@ PageHandler = Callable[[UiRequest], Awaitable[HandlerReply]]
 class UiPage(msgspec.Struct, frozen=True):
     """A page of the web interface.
 
-    `is_file`: a static file, served without a session. `calls` is the API call of a form action,
-    with its method. A page shows a form as disabled if the user lacks the permission for that call.
+    `is_file` means that it is a static file, which needs no session. `calls` is the API call of a
+    form action, with its method. A page shows a form as disabled if the user lacks the permission
+    for that call.
     """
 
     path: str
@@ -491,7 +492,7 @@ class UiPages:
     ) -> HandlerReply:
         """Answer a request for an existing page, whose path is escaped.
 
-        `long_body` reads the form if that is long, once the session is known.
+        If the form is long, `long_body` reads it after the session was checked.
         """
         found, parameters = self._find(request)
         page = next((item for item in found if item.method == request.method), None)
@@ -524,8 +525,8 @@ class UiPages:
         """Return the pages of an escaped path, and the values of its placeholders.
 
         An escaped slash belongs to an identifier: `/ui/job/a%2Frun` is the page of the job `a/run`.
-        Some clients and proxies do not escape it. If the job of a page does not exist, the whole
-        remaining path is read as a job ID.
+        Some clients and proxies do not escape such a slash. So if no job has the shorter ID, but a
+        job has the whole remaining path as its ID, the page of that job is returned.
         """
         found, values = self._router.find(request.path)
         if found:
@@ -548,7 +549,9 @@ class UiPages:
     async def _refusal(
         self, ui_request: UiRequest, headers: Mapping[str, str], long_body: Body | None
     ) -> str:
-        """Read a form; return why it is rejected: it must come from a page of this session.
+        """Read a form; return why it is rejected, or an empty string.
+
+        A form must come from a page of this session.
 
         Raises `Malformed`, and the errors of `long_body`.
         """
@@ -588,9 +591,10 @@ class UiPages:
     async def speaking(
         self, request: Request, headers: Mapping[str, str], proof: str, *, is_secure: bool
     ) -> tuple[Request, Callable[[], bool]]:
-        """Return the request behind a page's WebSocket, and a check whether it may continue.
+        """Return a page's WebSocket request with the user's token, and a check.
 
-        Raises `Denied` for a page of another session, `UnknownToken` if the token is not valid.
+        The check returns whether the session is still valid. Raises `Denied` for a page of another
+        session, and `UnknownToken` for an invalid token.
         """
         session = self._session(_names(headers, is_secure=is_secure))
         known = session.proof if session else ""
@@ -649,7 +653,7 @@ def _encoded(body: object) -> bytes:
 
 
 def _fields(body: bytes) -> dict[str, str] | Malformed:
-    """Return the fields of a form, or the error of an invalid one."""
+    """Return the fields of a form, or the error if the form is invalid."""
     if len(body) > _LONGEST_FORM:
         return Malformed(f"the form has more than {_LONGEST_FORM} bytes: send less")
     from daemon.text import url_forms  # imported late, because a start needs no form
@@ -665,7 +669,7 @@ def _cookie(is_secure: bool) -> str:
 
 
 def _names(headers: Mapping[str, str], *, is_secure: bool) -> list[str]:
-    """Return the values of cookies with this name; other services may have set any value."""
+    """Return the values of all session cookies in a request; other services may have set some."""
     return _values(headers, _cookie(is_secure))
 
 
@@ -691,7 +695,7 @@ def _complaint(body: bytes, kind: str) -> str:
 
 
 def _head_refusal(headers: Mapping[str, str]) -> str:
-    """Return why a form is rejected by its head: it must come from a page of Steward.
+    """Return why the headers of a form show that it does not come from a page of Steward.
 
     The guard has already compared `Origin` with the daemon's names, and checked `Sec-Fetch-Site`.
     Here one of them must be present.

@@ -77,7 +77,7 @@ class VaultApi:
     ) -> HandlerReply:
         """Answer a call, with an error response if it is rejected.
 
-        `long_body` reads the body if that is long, after the check of the token and the path.
+        If the body is long, `long_body` reads it after the check of the token and the path.
         """
         found = self._parts.store.read(lambda db: self._find(db, request.path))
         endpoint = found.endpoint if found else None
@@ -122,7 +122,7 @@ class VaultApi:
     async def _with_body(
         self, request: Request, caller: Caller, long_body: Body, *, is_open: bool
     ) -> Request:
-        """Return a call with its long body, or unchanged if the caller may not use its path.
+        """Return a call with its long body; without it if the caller may not write to the path.
 
         Raises `TooLarge` for an endpoint that is open to all, `Unavailable` or `BodyUnavailable`.
         """
@@ -207,7 +207,7 @@ def _permit(call: RouteCall, endpoint: Endpoint | None) -> None:
 
 
 def _note_login(call: RouteCall, *, is_login: bool) -> None:
-    """Record a permission if a call of an open endpoint has identified its caller."""
+    """Record that a call was permitted, if it was a successful login."""
     if is_login and call.operation is Operation.WRITE:
         request_context.show_permission()
 
@@ -215,14 +215,15 @@ def _note_login(call: RouteCall, *, is_login: bool) -> None:
 def _is_open(endpoint: Endpoint, operation: Operation) -> bool:
     """Return whether a call needs no token.
 
-    A list requests the path with a slash at the end, which is open only if the endpoint has a list.
+    A list requests the path with a slash at the end. That path is open only if the endpoint
+    supports lists.
     """
     is_another_path = operation is Operation.LIST and not (endpoint.list or endpoint.is_bare)
     return endpoint.is_open and not is_another_path
 
 
 def _require(call: RouteCall, endpoint: Endpoint | None) -> None:
-    """Check that the caller's policies allow a call. Raises `Denied`."""
+    """Raise `Denied` unless the caller's policies allow a call."""
     grant = call.caller.grant
     if grant.everything:
         return

@@ -112,7 +112,10 @@ def enveloped(answer: VaultBody, *, path: str, request_id: str) -> HandlerReply:
 async def _enveloped_stream(
     envelope: bytes, members: AsyncGenerator[bytes, None], *, is_repeated: bool
 ) -> AsyncGenerator[bytes, None]:
-    """Yield an envelope with the members of its data; with `is_repeated`, with them twice."""
+    """Yield an envelope with the members of its data.
+
+    With `is_repeated`, the members are also at the top level.
+    """
     begin, _, end = envelope.partition(_NO_DATA)
     begin += _NO_DATA[:-1]
     read: list[bytes] = []

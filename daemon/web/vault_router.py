@@ -39,7 +39,7 @@ class VaultRouter:
             self._groups.setdefault(group, []).append(_Pattern(path.removeprefix(group), row))
 
     def find(self, path: str, is_mount: Callable[[str], bool]) -> EndpointMatch | None:
-        """Return the target of a path (without the version), or None if nothing is mounted there."""
+        """Return the mount and endpoint of a path without the version; None if no mount matches."""
         for own in _OWN:
             if path.startswith(own):
                 return self._within(own, own, path.removeprefix(own))

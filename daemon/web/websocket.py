@@ -1,8 +1,8 @@
 """WebSockets: bidirectional connections with JSON frames.
 
 As in Nomad, the upgrade always succeeds if the route exists. Later errors are sent in the close
-frame: 1008 for an error of the client, otherwise 1011. A successful session ends without one
-(recorded from Nomad: alloc-exec, actions).
+frame: 1008 for an error of the client, otherwise 1011. A successful session ends without a close
+frame (recorded from Nomad: alloc-exec, actions).
 """
 
 from collections.abc import Awaitable, Callable
@@ -79,7 +79,7 @@ class WebSocketChannel:
         return not self._stream.closed
 
     async def until_lost(self) -> None:
-        """Return after a disconnect, even if no task receives."""
+        """Wait until the client disconnects, even if no call of `receive` is pending."""
         while not self._stream.closed:  # noqa: ASYNC110  # no event
             await trio.sleep(_LOOK)
 
@@ -153,7 +153,7 @@ async def run_websocket(
     converse: Callable[[WebSocketChannel], Awaitable[None]],
     closing: trio.Event,
 ) -> None:
-    """Accept a connection, run `converse`, and close it with its result.
+    """Accept a connection, run `converse`, and close the connection according to the outcome.
 
     `closing` ends the connection immediately.
     """

@@ -190,7 +190,10 @@ def _traced(request: Request, parent: str, route: WebSocketRoute) -> Iterator[No
 
 
 class _CutOff(Denied):
-    """The caller's access ended during the session; the audit log has its start, and no rejection."""
+    """The caller's access ended during the session.
+
+    The audit log has an entry for the start of the session, but none for a rejection.
+    """
 
 
 def _is_of_page(path: str) -> bool:
@@ -204,7 +207,7 @@ def _always() -> bool:
 async def _while_allowed(
     request: Request, lasts: Callable[[], bool], talking: Awaitable[None]
 ) -> None:
-    """Run a session until it ends. Raises `_CutOff` if the caller's access ends before."""
+    """Run a session until it ends. Raises `_CutOff` if the caller's access ends during it."""
     reader = StreamSubscriber(request)
     is_over = False
 
