@@ -273,7 +273,10 @@ def tag_not_supported(_request: Request, _db: ReadSnapshot) -> HandlerReply:
 
 
 def _number(version: str) -> int:
-    """Return the number of a version; a number that is too large becomes one that does not exist."""
+    """Return the number of a version.
+
+    A number that is too large for the store becomes the number of a version that does not exist.
+    """
     if not (version.isascii() and version.isdecimal()):
         raise Malformed("Unable to parse job submission version parameter")
     return min(parse_integer(version), jobs.LARGEST)

@@ -306,7 +306,7 @@ def in_steps(
     """Return a reply whose body is a list with a line for each item; a long one is sent in parts.
 
     Each step encodes as many lines as fit, and has its own snapshot. `line` returns nothing for an
-    item that has been deleted meanwhile.
+    item that was deleted in the meantime.
     """
 
     def part(db: ReadSnapshot, first: int) -> ListPart:

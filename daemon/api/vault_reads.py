@@ -46,7 +46,7 @@ class _List(msgspec.Struct, frozen=True):
     info: str = ""  # field with the descriptions
 
     async def part(self, store: Store, key_range: KeyRange) -> _Part:
-        """Return the first keys of a range, at most those of a step."""
+        """Return the first keys of a range, at most as many as a step has."""
         most = self.step if key_range.most < 0 else min(self.step, key_range.most)
 
         def look(db: ReadSnapshot) -> _Part:

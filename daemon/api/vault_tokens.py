@@ -87,7 +87,7 @@ async def _create(
 def _check_entity_alias(call: RouteCall, role: TokenRole | None) -> None:
     """Refuse a token of an entity, with Vault's errors where Vault also refuses it.
 
-    A client that asks for an entity must not get a token without one.
+    A client that asks for a token of an entity must not get a token without an entity.
     """
     alias = call.fields.text("entity_alias")
     if not alias:

@@ -19,7 +19,7 @@ class _Stored(msgspec.Struct, frozen=True):
 
 
 def _secret(call: RouteCall) -> str:
-    """Return the secret of the wrapping token: from the body, else that of the request."""
+    """Return the secret of the wrapping token: the one in the body, or else the request's own."""
     secret = call.fields.text("token") or call.token
     if not secret:
         raise Malformed('missing "token" value in input')

@@ -102,7 +102,7 @@ def find_store(data_dir: Path) -> Path:
 
 
 def weak_places(path: Path) -> Iterator[str]:
-    """Yield why other users could replace a directory, for each one from the root to `path`."""
+    """Yield the reasons why other users could replace a directory on the way from `/` to `path`."""
     trusted = {0, os.geteuid()}
     real_path = Path(os.path.realpath(path))
     for parent in (*reversed(real_path.parents), real_path):

@@ -46,7 +46,7 @@ async def job_header(ui_request: UiRequest, tab: str) -> dict[str, object]:
 
 
 def _has_runs(job: dict[str, Any]) -> bool:
-    """Return whether a job is a workflow with runs of its own, not only runs of its children."""
+    """Return whether a job is a workflow that has its own runs, not only the runs of children."""
     if job["Type"] != "batch" or job["Periodic"]:
         return False
     if job["ParameterizedJob"] and not job["Dispatched"]:

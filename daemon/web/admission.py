@@ -296,7 +296,7 @@ def owners(family: int, pairs: Sequence[tuple[Address, Address]]) -> list[int | 
 
     A pair is the remote address and the local address of a connection. The result contains None for
     a pair if no process has the other end open, or if the kernel does not report the user. A query
-    takes 5 µs, however many connections are open. The alternative, /proc/net/tcp, would have to be
+    takes 5 µs for any number of open connections. The alternative, /proc/net/tcp, would have to be
     read completely.
     """
     found: list[int | None] = []
@@ -483,7 +483,7 @@ def _stream(connected: socket.socket) -> trio.SocketStream:
 
 
 def _accepted(listening: socket.socket) -> tuple[list[Connected], OSError | None]:
-    """Accept waiting connections; return them, and the error that prevented further ones, if any.
+    """Accept waiting connections; return them, and the error that ended this early, or None.
 
     Never waits.
     """

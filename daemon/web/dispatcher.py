@@ -233,7 +233,7 @@ class Dispatcher:
     async def answer(
         self, head: RequestHead, body: Body, match: RouteMatch | None = None
     ) -> WireResponse:
-        """Answer one request, under the request ID that the client sent, or a new one.
+        """Answer one request, under the request ID that the client sent, or under a new request ID.
 
         `body` reads the body, or raises `BodyUnavailable` or `Unavailable`. It is not called if the
         head is rejected, nor for a long body from a client without permission. `match` is passed if

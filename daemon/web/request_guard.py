@@ -100,7 +100,7 @@ class TrustedProxies:
         self._networks = [ip_network(network) for network in networks]
 
     def client(self, address: str, forwarded: str) -> str:
-        """Return the address of the client: the nearest one that is not a trusted proxy.
+        """Return the address of the client: the nearest address that is not a trusted proxy.
 
         `forwarded` is the header `X-Forwarded-For`. Further addresses in it count as long as a
         trusted proxy added each of them.

@@ -1,9 +1,9 @@
 """Shared pages: viewers who reload the same page with the same token get one rendering a second.
 
 A page reloads itself after changes. Without sharing, many open pages would read and render the same
-data at the same time. A shared page is at most `AGE` older than its viewer's request. The script
-of the page compares the index of the page with that of the newest change, and reloads again if the
-page is older.
+data at the same time. A shared page is at most `AGE` older than its viewer's request. The script of
+the page compares the index of the page with the index of the newest change, and reloads again if
+the page is older.
 """
 
 from collections import OrderedDict
@@ -38,7 +38,7 @@ class SharedPages:
         self._pages: OrderedDict[Key, SharedPage] = OrderedDict()
 
     def find(self, key: Key, grant: object, now: float) -> SharedPage:
-        """Return the page of a key, or a new one; `now` is in seconds of Trio's clock.
+        """Return the page of a key, or a new page; `now` is in seconds of Trio's clock.
 
         A page is not shared after a change of the viewer's rights.
         """

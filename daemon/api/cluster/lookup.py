@@ -1,6 +1,6 @@
 """Lookup of allocations with their task groups.
 
-A job can have several megabytes, so a thread decodes one that is long.
+A job can have several megabytes, so a thread decodes a long job.
 """
 
 from functools import partial

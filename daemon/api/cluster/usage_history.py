@@ -211,7 +211,7 @@ def _drivers(group: TaskGroup) -> list[str]:
 
 
 def _mode(group: TaskGroup) -> str:
-    """Return the network mode of a group; `host` means that of the host."""
+    """Return the network mode of a group; `host` means the network of the host."""
     first = next(iter(group.networks or ()), None)
     return (first.mode if first else "") or "host"
 

@@ -1,4 +1,4 @@
-"""`alloc status`: all allocations, or one with its tasks, resources and task events."""
+"""`alloc status`: all allocations, or one allocation with its tasks, resources and events."""
 
 import time
 from collections.abc import Mapping, Sequence

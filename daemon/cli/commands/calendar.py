@@ -75,7 +75,8 @@ def import_file(
 ) -> None:
     """Add the whole-day events of an iCalendar FILE as holidays of the calendar NAME.
 
-    The calendar is created if it does not exist. A name in the file replaces that of the calendar.
+    The calendar is created if it does not exist. If the calendar already has a holiday on one of
+    these days, its name in the file replaces the old name.
 
     Example: steward calendar import business holidays.ics
     """

@@ -112,7 +112,8 @@ def status(client: ApiClient, screen: Screen, eval_id: str, *, monitor: bool) ->
 def _unplaced(client: ApiClient, evaluation: Evaluation) -> list[str]:
     """Return why groups are not placed.
 
-    A blocked evaluation is explained with the current nodes, any other with its record.
+    For a blocked evaluation, the daemon explains this with the current nodes. For any other
+    evaluation, the evaluation's own record explains it.
     """
     if evaluation.status != EvalStatus.BLOCKED:
         return placement_message.describe_failures(evaluation)

@@ -1,4 +1,4 @@
-"""`node status`: the nodes, or one with its drivers, resources and allocations."""
+"""`node status`: all nodes, or one node with its drivers, resources and allocations."""
 
 import click
 

@@ -57,7 +57,7 @@ _RUN = click.option(
 @with_output
 @with_client
 def index(client: ApiClient, screen: Screen, job_id: str, *, status: str, most: int) -> None:
-    """List the runs of workflows, newest first: all, or those of JOB and its children.
+    """List the runs of workflows, newest first: all, or only the runs of JOB and its children.
 
     Example: steward runs list nightly
     """

@@ -1,4 +1,4 @@
-"""`job status`: all jobs, or one with its groups, placement failures and allocations."""
+"""`job status`: all jobs, or one job with its groups, placement failures and allocations."""
 
 import time
 from collections.abc import Sequence
