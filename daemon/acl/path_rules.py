@@ -103,8 +103,9 @@ class PathRules:
     def find(self, path: str, *, listing: bool = False) -> PathPermission | None:
         """Return the deciding rule for a path.
 
-        The path of a list ends with a slash. Rules may omit it. Patterns that match without it take
-        precedence (recorded from Vault: policy-evaluation, `listnoslash` and `denyglob`).
+        The path of a list request ends with a slash, which rules may omit. Patterns that match the
+        path without the slash take precedence (recorded from Vault: policy-evaluation,
+        `listnoslash` and `denyglob`).
         """
         bare = path.removesuffix("/") if listing else path
         if permission := self._exact.get(path) or self._exact.get(bare):

@@ -1,8 +1,8 @@
 """Policy language: parsing and validation of rules.
 
-Both APIs share it: path rules are for the Vault API, all other rules for the jobs API. A text with
-an unknown word is rejected. Ignoring a rule silently would allow or deny less than its author
-expects.
+Both APIs use the same language: path rules are for the Vault API, all other rules for the jobs API.
+A text with an unknown word is rejected. Ignoring a rule silently would allow or deny less than its
+author expects.
 """
 
 import re

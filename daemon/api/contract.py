@@ -100,7 +100,7 @@ TEXT, FLAG, NUMBER = ParameterType.TEXT, ParameterType.FLAG, ParameterType.NUMBE
 class EndpointSchema(msgspec.Struct, frozen=True, kw_only=True):
     """The request body, the query parameters and the response of a call.
 
-    With `is_lines` both bodies have one JSON document of their type per line.
+    With `is_lines`, the request body and the response body have one JSON document per line.
     """
 
     takes: object = None

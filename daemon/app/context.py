@@ -217,7 +217,9 @@ class AdmissionControl:
 
     @asynccontextmanager
     async def slot(self, client: str) -> AsyncIterator[None]:
-        """Wait for a free slot and hold it while the block runs; a caller that has a slot keeps it.
+        """Wait for a free slot and hold it while the block runs.
+
+        A caller that already holds a slot uses that slot.
 
         Raises `TooOften` if the client already has too many requests queued.
         """

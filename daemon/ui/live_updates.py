@@ -31,7 +31,7 @@ class _Payload(Record, frozen=True, kw_only=True):
 
 
 class _Event(Record, frozen=True, kw_only=True):
-    """The fields of an event that a page needs, and the times in its payload."""
+    """The fields of an event that a page needs, and the times in the event's payload."""
 
     topic: str
     type: str

@@ -86,7 +86,7 @@ async def static(ui_request: UiRequest) -> HandlerReply:
 def page(template: str, *, is_shared: bool = False) -> Callable[[Maker], Handler]:
     """Turn a function that returns a page's data into a handler; redirect to the login if needed.
 
-    `is_shared`: browsers with the same token share the reloads of the page.
+    `is_shared` means that browsers with the same token share the reloads of the page.
     """
 
     def with_template(maker: Maker) -> Handler:
@@ -108,7 +108,7 @@ def page(template: str, *, is_shared: bool = False) -> Callable[[Maker], Handler
 
 
 async def _reloaded(ui_request: UiRequest, template: str, maker: Maker) -> HandlerReply:
-    """Return the page to a browser that shows an older version of it; 304 if nothing differs."""
+    """Return the page to a browser that shows an older version; 304 if both look the same."""
     request, session = ui_request.request, ui_request.session
     key = (
         request.path,

@@ -4,7 +4,7 @@ Requests go directly from the server to the dispatcher. Only the framework's con
 response are used, without its routing and sessions.
 
 The framework stores a body while it arrives, whether or not a handler waits for it. So each request
-passes its pieces through a `BodyGate`. A short body passes. A long one waits until the dispatcher
+passes its pieces through a `BodyGate`. A short body passes. A long body waits until the dispatcher
 has checked the caller, and counts against the `BodyBudget`, which all requests share.
 """
 

@@ -1,8 +1,8 @@
 """Sessions of browsers, by the secret in their cookie.
 
-A session belongs to a token and ends with it: each request looks the token's secret up, like a
-request of a program. Sessions are in memory only, so that neither the store nor a snapshot gives
-access. After a restart of the daemon, users sign in again.
+A session belongs to a token, and ends when the token ends: each request looks up the token's
+secret, like a request of a program. Sessions are in memory only, so that neither the store nor a
+snapshot gives access. After a restart of the daemon, users sign in again.
 """
 
 import hashlib

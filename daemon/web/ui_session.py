@@ -360,7 +360,7 @@ class UiRequest:
         """Start a session for the secret of a token. Raises `UnknownToken`, `Malformed`.
 
         With `is_own`, the token was created for this session. The token is revoked at the end of
-        the session, or at once if the login fails.
+        the session, or immediately if the login fails.
         """
         tokens = self.request.parts.tokens
         try:

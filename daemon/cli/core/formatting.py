@@ -15,7 +15,7 @@ _AGES = ((_DAY, "d"), (HOUR, "h"), (MINUTE, "m"), (SECOND, "s"))
 
 
 def short(identifier: str, *, verbose: bool = False) -> str:
-    """Return the prefix of an identifier, or all of it."""
+    """Return the short prefix of an identifier; with `verbose`, the whole identifier."""
     return identifier if verbose else identifier[:_SHORT]
 
 
@@ -84,7 +84,7 @@ def seconds(option: str, text: str, *words: str) -> float:
 
 
 def time_of(option: str, text: str, now: int) -> int:
-    """Parse a time in RFC 3339, or an age such as `10m`; 0 for an empty string.
+    """Parse a time in RFC 3339, or an age such as `10m`, as nanoseconds; 0 for an empty string.
 
     Raises `Invalid`, which names the option.
     """

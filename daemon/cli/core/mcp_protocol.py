@@ -54,7 +54,7 @@ class ToolOutput(msgspec.Struct, frozen=True):
 
 
 class McpServer:
-    """The server. `call` runs a tool; it raises `Malformed` for invalid arguments."""
+    """The server. `call` runs a tool, and raises `Malformed` for invalid arguments."""
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float | None], top: float = 0.0) -> str:
-    """Return one bar for each value; a blank for a missing one.
+    """Return one bar for each value, and a blank for each missing value.
 
     The highest bar is `top`, or the highest value if that is more.
 
@@ -25,7 +25,7 @@ def _bar(value: float | None, highest: float) -> str:
 
 
 def coarser(values: Sequence[float | None], width: int) -> list[float | None]:
-    """Return at most `width` values, each the highest of its part.
+    """Divide the values into at most `width` parts, and return the highest value of each.
 
     >>> coarser([1, 2, None, 5, None, None], 3)
     [2, 5, None]

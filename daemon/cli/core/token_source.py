@@ -17,7 +17,7 @@ ASK = "-"  # given in place of a secret: prompt for the secret
 
 
 def find_token(option: str, environment: Mapping[str, str]) -> str:
-    """Return the token's secret: as given, from a prompt for `-`, or the default."""
+    """Return the token's secret: the option's value (`-`: from a prompt), or the default."""
     return prompt_secret("Token") if option == ASK else option or default_token(environment)
 
 
