@@ -122,6 +122,4 @@ def read_record(descriptor: int, most: int, decoder: msgspec.msgpack.Decoder[_T]
     try:
         return decoder.decode(read_sealed(descriptor, most))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ProtocolViolation(
-            f"a record is not a valid {decoder.type.__name__}: {error}"
-        ) from None
+        raise ProtocolViolation(f"invalid {decoder.type.__name__}: {error}") from None
