@@ -55,7 +55,7 @@ async def test_own_row_without_an_event_is_built_again_under_its_id(
     after = await start(store)
     assert (after.id, store.read(nodes.list_all)) == (before.id, [after])
     assert f"the row {before.id} of the table nodes" in caplog.text
-    assert "its drain, its eligibility" in caplog.text
+    assert "without its drain, eligibility" in caplog.text
 
 
 async def test_row_of_a_pool_without_an_event_stops_the_start_and_is_named(store: Store) -> None:

@@ -216,7 +216,7 @@ async def test_bodies_beyond_the_budget_are_rejected_until_others_are_answered(
                 text = await answer(second)
             assert status(text) == 503
             assert "\r\nretry-after: 5\r\n" in text
-            assert "retry" in text.partition("\r\n\r\n")[2]
+            assert "try again later" in text.partition("\r\n\r\n")[2]
             opened.leave.set()
             assert status(await answer(first)) == 200
         async with opened.begun("/v1/known", length, sent=LENGTH, token=token) as third:
@@ -226,10 +226,10 @@ async def test_bodies_beyond_the_budget_are_rejected_until_others_are_answered(
 def test_one_client_can_use_half_of_the_budget() -> None:
     budget = BodyBudget(100)
     budget.take("a", 50)
-    with pytest.raises(Unavailable, match="of a use their share of memory, 50 bytes"):
+    with pytest.raises(Unavailable, match=r"requests of a is full \(50 bytes\)"):
         budget.take("a", 1)
     budget.take("b", 40)
-    with pytest.raises(Unavailable, match="all of their memory, 100 bytes"):
+    with pytest.raises(Unavailable, match=r"unanswered requests is full \(100 bytes\)"):
         budget.take("c", 11)
     budget.give_back("a", 50)
     budget.take("c", 50)

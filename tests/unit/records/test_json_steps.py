@@ -193,7 +193,10 @@ def test_job_file_of_the_maximum_size_passes() -> None:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b'{"a":"' + _text("\\n", MAX_TEXT + PIECE) + b'"}', "the body has a text of more than"),
+        (
+            b'{"a":"' + _text("\\n", MAX_TEXT + PIECE) + b'"}',
+            "the body has a JSON string of more than",
+        ),
         (b"[" + _text("é", 2 * PIECE) + b"]", "more than 65536 bytes without a quote"),
         (b"[" + _text(" ", 2 * PIECE) + b"1]", "more than 65536 bytes without a quote"),
         (b'{"' + _text("\\n", 2 * PIECE) + b'":1}', "the body has a name of more than 65536 bytes"),
