@@ -144,15 +144,12 @@ async def keep(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerRe
 async def report_result(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
     """Store the result of a task, and its outputs file, which is the body."""
     code, why = _number(request, "code"), request.query.text("why")
-    words = [why, outputs, kept_files] = [
-        why,
-        request.query.text("outputs"),
-        request.query.text("kept"),
-    ]
-    if code not in _CODES or not all(map(_WORD.fullmatch, words)):
-        raise BadNumber(
-            f"code = {code}, words = {words}: write a code up to 255, and words of 16 letters at most"
-        )
+    outputs, kept_files = request.query.text("outputs"), request.query.text("kept")
+    if code not in _CODES:
+        raise BadNumber(f"code = {code}: write a number up to 255")
+    for name, word in (("why", why), ("outputs", outputs), ("kept", kept_files)):
+        if not _WORD.fullmatch(word):
+            raise BadNumber(f"{name} = {word!r}: write at most 16 lower-case letters")
     await wrapper_protocol.result(request.token, code, why, outputs, kept_files, request.body)
     return HandlerReply(body=b"ok\n", content_type=_PLAIN)
 

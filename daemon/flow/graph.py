@@ -710,8 +710,8 @@ def warnings(job: Job) -> Iterator[str]:
 def _unreachable_steps(steps: Iterable[Step]) -> Iterator[str]:
     """Yield the steps that can never begin.
 
-    A step without elements is neither good nor bad, and so is a step that needs only such steps.
-    Every other step may succeed or fail, so nothing more is known.
+    A step without elements is neither good nor bad. The same applies to a step that needs only such
+    steps. Every other step may succeed or fail, so the steps that need it may begin.
     """
     empty = set[str]()
     for step in steps:

@@ -310,7 +310,7 @@ def _end(
     *,
     is_told: bool = True,
 ) -> None:
-    """Store the final effect of an ended run, and notify if the run does not start the follower."""
+    """Store the final state of a trigger; notify the follower if it was refused or has expired."""
     done = msgspec.structs.replace(trigger, state=state, reason=reason, decided=now, expires=0)
     triggers.put(tx, done)
     settings = notify_settings(follower.meta)

@@ -222,7 +222,7 @@ class NotificationAttempts:
             self._fences.forget(_FENCED, f"{notification.namespace}/{notification.job_id}")
             to = f" to {notification.receiver}" if notification.receiver else ""
             log.warning(
-                "%s of job %s was not delivered%s: %s",
+                'the notification "%s" of job %s was not delivered%s: %s',
                 notification.event,
                 notification.run_id,
                 to,

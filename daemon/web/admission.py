@@ -274,7 +274,7 @@ async def _reject(stream: trio.SocketStream, why: str) -> None:
 
 @lru_cache(maxsize=1024)
 def _of_user(user: int | None) -> Client:
-    """Return the client of this host; None is a user that the kernel does not report."""
+    """Return the client for a user of this host. `user` is None if the kernel does not know it."""
     return Client("this host" if user is None else f"user {user}", is_single=False)
 
 

@@ -321,7 +321,7 @@ def choose_task(allocation: AllocationDetail, task_name: str | None) -> str:
         return tasks[0]
     subject = f"allocation {short(allocation.id)} has the tasks {', '.join(tasks)}"
     if task_name is None:
-        raise Invalid(f"{subject}: name one after the allocation")
+        raise Invalid(f"{subject}: add the name of one of them after the allocation")
     if task_name not in tasks:
         raise Invalid(f"{subject}, but no task {task_name!r}")
     return task_name

@@ -734,7 +734,7 @@ def test_task_name_is_required_if_there_are_several(fake: FakeDaemon, terminal: 
     fake.tell(LOGS, Told(pieces=(b"hello\n",)))
     asked = terminal.type("logs", ALLOC)
     assert asked.stderr == (
-        "steward: allocation 6ff3f0a1 has the tasks main, side: name one after the allocation\n"
+        "steward: allocation 6ff3f0a1 has the tasks main, side: add the name of one of them after the allocation\n"
     )
     assert terminal.type("logs", ALLOC, "side").stdout == "hello\n"
 
