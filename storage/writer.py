@@ -98,8 +98,8 @@ class Transaction(ReadSnapshot):
     def is_over_time(self) -> bool:
         """Return whether the time limit is exceeded.
 
-        The CPU time of a thread cannot exceed the elapsed time. Reading the clock of the host takes a tenth of
-        the time, because it needs no system call.
+        A thread cannot use more CPU time than has elapsed. So the elapsed time is checked first.
+        Reading it needs no system call, and takes a tenth as long as reading the CPU time.
         """
         if self._until is None or time.perf_counter_ns() < self._earliest:
             return self.is_over

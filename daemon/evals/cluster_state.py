@@ -268,7 +268,7 @@ class _Found(msgspec.Struct, frozen=True):
 
 
 def _kept(job: Job | None, run: FlowRun | None, steps: Sequence[RunStep]) -> Collection[str]:
-    """Return the ended steps whose elements other steps still need one by one."""
+    """Return the ended steps that unfinished steps still need element by element."""
     if job is None or run is None or run.version != job.version:
         return ()
     ended = {step.name for step in steps if step.outcome is not None}

@@ -106,7 +106,7 @@ async def _check_by_client(
         try:
             clients = await cloud.client_ids(client, request.subscription_id, group)
         except Refused as error:
-            log.warning("the identities of group %s are unknown: %s", group, error)
+            log.warning("cannot list the identities in resource group %s: %s", group, error)
             continue
         if contains(clients, appid):
             return

@@ -48,7 +48,10 @@ ENDLESS = "#!/bin/sh\nwhile :; do echo x; done\n"
 
 
 def policy_for(directory: Path, **texts: str) -> LauncherPolicy:
-    """Return a policy with programs of these texts, which run as `nobody`; the daemon is `bin`."""
+    """Return a policy whose programs have these contents and run as `nobody`.
+
+    The daemon's user is `bin`.
+    """
     directory.chmod(0o755)
     places = {}
     for name, text in texts.items():

@@ -10,7 +10,7 @@ from storage.records.workload import Workload
 
 
 class TaskInstance(msgspec.Struct, frozen=True, kw_only=True):
-    """The allocation of a task, with its desired state and its job."""
+    """An allocation, with its job and its task group."""
 
     allocation: Allocation
     job: Job
