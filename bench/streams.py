@@ -51,7 +51,7 @@ def processor(pid: int) -> float:
 
 
 async def of_events(steward: Steward) -> tuple[str, str, News]:
-    """Return the path, the text that ends the initial data, and a function that causes new data."""
+    """Return the path, the last text of the initial data, and a function that causes new data."""
     return "/v1/event/stream?topic=Job:late", "{}", partial(register, steward, "late")
 
 

@@ -446,7 +446,7 @@ AT_THE_END = (listen,)  # continues until all accepted runs have ended
 
 
 class Browser:
-    """A signed-in session that several pages share. A kill of the daemon ends the session."""
+    """A signed-in session that several pages share. A kill of the daemon closes the session."""
 
     def __init__(self, soak: Soak, http: httpx.AsyncClient) -> None:
         self._soak, self._http, self._lock = soak, http, trio.Lock()

@@ -135,7 +135,7 @@ def query_factory(
 
 
 class _Grouped(msgspec.Struct, frozen=True):
-    """The last encoded line. Only the next line shows whether this line ends its group."""
+    """The last encoded line. Only the next line shows whether this line is the last of its group."""
 
     group: bytes
     line: bytes

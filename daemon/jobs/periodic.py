@@ -667,7 +667,7 @@ async def force(
 async def pause(store: Store, namespace: str, job_id: str, *, paused: bool) -> int:
     """Pause or resume the schedule of a job; return the index of the write.
 
-    The schedule stays paused for new versions of the job. Stopping the job ends the pause. Raises
+    The schedule stays paused for new versions of the job. Stopping the job resumes the schedule. Raises
     `NotFound` or `Malformed`.
     """
 

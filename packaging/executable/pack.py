@@ -2,7 +2,7 @@
 
 FILE consists of the launcher, a gzip archive of the tree, and a trailer. The archive has the
 entries of the tree, sorted by name. Each entry is a line `KIND MODE SIZE PATH` and SIZE bytes. The
-line `.` ends the archive. The trailer has the offset and the length of the archive (16 hexadecimal
+line `.` is the end of the archive. The trailer has the offset and the length of the archive (16 hexadecimal
 digits each), its SHA-256, and a magic word. The output is reproducible: it contains no times and no
 paths of the build host.
 """

@@ -1,7 +1,7 @@
 """Test the Debian package under a real systemd: `check.py ROOT PACKAGE GROUPS`.
 
 ROOT is a Debian root file system, which the test modifies. GROUPS is the mount point of cgroup v2.
-Each step prints its result, and the first failure ends the test.
+Each step prints its result, and the test stops at the first failure.
 """
 
 import json

@@ -15,7 +15,7 @@ from storage.writer import Transaction
 
 TABLE = "calendars"
 KEPT = 50  # newest versions of a calendar
-_MOST_FOLLOWED = 64  # calendars to which one calendar refers; more than a valid calendar can have
+_MOST_FOLLOWED = 64  # calendars that one calendar refers to; more than a valid calendar can have
 
 _COLUMNS = "SELECT namespace, name, version, document, create_index, modify_index FROM calendars"
 _FIND = f"{_COLUMNS} WHERE namespace = :namespace AND name = :name"

@@ -336,7 +336,7 @@ def append_version(tx: Transaction, job: Job, *, is_held: bool = False) -> Job:
 
     `submit_time` and `stable` are stored as given. The store sets version and indexes. The caller
     calls `settle` after its other changes. With `is_held`, the job is queued until other children
-    of its parent end. A later version without `is_held` ends the wait.
+    of its parent end. A later version without `is_held` is not queued.
     """
     row = job_status.load_summary(tx, job.namespace, job.id)
     queued = dict.fromkeys((group.name for group in job.task_groups or ()), 0)

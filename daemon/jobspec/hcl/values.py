@@ -291,7 +291,7 @@ def _to_object(value: Value, type_: Type) -> Value:
 
 
 def unify(types: Sequence[Type]) -> Type | None:
-    """Return the type to which values of all these types can be converted, or None."""
+    """Return the type that values of all these types can be converted to, or None."""
     known = [type_ for type_ in types if type_.kind != "any"]
     if not known:
         return ANY

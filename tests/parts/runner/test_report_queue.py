@@ -30,7 +30,7 @@ class Writes:
 
 
 class StillClock:
-    """A clock that shows one time."""
+    """A clock whose time never changes."""
 
     def now(self) -> int:
         """Return the time in nanoseconds."""

@@ -102,7 +102,7 @@ class GitSandbox:
             self._present.discard(alloc_id)
 
     async def _open_leash(self, attempt: Attempt) -> ExecStream:
-        """Wait until the sandbox runs, and open the session that ends the sandbox.
+        """Wait until the sandbox runs, and open the session that terminates the sandbox.
 
         Raises `StartFailed`.
         """
