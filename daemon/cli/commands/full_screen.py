@@ -13,7 +13,7 @@ import termios
 import tty
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 
 from daemon.cli.commands.top_view import ScreenLine
@@ -140,7 +140,7 @@ class FullScreen:
             data = data[os.write(self._out, data) :]
 
     def key(self, within: float) -> str:
-        """Return the next key; empty after `within` seconds, or if the terminal size changes.
+        """Return the next key; empty after `within` seconds, and after a signal such as SIGWINCH.
 
         Raises `EOFError` when the terminal is closed.
         """
@@ -157,10 +157,19 @@ class FullScreen:
         self._waiting.extend(_KEYS.get(item, item) for item in _KEY.findall(text))
         return self._waiting.popleft() if self._waiting else ""
 
-    def resized(self, _number: int, _frame: FrameType | None) -> None:
-        """Make `key` return, so that the lines are drawn in the new size."""
-        with suppress(BlockingIOError):  # a byte is already waiting
-            os.write(self._wake, b"\0")
+    @contextmanager
+    def woken_by_signals(self) -> Iterator[None]:
+        """Make `key` return after each signal, also one that arrives just before it waits."""
+        # In that case, select() would not be interrupted, and the handler would run after it.
+        before = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+
+
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    """Handle SIGWINCH: the signal only wakes `FullScreen.key`."""
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
@@ -174,10 +183,11 @@ def opened(*, color: bool) -> Iterator[FullScreen]:
         raise Invalid('this command needs a terminal; in a script use "steward status -json"')
     screen = FullScreen(color=color)
     handlers = {number: signal.signal(number, _end) for number in _ENDING}
-    handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, screen.resized)
+    handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, _ignore)
     try:
-        screen.enter()
-        yield screen
+        with screen.woken_by_signals():
+            screen.enter()
+            yield screen
     finally:
         screen.restore()
         for number, handler in handlers.items():

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
-import os
+import os, signal
 from daemon.cli.commands.full_screen import opened
 from daemon.cli.commands.top_view import ScreenLine
 with opened(color=True) as screen:
@@ -26,6 +26,11 @@ with opened(color=True) as screen:
                 screen.suspend()
             elif key == "b":
                 raise ValueError("broken")
+            elif key == "s":
+                signal.signal(signal.SIGUSR1, lambda *_: None)
+                os.kill(os.getpid(), signal.SIGUSR1)
+                screen.key(3600)
+                screen.draw([ScreenLine("woken"), ScreenLine("ready")])
             elif key == "l":
                 with screen.suspended():
                     print("lent", flush=True)
@@ -108,6 +113,12 @@ def test_terminal_is_restored_after_any_exit(
     terminal.until(GIVEN)
     assert terminal.wait() == status
     assert terminal.settings() == terminal.before
+
+
+def test_signal_just_before_the_wait_for_a_key_ends_the_wait(terminal: Terminal) -> None:
+    terminal.until(b"ready")
+    terminal.type(b"s")
+    terminal.until(b"woken")
 
 
 def test_keys_are_read_one_by_one_with_names(terminal: Terminal) -> None:
