@@ -40,6 +40,7 @@ class TaskSecretStore:
 
     def __init__(self, store: Store, seal: EnvelopeCipher) -> None:
         self._store, self._seal = store, seal
+        self._jobs = _JobsWithSecrets(store)
         self._in_use: dict[str, dict[str, Collection[str]]] = {}  # values by allocation and task
 
     def record_in_use(self, alloc_id: str, task: str, values: Collection[str]) -> None:
@@ -80,6 +81,8 @@ class TaskSecretStore:
 
     async def of_job(self, namespace: str, job_id: str) -> list[str]:
         """Return the values of the sensitive variables of a job, oldest first."""
+        if (namespace, job_id) not in await self._jobs.keys():
+            return []
         rows = await self._store.read_any(lambda db: job_values(db, namespace, job_id))
         return decrypted(self._seal, rows)
 
@@ -95,6 +98,35 @@ class TaskSecretStore:
         unneeded = await self._store.read_long(unneeded_places)
         for first in range(0, len(unneeded), _STEP):
             await self._store.write(partial(_remove, paths=unneeded[first : first + _STEP]))
+
+
+class _JobsWithSecrets:
+    """The jobs with sensitive values; the names are read again when such values change."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._commits = -1  # the store's number of commits when `changed` was read
+        self.changed = -1  # the index of the last change of any job's values
+        self._lock = trio.Lock()
+        self._keys: frozenset[tuple[str, str]] = frozenset()
+
+    async def keys(self) -> frozenset[tuple[str, str]]:
+        """Return the namespace and ID of each job with sensitive values."""
+        if self._store.commits != self._commits:
+            async with self._lock:
+                await self._refresh()
+        return self._keys
+
+    async def _refresh(self) -> None:
+        commits = self._store.commits
+        if commits == self._commits:
+            return
+        index = self._store.read(lambda db: db.table_index(JOB_TABLE))
+        if index != self.changed:
+            found = await self._store.read_long(partial(secrets.places, prefix=JOB_ROOT))
+            self._keys = frozenset(_key_of(path) for path in found)
+            self.changed = index
+        self._commits = commits
 
 
 class _Known(NamedTuple):
@@ -171,17 +203,12 @@ class JobMasks:
 
     def __init__(self, store: Store, seal: EnvelopeCipher) -> None:
         self._store, self._seal = store, seal
-        self._moment, self._changed = -1, -1
-        self._lock = trio.Lock()
-        self._jobs: frozenset[tuple[str, str]] = frozenset()
+        self._jobs = _JobsWithSecrets(store)
         self._made: OrderedDict[tuple[str, str], _MadeOfJob] = OrderedDict()
 
     async def jobs(self) -> frozenset[tuple[str, str]]:
         """Return the namespace and ID of each job with sensitive values."""
-        if self._store.commits != self._moment:
-            async with self._lock:
-                await self._refresh()
-        return self._jobs
+        return await self._jobs.keys()
 
     async def matcher(self, key: tuple[str, str]) -> Matcher | None:
         """Return the matcher of a job, or None if it has no sensitive values."""
@@ -190,7 +217,7 @@ class JobMasks:
         made = self._made.setdefault(key, _MadeOfJob())
         self._made.move_to_end(key)
         async with made.lock:
-            changed = self._changed
+            changed = self._jobs.changed
             if made.changed != changed:
                 rows = await self._store.read_any(lambda db: job_values(db, *key))
                 if rows != made.rows:
@@ -210,17 +237,6 @@ class JobMasks:
         while excess > 0:
             key = max(self._made, key=lambda mask_key: self._made[mask_key].weight)
             excess -= self._made.pop(key).weight
-
-    async def _refresh(self) -> None:
-        commits = self._store.commits
-        if commits == self._moment:
-            return
-        index = self._store.read(lambda db: db.table_index(JOB_TABLE))
-        if index != self._changed:
-            found = await self._store.read_long(partial(secrets.places, prefix=JOB_ROOT))
-            self._jobs = frozenset(_key_of(path) for path in found)
-            self._changed = index
-        self._moment = commits
 
 
 def matcher_of(values: Sequence[str]) -> Matcher:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from storage.queries import evaluations, events, services
-from storage.queries.documents import decode_row, readable
+from storage.queries.documents import decode_repeated, decode_row, readable
 from storage.queries.pages import PageRequest, by_creation
 from storage.queries.pages import of_job as of_job_rows
 from storage.read_pool import ReadSnapshot
@@ -63,9 +63,9 @@ def _from(row: sqlite3.Row) -> Allocation:
         deployment_id=row["deployment_id"],
         desired_status=row["desired_status"],
         client_status=row["client_status"],
-        placement=decode_row(row, Placement, "allocations", "placement"),
-        desired=decode_row(row, DesiredState, "allocations", "desired"),
-        client=decode_row(row, ClientState, "allocations", "client"),
+        placement=decode_repeated(row, Placement, "allocations", "placement"),
+        desired=decode_repeated(row, DesiredState, "allocations", "desired"),
+        client=decode_repeated(row, ClientState, "allocations", "client"),
         health=_health(row) if health else None,
         create_index=row["create_index"],
         modify_index=row["modify_index"],

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -10,6 +11,8 @@ from storage.errors import StorageUnreadable
 from storage.read_pool import ReadSnapshot
 
 T = TypeVar("T")
+
+_LONGEST_CACHED = 2048  # characters; a thousand tasks of a group make a text of 100,000
 
 # The key of each table with documents, as the names of unreadable rows show it.
 KEYS: Mapping[str, tuple[str, ...]] = {
@@ -57,6 +60,25 @@ def decode_row(row: sqlite3.Row, record: type[T], table: str, column: str = "doc
         return msgspec.json.decode(row[column], type=record)
     except (msgspec.DecodeError, UnicodeError) as error:
         raise unreadable(row, table, error) from None
+
+
+def decode_repeated(row: sqlite3.Row, record: type[T], table: str, column: str) -> T:
+    """Decode a text that is often read again, as `decode_row` does; cache the result.
+
+    `record` must be immutable, because all callers share the decoded object.
+    """
+    text = row[column]
+    if len(text) > _LONGEST_CACHED:
+        return decode_row(row, record, table, column)
+    try:
+        return _decoded(record, text)  # type: ignore[return-value,arg-type]  # of the type `record`
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise unreadable(row, table, error) from None
+
+
+@lru_cache(maxsize=512)
+def _decoded(record: type[object], text: str) -> object:
+    return msgspec.json.decode(text, type=record)
 
 
 def text_of(row: sqlite3.Row, table: str, column: str = "document") -> bytes:

@@ -535,24 +535,24 @@ def outputs(db: ReadSnapshot, run: FlowRun, step: str = "") -> Iterator[StepOutp
         yield _outputs(row)
 
 
-def outputs_by_task(
+def element_outputs(
     db: ReadSnapshot, run: FlowRun, step: str, element: int, alloc_id: str
-) -> dict[str, dict[str, str]]:
-    """Return the outputs that each task of an allocation has written."""
+) -> tuple[dict[str, dict[str, str]], int]:
+    """Return the outputs of each task of an allocation, and the size of the element's outputs.
+
+    An earlier allocation of the element may have written its outputs. They count in the size, which
+    is in bytes.
+    """
     row = db.one(_OUTPUTS_OF_ELEMENT, {**_key(run), "step": step, "element": element})
-    return _by_task(row) if row and row["alloc_id"] == alloc_id else {}
+    if row is None:
+        return {}, 0
+    return _by_task(row) if row["alloc_id"] == alloc_id else {}, int(row["size"])
 
 
 def output_bytes(db: ReadSnapshot, run: FlowRun, step: str) -> tuple[int, int]:
     """Return the size of all outputs of a step, and of its run, in bytes."""
     row = db.one(_OUTPUT_BYTES, {**_key(run), "step": step})
     return (row["step"], row["run"]) if row else (0, 0)
-
-
-def element_bytes(db: ReadSnapshot, run: FlowRun, step: str, element: int) -> int:
-    """Return the size of the stored outputs of an element, in bytes."""
-    row = db.one(_OUTPUTS_OF_ELEMENT, {**_key(run), "step": step, "element": element})
-    return int(row["size"]) if row else 0
 
 
 def put_outputs(
@@ -577,7 +577,7 @@ def put_outputs(
     known = _by_task(before) if before and is_same else {}
     after = {task: found for task, found in {**known, **by_task}.items() if found}
     if not after:
-        remove_outputs(tx, run, step, element)
+        _remove_outputs(tx, run, key, before)
     elif after != known:
         document = encode(after)
         values = {**key, "alloc_id": alloc_id, "outputs": document.decode(), "size": len(document)}
@@ -597,7 +597,12 @@ def copy_outputs(tx: Transaction, source: FlowRun, target: FlowRun, steps: Itera
 def remove_outputs(tx: Transaction, run: FlowRun, step: str, element: int) -> None:
     """Delete the outputs of an element."""
     key = {**_key(run), "step": step, "element": element}
-    before = tx.one(_OUTPUTS_OF_ELEMENT, key)
+    _remove_outputs(tx, run, key, tx.one(_OUTPUTS_OF_ELEMENT, key))
+
+
+def _remove_outputs(
+    tx: Transaction, run: FlowRun, key: Mapping[str, object], before: sqlite3.Row | None
+) -> None:
     if before is not None:
         tx.execute(_REMOVE_OUTPUTS, key)
         _count_outputs(tx, key, -before["size"])

@@ -246,9 +246,8 @@ def _stored(db: ReadSnapshot, instance: TaskInstance) -> _Stored | None:
     if run is None:
         return None
     element = (allocation.task_group, max(allocation.index, 0))
-    by_task = runs.outputs_by_task(db, run, *element, allocation.id)
+    by_task, own = runs.element_outputs(db, run, *element, allocation.id)
     of_step, of_run = runs.output_bytes(db, run, allocation.task_group)
-    own = runs.element_bytes(db, run, *element)
     return _Stored(by_task, of_step - own, of_run - own)
 
 
