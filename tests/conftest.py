@@ -7,6 +7,7 @@ import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +19,9 @@ from tests.heap import keep_present_objects
 from tests.samples import NOW
 from tests.time_limits import DEADLINE
 from tests.watchdog import limit
+
+if TYPE_CHECKING:
+    from tests.file_scheduler import FileScheduler
 
 
 def pytest_configure() -> None:
@@ -57,6 +61,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             len(_FIRST),
         )
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config) -> "FileScheduler":
+    """Replace the scheduler of pytest-xdist."""
+    from tests.file_scheduler import FileScheduler  # imported late: needs pytest-xdist
+
+    return FileScheduler(config)
 
 
 def pytest_collection_finish() -> None:

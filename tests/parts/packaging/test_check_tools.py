@@ -1,11 +1,14 @@
 """The check names what tests leave behind, and counts those that pass only alone."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.time_limits import HAPPENS_WITHIN
 
 LIB = Path(__file__).parents[3] / "packaging/lib"
 HEAD = "# a head\n"
@@ -63,6 +66,36 @@ def test_last_command_can_fail():
     assert done.returncode == 137
 
 
+ENDED_WORKER = """
+import os, pytest
+@pytest.mark.parametrize("number", range(40))
+def test_one(number):
+    if number == 30 and {ends}:
+        os._exit(1)
+"""
+
+
+def test_end_of_a_worker_fails_one_test_and_ends_no_run(tmp_path: Path):
+    for number in range(12):
+        (tmp_path / f"test_{number}.py").write_text(ENDED_WORKER.format(ends=number == 4))
+    (tmp_path / "conftest.py").write_text(
+        "from tests.conftest import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler"
+    )
+    options = ["-n", "2", "--dist", "loadfile", "-q", "-p", "no:cacheprovider", "-p", "no:trio"]
+    words = [sys.executable, "-m", "pytest", *options, "--rootdir", tmp_path, "-c", os.devnull]
+    done = subprocess.run(
+        [*words, tmp_path],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HAPPENS_WITHIN,
+    )
+    assert done.returncode == 1
+    assert "1 failed, 479 passed" in done.stdout
+    assert "test_4.py::test_one[30]" in done.stdout
+
+
 @pytest.fixture
 def count(tmp_path: Path):
     counts = tmp_path / "counts"
@@ -94,6 +127,12 @@ FAILURE = '<testcase classname="{}" name="test_kill"><{} message="{}">text</{}><
         ("tests.crash.test_matrix", "failure", "TooSlowError() [single exception in", False),
         ("tests.crash.test_matrix", "error", "tests.watchdog.TookTooLong", False),
         ("tests.crash.test_matrix", "failure", "AssertionError: lost: TooSlowError", True),
+        (
+            "tests.crash.test_matrix",
+            "error",
+            "failed on teardown with &quot;tests.watchdog.TookTooLong&quot;",
+            False,
+        ),
         ("tests.crash.test_matrix", "error", "worker gw0 crashed", True),
         ("tests.service.test_files", "failure", "AssertionError: assert 1 == 2", False),
     ],
@@ -107,3 +146,12 @@ def test_broken_promise_fails_the_check_immediately(
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == counts
     assert done.stdout.strip() == (f"{where}.test_kill" if counts else "")
+
+
+def test_timeout_explains_the_other_failures_of_a_test(tmp_path: Path):
+    results, where = tmp_path / "results.xml", "tests.crash.test_matrix"
+    failure = FAILURE.format(where, "failure", "trio.Cancelled: cancelled", "failure")
+    error = FAILURE.format(where, "error", "tests.watchdog.TookTooLong", "error")
+    results.write_text(f"<suite>{failure}{error}</suite>")
+    words = [sys.executable, LIB / "crashes.py", results]
+    assert subprocess.run(words, check=False).returncode == 0
