@@ -64,11 +64,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config) -> "FileScheduler":
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> "FileScheduler":
     """Replace the scheduler of pytest-xdist."""
     from tests.file_scheduler import FileScheduler  # imported late: needs pytest-xdist
 
-    return FileScheduler(config)
+    return FileScheduler(config, log)
 
 
 def pytest_collection_finish() -> None:

@@ -30,6 +30,7 @@ from storage.records.deployment import Deployment
 from storage.records.evaluation import Evaluation
 from storage.records.job import Job
 from storage.records.service import Registration
+from storage.records.state import StateLine
 
 _RUNS, _MOST_RUNS = 50, 500  # child jobs in one response
 
@@ -57,12 +58,18 @@ def explain(request: Request, db: ReadSnapshot) -> HandlerReply:
     answer = explanation.explain_job(db, request.namespace, request["job_id"])
     if answer is None:
         raise NotFound("job not found", index=db.table_index("jobs"))
+    answer = msgspec.structs.replace(answer, state=_state(request, db))
     index = max(map(db.table_index, ("jobs", "evaluations", "allocations", "deployments", "nodes")))
     return reply.read_reply(answer, index)
 
 
 def state(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show the state of a job in one word, with the reason and a summary of its children."""
+    return reply.read_reply(_state(request, db), _index(db))
+
+
+def _state(request: Request, db: ReadSnapshot) -> StateLine:
+    """Return the state of a job, with its newest error. Raises `NotFound`."""
     status = job_states.line(db, request.namespace, request["job_id"], request.parts.clock.now())
     if status is None:
         raise NotFound("job not found", index=db.table_index("jobs"))
@@ -70,7 +77,7 @@ def state(request: Request, db: ReadSnapshot) -> HandlerReply:
     if status.state in (*TROUBLE, State.DEPLOYING):
         failed = status.runs.last_run_id if status.runs else request["job_id"]
         error = newest_error(db, request.namespace, failed)
-    return reply.read_reply(msgspec.structs.replace(status, error=error), _index(db))
+    return msgspec.structs.replace(status, error=error)
 
 
 def runs(request: Request, db: ReadSnapshot) -> HandlerReply:

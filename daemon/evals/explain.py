@@ -41,10 +41,11 @@ from storage.records.allocation import (
     DesiredStatus,
     TaskPhase,
 )
+from storage.records.allocation_views import Retry
 from storage.records.base import SECOND
 from storage.records.deployment import Deployment, DeploymentStatus
 from storage.records.evaluation import EvalStatus, Evaluation, PlacementMetric
-from storage.records.explanation import Cause, Explanation, Reason, Retry
+from storage.records.explanation import Cause, Explanation, Reason
 from storage.records.flow import (
     FlowRunView,
     Outcome,

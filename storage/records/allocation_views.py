@@ -17,12 +17,24 @@ from storage.records.allocation import (
 )
 from storage.records.base import Record, SparseRecord
 from storage.records.evaluation import PlacementMetric
-from storage.records.explanation import Retry
 from storage.records.job import Job
 from storage.records.task import Network, Port, Resources
 
 UNASKED = DesiredTransition()
 TaskStates = Mapping[str, TaskState] | None
+
+
+class Retry(Record, frozen=True, kw_only=True):
+    """Attempts of an allocation, and the time of the next one, or why there is none.
+
+    `attempts` counts placements, including predecessors; `restarts` counts restarts in place.
+    `next_time` (nanoseconds since the epoch) is 0 if there is no next attempt, or if it is unknown.
+    """
+
+    attempts: int
+    restarts: int
+    message: str
+    next_time: int = 0
 
 
 class AllocationStub(Record, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from storage.records.base import Record
+from storage.records.state import StateLine
 
 
 class Cause(StrEnum):
@@ -41,23 +42,14 @@ class Reason(Record, frozen=True, kw_only=True):
 
 
 class Explanation(Record, frozen=True, kw_only=True):
-    """Why parts of a job are not running; without reasons, nothing is missing."""
+    """Why parts of a job are not running; without reasons, nothing is missing.
+
+    `state` has the newest error of a failing job, with its exit code and last error lines.
+    """
 
     job_id: str
     namespace: str
     status: str
     running: int
     reasons: list[Reason]
-
-
-class Retry(Record, frozen=True, kw_only=True):
-    """Attempts of an allocation, and the time of the next one, or why there is none.
-
-    `attempts` counts placements, including predecessors; `restarts` counts restarts in place.
-    `next_time` (nanoseconds since the epoch) is 0 if there is no next attempt, or if it is unknown.
-    """
-
-    attempts: int
-    restarts: int
-    message: str
-    next_time: int = 0
+    state: StateLine | None = None  # set in every response

@@ -59,6 +59,10 @@ async def test_root_cause_is_reported_on_every_surface(steward: Steward) -> None
         shown = (await steward.cli(*words)).stdout.decode()
         assert 'task "main" exited with code 3' in shown, words
         assert "    no disk left" in shown, words
+    explained = json.loads((await steward.cli("job", "explain", "-json", "nightly")).stdout)
+    assert explained["State"]["State"] == "failing"
+    assert explained["State"]["Error"]["ExitCode"] == 3
+    assert explained["State"]["Error"]["Stderr"] == "no disk left\n"
 
 
 async def test_the_logs_of_a_nightly_job_are_those_of_its_newest_run(steward: Steward) -> None:
