@@ -200,6 +200,11 @@ class SimulatedDriver:
         name = (attempt.alloc_id, attempt.task, attempt.number)
         process = self._machine.processes.get(name)
         if process is None or name in self._machine.lost:
+            for (
+                other
+            ) in self._machine.alive():  # a real driver clears the control group of the task
+                if other.name[:2] == name[:2]:
+                    other.end(_KILLED)
             return None
         block = driver_config.read(Block, attempt.config)
         rng = self._machine.chance_of((*name[:2], ~name[2]))
