@@ -3,7 +3,9 @@
 A process belongs to an attempt in one of these cases. Its initial environment names the allocation
 and the task. It is in the session or process group of the task's main process. Its parent belongs
 to the attempt. The environment only counts if it has the directory of the allocation, or if that
-directory is mounted at `/alloc`. Equal names of another installation are therefore ignored.
+directory is mounted at `/alloc`. Equal names of another installation are therefore ignored. So are
+processes of users that the attempt cannot have: any user can set these variables. Only a task of
+the launcher's user can have processes of any user.
 
 The kernel shows an empty environment while a process executes a new program. Such a process is
 undecided. The scan checks it again, and the action `end` reports it as a remaining process. An
@@ -51,7 +53,7 @@ class Process(msgspec.Struct, frozen=True):
     allocation: str = ""
     task: str = ""
     started: int = 0  # ticks after boot
-    user: int | None = None  # the user ID, only of an undecided process
+    user: int | None = None  # the user ID, only of a process that is undecided or in an allocation
 
 
 class ProcessCriteria(msgspec.Struct, frozen=True):
@@ -164,13 +166,16 @@ def undecided(
 ) -> list[Process]:
     """Return the processes that may belong to the attempt, with unreadable environments."""
     decided = {criteria.shim, *(member.pid for member in members)}
-    return [item for item in processes if item.user in criteria.users and item.pid not in decided]
+    unclear = (item for item in processes if not item.allocation and item.pid not in decided)
+    return [item for item in unclear if item.user in criteria.users]
 
 
 def _matches_criteria(process: Process, criteria: ProcessCriteria) -> bool:
     if criteria.session and criteria.session in (process.session, process.group):
         return True
-    return process.allocation == criteria.allocation and criteria.task in {"", process.task}
+    is_possible = process.user in criteria.users or criteria.users <= {os.geteuid()}
+    is_named = process.allocation == criteria.allocation and criteria.task in {"", process.task}
+    return is_named and is_possible
 
 
 def list_processes(directory: str) -> list[Process]:
@@ -202,10 +207,8 @@ def _process(pid: int, directory: str) -> Process | None:
     try:
         at = _readable_thread(pid, values)
         environment = _environment(pid, at)
-        if environment is None:
-            user = _user(pid)
-        else:
-            allocation, task = _owner(at, _variables(environment), directory)
+        allocation, task = _owner(at, _variables(environment or b""), directory)
+        user = _user(pid) if environment is None or allocation else None
     except OSError:  # another user's process, or it has ended
         pass
     return Process(
@@ -285,8 +288,7 @@ def facts(pids: Iterable[int]) -> Iterator[bytes]:
     """Yield the contents of `status` and `stat` of each process."""
     for pid in pids:
         with suppress(OSError):  # it has ended
-            texts = _read(f"/proc/{pid}/status"), _read(f"/proc/{pid}/stat")
-            yield from texts
+            yield from (_read(f"/proc/{pid}/status"), _read(f"/proc/{pid}/stat"))
 
 
 def _read(path: str) -> bytes:
@@ -298,8 +300,7 @@ def _variables(environment: bytes) -> Mapping[bytes, bytes]:
     if b"NOMAD_ALLOC_ID=" not in environment:
         return {}
     # Until a process runs as the task's user, it has the variables under other names.
-    entries = (_CARRIED.sub(b"", assignment) for assignment in environment.split(b"\0"))
-    pairs = (entry.partition(b"=") for entry in entries)
+    pairs = (_CARRIED.sub(b"", entry).partition(b"=") for entry in environment.split(b"\0"))
     return {name: value for name, _, value in pairs}
 
 

@@ -2,6 +2,7 @@
 
 import os
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from daemon.runner.core.resource_usage import sample_of
 from daemon.runner.drivers import cgroup_v2
 from tests import launchers
 from tests.parts.launcher.conftest import ALLOCATION, Place, Talk, payload
+from tests.parts.runner.conftest import needs_root
 
 OTHER = ALLOCATION.replace("0", "1")
 ADOPT = FindAttempt(allocation=ALLOCATION, task="main", attempt=0)
@@ -235,6 +237,22 @@ def test_undecided_process_is_skipped_only_for_its_own_user(
     find = msgspec.structs.replace(mark, action="find")
     assert process_scan.sweep(str(tmp_path), [find]) == [[]]
     assert one.poll() is None
+
+
+@needs_root
+@pytest.mark.parametrize("user", [12345, 12346])
+def test_variables_count_only_for_processes_of_the_tasks_user(
+    greeted: Talk, place: Place, lingering: Any, tmp_path: Path, user: int
+) -> None:
+    os.chown(place.root / "main", 12345, 12345)
+    text = f"exec setpriv --reuid={user} sh -c {shlex.quote(LINGER)}"
+    one = lingering(text, **of_task(tmp_path))
+    found = [one.pid, *one.children] if user == 12345 else []
+    assert sweep(greeted, "find") == sweep(greeted, "hold") == found
+    while sweep(greeted, "end"):
+        one.poll()
+    assert found == [] or one.wait() == -signal.SIGKILL
+    assert found or one.poll() is None
 
 
 def test_process_without_variables_is_decided(lingering: Any) -> None:
