@@ -330,7 +330,8 @@ class Dispatcher:
         self, head: RequestHead, match: RouteMatch, query: QueryParameters, address: str
     ) -> HandlerReply | None:
         """Return the rejection of a request before its body is read, or None."""
-        refusal = self.guard.refusal(head.method, head.headers)
+        acts = isinstance(match.route, StreamRoute) and match.route.acts
+        refusal = self.guard.refusal(head.method, head.headers, has_effect=acts)
         if refusal is None and self._doorkeeper is not None:
             refusal = self._doorkeeper(self._request(head, match, query, address, b""))
         return refusal

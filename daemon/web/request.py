@@ -178,7 +178,10 @@ class WriteRoute(msgspec.Struct, frozen=True):
 
 
 class StreamRoute(msgspec.Struct, frozen=True):
-    """A route with a streamed response. If `acts` is true, its calls are in the audit log."""
+    """A route with a streamed response.
+
+    If `acts` is true, its calls are in the audit log, and pages of other sites cannot send them.
+    """
 
     path: str
     handler: WriteHandler

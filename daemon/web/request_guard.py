@@ -2,8 +2,8 @@
 
 The daemon runs commands for users, and a browser on the same host can reach its port. A malicious
 page can point its own name at this host (DNS rebinding), which the `Host` header shows. It can also
-send a cross-origin write, which `Origin` and `Sec-Fetch-Site` show. Programs send neither header,
-so they are not affected.
+send a cross-origin write, which `Origin` and `Sec-Fetch-Site` show. The same applies to the few
+reads of Nomad's API that have an effect. Programs send neither header, so they are not affected.
 """
 
 import re
@@ -44,8 +44,13 @@ class RequestGuard:
         self._any_address = config.bind in _ANY_ADDRESS
         self._any_name = ANY_NAME in config.host_names
 
-    def refusal(self, method: str, headers: Mapping[str, str]) -> HandlerReply | None:
-        """Return the error response if a request must be rejected, or None."""
+    def refusal(
+        self, method: str, headers: Mapping[str, str], *, has_effect: bool = False
+    ) -> HandlerReply | None:
+        """Return the error response if a request must be rejected, or None.
+
+        With `has_effect`, the request has an effect with every method.
+        """
         if "transfer-encoding" in headers and "content-length" in headers:
             return _UNCLEAR
         if method == "CONNECT":  # after a success, the connection would belong to a tunnel
@@ -57,7 +62,7 @@ class RequestGuard:
                 "to host_names in its configuration",
                 421,
             )
-        if method in _SAFE and not headers.get("upgrade"):
+        if method in _SAFE and not has_effect and not headers.get("upgrade"):
             return None
         origin = headers.get("origin", "")
         if origin and origin.partition("://")[2].lower() != (host or "").lower():

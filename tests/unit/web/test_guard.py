@@ -73,6 +73,17 @@ def test_cross_origin_write_is_refused(origin: str) -> None:
     assert refused("POST", host="localhost:4646", origin=origin) == 403
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_cross_site_read_is_refused_only_if_it_has_an_effect(site: str) -> None:
+    guard = RequestGuard(Settings(), "machine")
+    headers = {"host": "localhost:4646", "sec-fetch-site": site}
+    assert guard.refusal("GET", headers) is None
+    refusal = guard.refusal("GET", headers, has_effect=True)
+    assert refusal is not None
+    assert refusal.status == 403
+    assert guard.refusal("GET", {"host": "localhost:4646"}, has_effect=True) is None
+
+
 def test_same_origin_write_is_accepted() -> None:
     headers = {"origin": "http://localhost:4646", "sec_fetch_site": "same-origin"}
     assert refused("POST", host="localhost:4646", **headers) is None
