@@ -46,6 +46,34 @@ def is_permitted() -> bool:
     return (found := _PERMISSION.get()) is None or found.is_shown
 
 
+class MaskView(Protocol):
+    """The form in which a caller sees the data of jobs, with masks in place of secrets.
+
+    `daemon/text/json_masks.py` implements it.
+    """
+
+    def document(self, document: object) -> object:
+        """Return a JSON document with masks."""
+        ...
+
+    def text(self, job: tuple[str, str], text: str) -> str:
+        """Return a text of the job with this namespace and ID with masks."""
+        ...
+
+
+_MASK_VIEW: ContextVar[MaskView | None] = ContextVar("mask_view", default=None)
+
+
+def mask_view_scope(view: MaskView | None) -> AbstractContextManager[None]:
+    """Return a scope in which filters and searches apply to the view of the caller."""
+    return RequestScope(_MASK_VIEW, view)
+
+
+def mask_view() -> MaskView | None:
+    """Return the view of the caller of the current request; None if nothing is masked."""
+    return _MASK_VIEW.get()
+
+
 def current() -> str:
     """Return the ID of the request that caused the current work; empty for none."""
     return _ORIGIN.get().partition(" ")[0]

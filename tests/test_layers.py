@@ -47,6 +47,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "daemon.jobspec": (
         *NOUNS,
         "storage.loop_share",
+        "storage.request_context",
         "daemon.matching",
         "daemon.text.go_format",
         "daemon.text.hints",

@@ -430,7 +430,7 @@ ROUTES: tuple[Route, ...] = (
         STEER,
     ),
     ReadRoute("/v1/search", search.by_prefix, KNOWN, long=True, methods=ASKING),
-    ReadRoute("/v1/search/fuzzy", search.fuzzy, KNOWN, long=True, methods=ASKING),
+    ReadRoute("/v1/search/fuzzy", search.fuzzy, KNOWN, long=True, methods=ASKING, searches=True),
     ReadRoute("/v1/nodes", nodes.index, NODE_READ, ("nodes/",)),
     ReadRoute("/v1/node/pools", pools.index, KNOWN, ("node_pools", "nodes/")),
     WriteRoute("POST", "/v1/node/pools", pools.write, KNOWN),

@@ -12,6 +12,7 @@ import msgspec
 
 from storage.errors import Malformed
 from storage.loop_share import spend
+from storage.request_context import mask_view
 
 if TYPE_CHECKING:
     from daemon.jobspec.filters.conditions import Conditions
@@ -45,10 +46,13 @@ class Filter:
                 f"failed to create result paginator: failed to read filter expression: {error}"
             ) from error
         self._look, self._shape = FilterEvaluation, shape_of(record)
+        self._view = mask_view()
         self._left = MAX_STEPS
 
     def __call__(self, document: object) -> bool:
         """Return whether a document matches."""
+        if self._view is not None:
+            document = self._view.document(document)
         evaluation = self._look(document, self._shape)
         try:
             found = evaluation.at(self._node, ())
@@ -67,7 +71,8 @@ class Filter:
         """Return conditions that the store can apply. The caller must still check each object."""
         from daemon.jobspec.filters.conditions import Conditions
 
-        return Conditions(self._node, columns)
+        # The columns of the store are not masked.
+        return Conditions(self._node, columns if self._view is None else {})
 
 
 def compile_filter(text: str, record: type[msgspec.Struct]) -> Filter:

@@ -23,7 +23,7 @@ _CHILD = re.compile(
 )  # separates the parent's ID from the end of a child's ID
 _NAMING = frozenset({b"Namespace", b"JobID", b"ID"})
 # Of all objects with an ID, only jobs have one of these.
-_OF_JOBS = frozenset({b"TaskGroups", b"JobSummary"})
+_OF_JOBS = frozenset({b"TaskGroups", b"JobSummary", b"GroupCountSum"})
 # Clients use these fields of an object to find other objects, so they are not masked.
 _NEEDED = frozenset(
     {
@@ -34,6 +34,36 @@ _NEEDED = frozenset(
 )
 # Objects whose keys the author of a job chooses.
 _FREE = frozenset({b"Env", b"Meta", b"Config", b"VariableFlags", b"Attributes"})
+
+
+class JobMaskView:
+    """The form in which a caller sees the data of jobs.
+
+    Filters and searches apply to this form, so that their results reveal nothing about the secrets.
+    """
+
+    def __init__(self, matchers: Mapping[JobKey, Matcher], job: JobKey | None) -> None:
+        """`job` is the job that all documents are about, if there is one."""
+        self._matchers, self._job = matchers, job
+
+    def document(self, document: object) -> object:
+        """Return a JSON document with masks."""
+        data = msgspec.json.encode(document)
+        if not any(matcher.may_match(data) for matcher in self._relevant(data)):
+            return document
+        return msgspec.json.decode(mask_json(data, self._matchers, self._job))
+
+    def _relevant(self, data: bytes) -> Iterator[Matcher]:
+        """Yield the matchers of the jobs that a document may name."""
+        yield from matched(self._job, self._matchers)
+        owners = {owner for name in named_jobs(data) for owner in with_parents(name)}
+        yield from (matcher for key, matcher in self._matchers.items() if key[1] in owners)
+
+    def text(self, job: JobKey, text: str) -> str:
+        """Return a text of a job with masks."""
+        for matcher in matched(job, self._matchers):
+            text = matcher.mask_text(text)
+        return text
 
 
 class _Frame:

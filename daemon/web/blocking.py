@@ -22,6 +22,7 @@ from storage.loop_share import LongRead
 from storage.records.base import MINUTE, SECOND
 from storage.records.codec import encode
 from storage.records.numbers import parse_integer
+from storage.request_context import mask_view_scope
 from storage.store import Store
 
 LONGEST_WAIT = 5 * MINUTE
@@ -100,6 +101,16 @@ async def _attempt(
 
 
 async def _read(route: ReadRoute, request: Request, response_cache: ResponseCache) -> HandlerReply:
+    """Return the response. Its filter or search applies to the form that the caller sees."""
+    if request.parts.job_masks is None or not (route.searches or request.query.text("filter")):
+        return await _made(route, request, response_cache)
+    from daemon.web import job_masks  # imported late: few stores have such values
+
+    with mask_view_scope(await job_masks.view(route, request)):
+        return await _made(route, request, response_cache)
+
+
+async def _made(route: ReadRoute, request: Request, response_cache: ResponseCache) -> HandlerReply:
     """Return the response, made on the event loop if it is short, else in a thread."""
     store = request.parts.store
     moment = store.change_number

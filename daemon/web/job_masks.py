@@ -12,9 +12,16 @@ from typing import cast
 
 import msgspec
 
-from daemon.acl.check import Requirement
+from daemon.acl.check import EVERYWHERE, Requirement
 from daemon.app.context import JobMaskSource
-from daemon.text.json_masks import JobKey, mask_json, matched, named_jobs, with_parents
+from daemon.text.json_masks import (
+    JobKey,
+    JobMaskView,
+    mask_json,
+    matched,
+    named_jobs,
+    with_parents,
+)
 from daemon.text.masking import Matcher
 from daemon.web.reply import JSON, HandlerReply
 from daemon.web.request import ReadRoute, Request, Route, WriteRoute
@@ -47,6 +54,24 @@ async def masked(route: Route, request: Request, reply: HandlerReply) -> Handler
     return msgspec.structs.replace(
         reply, body=await _body(source, reply.body, job, is_json=is_json)
     )
+
+
+async def view(route: Route, request: Request) -> JobMaskView | None:
+    """Return the view of a caller whose filter or search must not reveal masked values.
+
+    Return None if the caller sees all values.
+    """
+    source = request.parts.job_masks
+    if source is None or not _is_masked(route, request):
+        return None
+    is_anywhere = request.namespace == EVERYWHERE or request.method != "GET"  # or in the body
+    matchers = {
+        key: matcher
+        for key in await source.jobs()
+        if (is_anywhere or key[0] == request.namespace)
+        and (matcher := await source.matcher(key)) is not None
+    }
+    return JobMaskView(matchers, await _job_of(request)) if matchers else None
 
 
 def _is_masked(route: Route, request: Request) -> bool:

@@ -155,6 +155,7 @@ class ReadRoute(msgspec.Struct, frozen=True):
     tables: tuple[str, ...] = ()
     shows_secrets: bool = False
     is_definition: bool = False  # callers that may submit jobs see them unmasked
+    searches: bool = False  # it searches names in jobs, so that their masks apply to the search
 
 
 class WriteRoute(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 import pytest
 
@@ -101,6 +101,38 @@ async def test_callers_without_submit_job_see_masks(guarded: Steward) -> None:
             if is_definition:
                 assert len(answer.content) == len(plain.content), route
         await guarded.kill_and_restart()
+
+
+async def test_neither_filters_nor_searches_reveal_values(guarded: Steward) -> None:
+    request = await request_of(guarded)
+    job = request["Job"]
+    job |= {"Name": f"talks {PASSWORD}", "Meta": {"KEY": PASSWORD}}
+    job["TaskGroups"][0]["Tasks"][0]["Config"]["command"] = f"/no/such/{PASSWORD}"
+    await guarded.post("/v1/jobs", request)
+    reader = await new_token(guarded, READS)
+    writer = await new_token(guarded, WRITES, "writer")
+    filters = {
+        'Meta.KEY contains "ssw0rd"': False,
+        'Meta.KEY matches "masked"': True,
+        'Name contains "ssw0rd"': False,
+        'any TaskGroups as g { any g.Tasks as t { t.Env.LOGIN matches "ssw0rd" } }': False,
+        'ID == "talks"': True,
+    }
+    for text, is_match in filters.items():
+        for path in ("jobs", "jobs/statuses", "job/talks/versions"):
+            route = f"/v1/{path}?{urlencode({'filter': text})}"
+            shown = await as_(guarded, reader, "GET", route)
+            assert shown.status_code == 200, route
+            assert ('"talks"' in shown.text) is is_match, route
+            assert "ssw0rd" not in shown.text, route
+    # A writer sees the definition unmasked, and filters what it sees.
+    route = f"/v1/job/talks/versions?{urlencode({'filter': next(iter(filters))})}"
+    assert '"talks"' in (await as_(guarded, writer, "GET", route)).text
+    for text, is_match in {"ssw0rd": False, "/no/such": True, "talks": True}.items():
+        body = {"Text": text, "Context": "jobs"}
+        shown = await as_(guarded, reader, "POST", "/v1/search/fuzzy", body)
+        assert ('"talks"' in shown.text) is is_match, text
+        assert "ssw0rd" not in shown.text, text
 
 
 async def test_output_and_events_are_masked(guarded: Steward) -> None:

@@ -29,6 +29,7 @@ from storage.records.search import (
     SearchResponse,
     ServiceName,
 )
+from storage.request_context import mask_view
 
 MOST_PREFIX = 20  # matches per context, as in Nomad
 MOST_FUZZY = 100
@@ -251,8 +252,10 @@ def _best_matches(
 
 
 def _named_jobs(job_scope: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]]:
+    view = mask_view()
     for job in search.job_names(job_scope.db, job_scope.where("read-job")):
-        for kind, name, *scope in _names_inside(job):
+        for kind, plain, *scope in _names_inside(job):
+            name = plain if view is None else view.text((job.namespace, job.id), plain)
             if text in name.lower():
                 yield kind, FuzzyMatch(id=name, scope=scope)
 
