@@ -1,7 +1,8 @@
 """Track the processes of tasks without cgroups, by scanning all processes.
 
-The launcher scans (`daemon/launcher/process_scan.py`). A process that clears its environment,
-leaves its session and loses its parent is not found; a node attribute states this limitation.
+The launcher scans (`daemon/launcher/process_scan.py`). A process that clears its environment or
+changes to another user, leaves its session and loses its parent is not found. A node attribute
+states this limitation.
 
 Concurrent requests share one scan. Between scans there are pauses, so that most of one core and of
 the launcher's time stay available for other work.
@@ -77,8 +78,9 @@ class ProcessScanner:
         return {
             "containment": "scan",
             "unenforced.stop": (
-                "a process that clears its environment, leaves its session and loses its parent "
-                "outlives its task; let the daemon create control groups to prevent this"
+                "a process that clears its environment or changes to another user, leaves its "
+                "session and loses its parent outlives its task; let the daemon create control "
+                "groups to prevent this"
             ),
         }
 
