@@ -9,7 +9,13 @@ import msgspec
 
 from daemon.jobspec.steward_meta.job_keys import RUN_QUEUE, queue_of
 from daemon.jobspec.steward_meta.step_keys import CALENDAR, FOR_EACH, IF, STEP_QUEUES
-from daemon.scheduler.state import ClusterState, NodeState, SettledAllocations, StepGrant
+from daemon.scheduler.state import (
+    ClusterState,
+    NodeState,
+    SettledAllocations,
+    StepFailure,
+    StepGrant,
+)
 from storage import loop_share
 from storage.queries import (
     allocated_resources,
@@ -78,7 +84,7 @@ def load_cluster_state(
         run=run,
         steps=steps,
         approvals=runs.approvals(db, run) if run is not None else {},
-        exit_codes=_exit_codes(db, loaded.allocations) if run is not None else {},
+        failures=_failures(db, loaded.allocations) if run is not None else {},
         outputs=_outputs(db, job, run, steps, loaded.allocations) if job and run else {},
         slot=_slot(db, job, run) if job and RUN_QUEUE.name in (job.meta or ()) else "",
         # Steps of a run that was replaced only keep their slots until they end.
@@ -242,8 +248,8 @@ def _is_array(job: Job, name: str) -> bool:
     return group is not None and lists.is_array(group)
 
 
-def _exit_codes(db: ReadSnapshot, allocations_: Sequence[Allocation]) -> dict[str, int]:
-    """Return the exit code of the newest failure of each group of a workflow."""
+def _failures(db: ReadSnapshot, allocations_: Sequence[Allocation]) -> dict[str, StepFailure]:
+    """Return the newest failure of each group of a workflow."""
     from daemon.evals.failures import of_allocation  # imported late: few jobs are workflows
 
     newest: dict[str, Allocation] = {}
@@ -253,7 +259,11 @@ def _exit_codes(db: ReadSnapshot, allocations_: Sequence[Allocation]) -> dict[st
             if known is None or known.modify_time <= alloc.modify_time:
                 newest[alloc.task_group] = alloc
     errors = {group: of_allocation(db, allocation) for group, allocation in newest.items()}
-    return {group: error.exit_code for group, error in errors.items() if error is not None}
+    return {
+        group: StepFailure(error.exit_code, cause="" if error.exit_code else error.summary)
+        for group, error in errors.items()
+        if error is not None
+    }
 
 
 class _Found(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import msgspec
 
 from daemon.text.task_failure import ERRORS, STARTED, WAITS, sentence
-from storage.queries import allocations, tallies
+from storage.queries import allocations, runs, tallies
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import (
     TIME_LIMIT_EVENT,
@@ -16,6 +16,7 @@ from storage.records.allocation import (
     TaskPhase,
 )
 from storage.records.failure import TaskError
+from storage.records.flow import FlowStatus
 
 _TERMINATED = "Terminated"
 _UNHEALTHY = "Alloc Unhealthy"
@@ -23,19 +24,25 @@ _KILLED = frozenset({"Killing", "Killed"})
 
 
 def newest_error(db: ReadSnapshot, namespace: str, job_id: str) -> TaskError | None:
-    """Return the newest error of the allocations of a job, or None."""
+    """Return the newest error of the allocations of a job, or None.
+
+    For a workflow whose run failed, only steps with the outcome `bad` count.
+    """
+    run = runs.newest(db, namespace, job_id)
+    if run is not None and run.status == FlowStatus.FAILED:
+        return _error_of(db, tallies.newest_failed_of_run(db, run))
     ids = [
         *(tally.id for tally in tallies.restarted(db, namespace, job_id, version=-1, most=1)),
         tallies.newest_failed(db, namespace, job_id),
         tallies.any_pending(db, namespace, job_id),
     ]
-    errors = [
-        error
-        for identifier in ids
-        if identifier and (allocation := allocations.find(db, identifier)) is not None
-        if (error := of_allocation(db, allocation)) is not None
-    ]
+    errors = filter(None, (_error_of(db, identifier) for identifier in ids))
     return max(errors, key=lambda error: error.time, default=None)
+
+
+def _error_of(db: ReadSnapshot, alloc_id: str | None) -> TaskError | None:
+    allocation = allocations.find(db, alloc_id) if alloc_id else None
+    return of_allocation(db, allocation) if allocation is not None else None
 
 
 def of_allocation(db: ReadSnapshot, allocation: Allocation) -> TaskError | None:

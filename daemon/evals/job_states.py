@@ -101,11 +101,22 @@ def of_row(
         rollout=_rollout(latest),
         unhealthy=_unhealthy(db, latest) if latest is not None else "",
         blocked=_blocked(db, row, waiting, has_any=bool(current.alive or older.alive)),
-        error=sentence(newest_error(db, namespace, job_id)) if failed else "",
+        error=_error(db, row, run) if failed else "",
         run=run,
         held=_held(db, row, run) if run is not None and not current.alive else "",
         freeze=_freeze(db, row) if row["type"] == JobType.BATCH else "",
     )
+
+
+def _error(db: ReadSnapshot, row: job_status.Row, run: FlowRun | None) -> str:
+    """Return the newest error of a job.
+
+    If other steps than that of the error may have failed too, the text names its step.
+    """
+    error = newest_error(db, row["namespace"], row["id"])
+    if error is None or run is None or run.reason in ("", f"step {error.task_group} failed"):
+        return sentence(error)
+    return f"step {error.task_group}: {sentence(error)}"
 
 
 def _run(db: ReadSnapshot, row: job_status.Row) -> FlowRun | None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from daemon.flow.calendars import Openings
     from daemon.flow.conditions import NeedFacts
 
+_MAX_CAUSE = 300  # characters of a task's error in the reason of a step
 _DECIDED = 5  # units of work for a step
 _CALENDAR_AGAIN = 24 * HOUR  # time until the next decision if a calendar has no known opening
 _WITH_ELEMENTS = (StepState.OPEN, StepState.SUCCEEDED, StepState.FAILED, StepState.CANCELED)
@@ -51,7 +52,7 @@ class Elements(msgspec.Struct, frozen=True, kw_only=True):
     """The allocations of a step in a run: how many have ended, and how many may still change.
 
     An element counts as failed only when no restart and no reschedule follows. `exit_code` is the
-    exit code of the element that failed last. `overtime` counts the elements that exceeded their
+    exit code of the element that failed last, and `cause` its error if that code is 0. `overtime` counts the elements that exceeded their
     `max_run_duration`. If other steps need the elements one by one, the set bits of `good_bits` and
     `failed_bits` are the indexes of good and failed elements.
     """
@@ -60,6 +61,7 @@ class Elements(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     at_work: int = 0
     exit_code: int = 0
+    cause: str = ""
     overtime: int = 0
     good_bits: int = 0
     failed_bits: int = 0
@@ -695,6 +697,8 @@ class _Decision:
                 reason = "; ".join(filter(None, (reason, skipped_text)))
             return self._end(row, StepState.SUCCEEDED, Outcome.GOOD, reason)
         code = f", exit code {elements.exit_code}" if elements.exit_code else ""
+        if elements.cause and not elements.overtime:
+            code = f": {_cut(elements.cause)}"
         if elements.overtime:
             overtime_text = (
                 f"{elements.overtime} with " if elements.overtime < elements.failed else ""
@@ -727,6 +731,11 @@ def _skip(when: When, needs: Sequence[RunStep]) -> tuple[Outcome, str] | None:
             return Outcome.NEUTRAL, "none of its needs has run"
         case When.SUCCESS:
             return None
+
+
+def _cut(cause: str) -> str:
+    """Return the error of a task, or its beginning: a driver may report a long text."""
+    return cause if len(cause) <= _MAX_CAUSE else f"{cause[:_MAX_CAUSE]} ..."
 
 
 def _ended_as(step: RunStep) -> str:

@@ -61,6 +61,13 @@ class StepGrant(msgspec.Struct, frozen=True, kw_only=True):
     keeps: bool
 
 
+class StepFailure(msgspec.Struct, frozen=True):
+    """How an element of a step failed: with an exit code, or with code 0 and another `cause`."""
+
+    exit_code: int = 0
+    cause: str = ""
+
+
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     """A consistent state, as far as one evaluation needs it.
 
@@ -68,8 +75,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     counts, for a batch job, the other stopped allocations of each group. A group in `settled` has
     completed allocations that are not in `allocations`. `versions` has the job in each version of
     these allocations and the current one. `deployment` is the job's newest. `run` is the newest run
-    of a workflow, with its `steps`. `exit_codes` has the exit code of the newest failure of each
-    step. `holders` are the non-terminal allocations of all jobs if preemption is possible,
+    of a workflow, with its `steps`. `failures` has the newest failure of each step. `holders` are the non-terminal allocations of all jobs if preemption is possible,
     otherwise None.
     """
 
@@ -83,7 +89,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     deployment: Deployment | None = None
     run: FlowRun | None = None
     steps: tuple[RunStep, ...] = ()
-    exit_codes: Mapping[str, int] = {}
+    failures: Mapping[str, StepFailure] = {}
     approvals: Mapping[str, int] = {}  # of gates, for the current attempts of their steps
     outputs: Mapping[str, Mapping[str, str]] = {}  # those that waiting steps may use
     max_count: int = 0  # elements of a workflow, 0 for no limit

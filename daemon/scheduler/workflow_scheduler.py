@@ -19,7 +19,7 @@ from daemon.scheduler import alloc_sets, reschedule
 from daemon.scheduler.alloc_sets import LOST, NOT_NEEDED, ReconcileContext, is_on_lost_node
 from daemon.scheduler.reconcile import GroupChange, MissingAllocation, reconcile
 from daemon.scheduler.service_scheduler import plan_service
-from daemon.scheduler.state import ClusterState, FlowChange, Plan, RunChange, StepGrant
+from daemon.scheduler.state import ClusterState, FlowChange, Plan, RunChange, StepFailure, StepGrant
 from storage.records.allocation import OVERTIME, Allocation, DesiredStatus
 from storage.records.evaluation import DesiredUpdates, EvalStatus, Evaluation, Trigger
 from storage.records.flow import FlowRun, FlowStatus, RunStep, SlotDemand, StepState
@@ -341,14 +341,14 @@ class _WorkflowDecision:
             self._runs.append(change)
             self._steps = tuple({row.name: row for row in (*steps, *change.steps)}.values())
             return frozenset(), {}
-        codes, known = self._state.exit_codes, {step.name: step for step in steps}
+        known = {step.name: step for step in steps}
         paired = {need for step in self._graph.steps for need in step.each_of}
         elements = self._elements = {
             name: _elements(
                 situation,
                 name,
                 own_allocs.get(name, ()),
-                codes.get(name, 0),
+                self._state.failures.get(name, StepFailure()),
                 is_paired=name in paired,
             )
             for name in {**own_allocs, **situation.settled}
@@ -433,7 +433,7 @@ def _elements(
     situation: ReconcileContext,
     name: str,
     allocations: Sequence[Allocation],
-    exit_code: int,
+    failure: StepFailure,
     *,
     is_paired: bool,
 ) -> Elements:
@@ -462,7 +462,8 @@ def _elements(
         good=good_count + _settled(situation, name),
         failed=len(failed),
         at_work=count + stopped - good_count - len(failed),
-        exit_code=exit_code if failed else 0,
+        exit_code=failure.exit_code if failed else 0,
+        cause=failure.cause if failed else "",
         overtime=sum(alloc.client.description == OVERTIME for alloc in failed),
         good_bits=_bits(complete) | _settled_bits(situation, name) if is_paired else 0,
         failed_bits=_bits(failed) if is_paired else 0,

@@ -212,7 +212,10 @@ def _of_rollout(facts: JobFacts, rollout: DeploymentFacts) -> JobState:
 
 
 def _of_failed_run(facts: JobFacts, run: FlowRun) -> str:
-    return f"{run.reason}: {facts.error}" if facts.error else run.reason
+    if not facts.error:
+        return run.reason
+    separator = "; " if ": " in run.reason else ": "  # the reason has a cause of another step
+    return f"{run.reason}{separator}{facts.error}"
 
 
 def _of_run(facts: JobFacts) -> JobState:

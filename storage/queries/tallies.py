@@ -8,6 +8,7 @@ from storage.queries.allocations import IS_OVERTIME
 from storage.queries.documents import decode_row
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import ClientState
+from storage.records.flow import FlowRun
 
 _WANTED = """
     SELECT job_version = :version AS is_current, client_status,
@@ -51,6 +52,19 @@ _FAILED = f"""
      UNION ALL
     SELECT id, modify_index FROM allocations INDEXED BY allocations_overtime
      WHERE namespace = :namespace AND job_id = :job_id AND {IS_OVERTIME}
+  ORDER BY modify_index DESC
+     LIMIT 1
+"""
+# The conditions are those of the index.
+_FAILED_OF_RUN = f"""
+    SELECT id FROM allocations INDEXED BY allocations_failed
+     WHERE namespace = :namespace AND job_id = :job_id AND job_version = :version
+       AND desired_status = 'run'
+       AND CASE WHEN json_valid(desired) THEN desired ->> '$.NextAllocation' END IS NULL
+       AND (client_status IN ('failed', 'lost') OR {IS_OVERTIME})
+       AND task_group IN (SELECT step FROM run_steps
+                           WHERE namespace = :namespace AND job_id = :job_id AND number = :number
+                             AND outcome = 'bad')
   ORDER BY modify_index DESC
      LIMIT 1
 """
@@ -202,6 +216,16 @@ def _client(row: sqlite3.Row) -> ClientState:
 def newest_failed(db: ReadSnapshot, namespace: str, job_id: str) -> str | None:
     """Return the ID of the allocation that failed last, or exceeded its time limit, or None."""
     row = db.one(_FAILED, {"namespace": namespace, "job_id": job_id})
+    return row["id"] if row else None
+
+
+def newest_failed_of_run(db: ReadSnapshot, run: FlowRun) -> str | None:
+    """Return the ID of the allocation that failed last in a step because of which a run failed.
+
+    Return None if no allocation of these steps failed.
+    """
+    key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
+    row = db.one(_FAILED_OF_RUN, {**key, "version": run.version})
     return row["id"] if row else None
 
 

@@ -1650,3 +1650,115 @@ async def test_step_without_a_placement_waits_for_capacity(cluster: Cluster) -> 
     found = cluster.store.read(lambda db: run_views.view(db, "default", "big"))
     assert found is not None
     assert found.steps[0].reason == "it waits for capacity, or for its next attempt"
+
+
+async def fail_output(cluster: Cluster, name: str, message: str) -> None:
+    """Report the end of the oldest active element of a step as failed despite its exit code 0."""
+    (one, *_) = [
+        alloc
+        for alloc in cluster.allocations("etl")
+        if alloc.task_group == name and not alloc.client_terminal
+    ]
+    now = cluster.clock.now()
+    event = TaskEvent(type="Output Failure", time=now, display_message=message)
+    status = AllocStatus(
+        alloc_id=one.id,
+        states={"main": TaskState(state="dead", failed=True, finished_at=rfc3339(now))},
+        events={"main": [event]},
+        handles={},
+        deployment_id="",
+        healthy=None,
+        healthy_at=0,
+        ended_for="",
+        services=None,
+        evaluation_id=next(cluster.ids),
+        now=now,
+        outputs={},
+    )
+    await cluster.store.write(partial(store_snapshots, snapshots=[status]))
+    await cluster.work()
+
+
+def reason_of(cluster: Cluster) -> str:
+    now = cluster.clock.now()
+    state = cluster.store.read(lambda db: job_states.state_of(db, "default", "etl", now))
+    assert state is not None
+    return state.reason
+
+
+def last_error(cluster: Cluster) -> str:
+    error = cluster.store.read(lambda db: failures.newest_error(db, "default", "etl"))
+    return error.task_group if error is not None else ""
+
+
+async def test_each_step_that_failed_without_an_exit_code_has_its_cause(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a"), step("b", count=2, when="always"), step("c")))
+    await fail_output(cluster, "a", "no output x")
+    await fail_output(cluster, "b", "no output y")
+    await end(cluster, "b")
+    await end(cluster, "c", code=3)
+    await cluster.work()
+    assert [one.reason for one in run_of(cluster).steps] == [
+        'it failed: task "main": no output x',
+        '1 of 2 elements failed: task "main": no output y',
+        "it failed, exit code 3",
+    ]
+
+
+async def test_long_cause_of_a_step_is_cut(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a"), step("b", "a")))
+    await fail_output(cluster, "a", "x" * 5000)
+    assert len(run_of(cluster).steps[0].reason) < 400
+
+
+async def test_allowed_failure_is_not_the_cause_of_a_failed_run(cluster: Cluster) -> None:
+    allowed = step("a", failures_allowed="1")
+    await begun(cluster, workflow(allowed, step("b", "a"), step("c", "b", gate="now?")))
+    await end(cluster, "a", code=9)
+    await cluster.work()
+    await end(cluster, "b")
+    await cluster.work()
+    assert (await act(cluster, RunActType.REJECT, "c")).done
+    await cluster.work()
+    assert reason_of(cluster) == "step c was canceled: rejected by ann"
+    assert last_error(cluster) == ""
+
+
+async def test_newer_allowed_failure_does_not_hide_the_cause(cluster: Cluster) -> None:
+    handler = step("c", "b", when="failure", failures_allowed="1")
+    await begun(cluster, workflow(step("a"), step("b", "a"), handler))
+    await end(cluster, "a")
+    await cluster.work()
+    await fail_output(cluster, "b", "no output x")
+    cluster.wait(1)
+    await end(cluster, "c", code=7)
+    await cluster.work()
+    assert reason_of(cluster) == 'step b failed: task "main": no output x'
+    assert last_error(cluster) == "b"
+
+
+async def test_error_of_one_of_several_failed_steps_names_its_step(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a"), step("b", "a", when="failure"), step("c", gate="?")))
+    await end(cluster, "a", code=9)
+    await cluster.work()
+    cluster.wait(1)
+    await end(cluster, "b", code=4)
+    await cluster.work()
+    assert (await act(cluster, RunActType.REJECT, "c")).done
+    await cluster.work()
+    assert reason_of(cluster) == (
+        "steps a, b, c were not successful: c: rejected by ann; "
+        'step b: task "main" exited with code 4'
+    )
+
+
+async def test_error_of_an_earlier_version_is_not_the_cause(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a"), step("b", "a")))
+    await end(cluster, "a", code=9)
+    await cluster.work()
+    assert reason_of(cluster) == 'step a failed: task "main" exited with code 9'
+    await begun(cluster, workflow(step("a"), step("b", "a", for_each="${output.a.x}")))
+    await end(cluster, "a")
+    await cluster.work()
+    assert reason_of(cluster) == "step b failed: its list: a has not written the output x"
+    assert last_error(cluster) == ""
