@@ -302,6 +302,11 @@ def dispatch_errors(
     if missing := sorted(required - request.meta.keys()):
         names = " ".join(missing)
         yield "Meta", Invalid(f"Dispatch did not provide required meta keys: [{names}]")
+    if RUN_QUEUE.name in (parent.meta or ()):
+        from daemon.jobspec.steward_meta.check import queue_name_problems  # few jobs have a queue
+
+        for text in queue_name_problems({**(parent.meta or {}), **request.meta}):
+            yield "Meta", Invalid(text)
 
 
 def _payload_errors(block: Parameterized, size: int) -> Iterator[str]:

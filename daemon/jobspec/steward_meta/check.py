@@ -21,7 +21,6 @@ from daemon.jobspec.steward_meta.job_keys import (
     RUN_DAY,
     RUN_QUEUE,
     RUN_SLOTS,
-    queue_of,
 )
 from daemon.jobspec.steward_meta.key import (
     LONGEST_QUEUE,
@@ -33,7 +32,7 @@ from daemon.jobspec.steward_meta.key import (
 from daemon.jobspec.steward_meta.step_keys import STEP_KEYS
 from daemon.text.go_format import quote
 from storage.errors import Invalid
-from storage.records.flow import TriggerJoin
+from storage.records.flow import TriggerJoin, resolved_queue
 from storage.records.job import Job, JobType
 
 if TYPE_CHECKING:
@@ -76,11 +75,17 @@ def _queue(job: Job) -> Iterator[str]:
     if RUN_QUEUE.name in meta and job.type != JobType.BATCH:
         yield f"{RUN_QUEUE.name} needs a job of type batch"
     # A dispatch may provide the meta that the job does not have.
-    if job.launches_children or not (text := RUN_QUEUE.of(meta)):
-        return
-    if not QUEUE_LETTERS.fullmatch(queue_of(job)):
+    if job.parameterized_job is None or job.dispatched:
+        yield from queue_name_problems(meta)
+
+
+def queue_name_problems(meta: Mapping[str, str]) -> Iterator[str]:
+    """Yield an error if the meta of a job results in a name that no queue can have."""
+    text = RUN_QUEUE.of(meta)
+    name = resolved_queue(text, meta)
+    if text and not QUEUE_LETTERS.fullmatch(name):
         yield (
-            f"{RUN_QUEUE.name} is {quote(text)}, which results in {quote(queue_of(job)[:SHOWN])}; "
+            f"{RUN_QUEUE.name} is {quote(text)}, which results in {quote(name[:SHOWN])}; "
             + (f"a queue has a name of 1 to {LONGEST_QUEUE} letters, digits, -, _ and .")
         )
 

@@ -11,11 +11,17 @@ import pytest
 import trio
 
 from daemon.evals.explain import explain_job
-from daemon.jobs.dispatch import DispatchOutcome, DispatchRequestData, dispatch_job
+from daemon.jobs.dispatch import (
+    DispatchOutcome,
+    DispatchRequestData,
+    dispatch_errors,
+    dispatch_job,
+)
 from daemon.jobs.queues import has_work, queue_errors, queue_warnings, serve
 from daemon.jobs.steer_run import RunActRequest, act_on_run
 from daemon.process.parts import open_queues
-from storage.errors import TooOften
+from daemon.text.go_format import quote
+from storage.errors import Invalid, TooOften
 from storage.queries import concurrency, invariants, jobs, runs
 from storage.queries.pages import PageRequest
 from storage.records.concurrency import QueueEntry
@@ -382,6 +388,28 @@ async def test_the_number_of_queues_with_runs_is_limited(
     assert (await dispatch("q2")).job_id.endswith("q2")
     with pytest.raises(TooOften, match='names the queue "q3"'):
         await dispatch("q3")
+
+
+@pytest.mark.parametrize("to", ["", "a b", "ä", "x" * 129])
+async def test_dispatch_that_results_in_no_queue_name_is_refused(made: Queues, to: str) -> None:
+    parent = job(
+        "p",
+        group("g", task()),
+        type="batch",
+        meta={"steward_run_concurrency": "${NOMAD_META_to}"},
+        parameterized_job=Parameterized(meta_optional=["to"]),
+    )
+    await made.store.write(lambda tx: jobs.append_version(tx, parent))
+    request = DispatchRequestData(payload=b"", meta={"to": to})
+    (error,) = (error for field, error in dispatch_errors(parent, request) if field == "Meta")
+    assert str(error) == (
+        f'steward_run_concurrency is "${{NOMAD_META_to}}", which results in {quote(to[:80])}; '
+        "a queue has a name of 1 to 128 letters, digits, -, _ and ."
+    )
+    with pytest.raises(Invalid, match="which results in"):
+        await dispatch_job(
+            made.store, "default", "p", request, now=1, ids=made.cluster.ids, suffix="1"
+        )
 
 
 async def test_queue_loop_assigns_slots_automatically(made: Queues) -> None:

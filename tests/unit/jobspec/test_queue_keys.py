@@ -56,6 +56,12 @@ def test_invalid_queue_is_an_error(meta: dict[str, str], text: str) -> None:
     assert text in said(**meta)
 
 
+def test_schedule_with_an_invalid_queue_is_an_error() -> None:
+    periodic = {"Spec": "@daily", "SpecType": "cron"}
+    texts = errors(job(Type="batch", Meta={NAME: "${NOMAD_META_none}"}, Periodic=periodic))
+    assert "; ".join(texts).startswith(f'{NAME} is "${{NOMAD_META_none}}", which results in ""')
+
+
 def test_only_batch_jobs_have_a_queue() -> None:
     assert said("service", **{NAME: "db"}) == f"{NAME} needs a job of type batch"
 
