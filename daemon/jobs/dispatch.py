@@ -295,18 +295,22 @@ def dispatch_errors(
             yield field, Invalid(f"{field} has {len(text)} characters; the maximum is {most}")
     for text in _payload_errors(block, len(request.payload)):
         yield "Payload", Invalid(text)
+    for text in _meta_errors(parent, block, request.meta):
+        yield "Meta", Invalid(text)
+
+
+def _meta_errors(parent: Job, block: Parameterized, meta: Mapping[str, str]) -> Iterator[str]:
     required, optional = set(block.meta_required or ()), set(block.meta_optional or ())
-    if unknown := sorted(request.meta.keys() - required - optional):
+    if unknown := sorted(meta.keys() - required - optional):
         names = " ".join(unknown)
-        yield "Meta", Invalid(f"Dispatch request included unpermitted metadata keys: [{names}]")
-    if missing := sorted(required - request.meta.keys()):
+        yield f"Dispatch request included unpermitted metadata keys: [{names}]"
+    if missing := sorted(required - meta.keys()):
         names = " ".join(missing)
-        yield "Meta", Invalid(f"Dispatch did not provide required meta keys: [{names}]")
+        yield f"Dispatch did not provide required meta keys: [{names}]"
     if RUN_QUEUE.name in (parent.meta or ()):
         from daemon.jobspec.steward_meta.check import queue_name_problems  # few jobs have a queue
 
-        for text in queue_name_problems({**(parent.meta or {}), **request.meta}):
-            yield "Meta", Invalid(text)
+        yield from queue_name_problems({**(parent.meta or {}), **meta})
 
 
 def _payload_errors(block: Parameterized, size: int) -> Iterator[str]:
