@@ -34,7 +34,8 @@ def explain(client: ApiClient, screen: Screen, job_id: str) -> None:
     state = client.fetch(f"/v1/job/{segment(line.id)}/state", StateLine, namespace=line.namespace)
     running = count_noun(found.running, "allocation")
     screen.line(f'job "{line.id}" is {state.state}; {running} running')
-    if state.reason and not _names_places(state, found):
+    is_told = any(state.reason == reason.message for reason in found.reasons)
+    if state.reason and not is_told and not _names_places(state, found):
         screen.line(f"- {state.reason}")
     if not found.reasons:
         screen.line("Nothing is missing")
