@@ -142,13 +142,24 @@ def _listed(names: Sequence[str]) -> str:
 
 _STYLES = {"success": "", "failure": " [style=dashed]", "always": " [style=dotted]"}
 _ARROWS = {"success": "-->", "failure": "-. failure .->", "always": "-. always .->"}
+_ELEMENT_ARROWS = {
+    "success": '-- "[i]" -->',
+    "failure": '-. "failure [i]" .->',
+    "always": '-. "always [i]" .->',
+}
+
+
+def _label(step: GraphStep) -> str:
+    if step.elements_of:
+        return f"{step.name} x list {step.elements_of}"
+    return step.name if step.count == 1 else f"{step.name} x{step.count}"
 
 
 def _dot(flow_graph: FlowGraph) -> Iterator[str]:
     yield f"digraph {_quoted(flow_graph.job_id)} {{"
     yield "  rankdir=LR;"
     for step in flow_graph.steps:
-        label = step.name if step.count == 1 else f"{step.name} x{step.count}"
+        label = _label(step)
         yield f"  {_quoted(step.name)} [label={_quoted(label)}];"
     by_name = {step.name: step for step in flow_graph.steps}
     for edge in flow_graph.edges:
@@ -171,11 +182,11 @@ def _mermaid(flow_graph: FlowGraph) -> Iterator[str]:
         for number_of_step, graph_step in enumerate(flow_graph.steps)
     }
     for step in flow_graph.steps:
-        label = step.name if step.count == 1 else f"{step.name} x{step.count}"
+        label = _label(step)
         yield f'  {number[step.name]}["{label.replace(chr(34), "#quot;")}"]'
     by_name = {step.name: step for step in flow_graph.steps}
     for edge in flow_graph.edges:
         arrow = _ARROWS[by_name[edge.to].when]
-        if edge.is_by_element and arrow == "-->":
-            arrow = '-- "[i]" -->'
+        if edge.is_by_element:
+            arrow = _ELEMENT_ARROWS[by_name[edge.to].when]
         yield f"  {number[edge.source]} {arrow} {number[edge.to]}"
