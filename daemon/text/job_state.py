@@ -136,13 +136,16 @@ class JobState(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+HELD_BY_FREEZE = "held by freeze "  # prefix of the reason of a held job
+
+
 def held_by(freeze: Freeze) -> str:
     """Return why a job waits: a freeze holds it, or its freeze has just ended."""
     if freeze.ended:
         return f"freeze {freeze.id} has ended, and the job is about to begin"
     by = f" of {freeze.person}" if freeze.person else ""
     until = f" until {rfc3339(freeze.until // SECOND * SECOND)}" if freeze.until else ""
-    return f"held by freeze {freeze.id}{by}{until}: {freeze.reason}"
+    return f"{HELD_BY_FREEZE}{freeze.id}{by}{until}: {freeze.reason}"
 
 
 def job_state(facts: JobFacts) -> JobState:

@@ -1,5 +1,8 @@
 """Freezes in a real daemon, also across a kill."""
 
+import json
+from pathlib import Path
+
 from tests.service.daemon import Steward
 from tests.service.test_workflows import shell, workflow
 
@@ -33,6 +36,27 @@ async def test_freeze_delays_runs_across_a_kill_until_its_end(steward: Steward) 
     ]
     (owner,) = {entry["Accessor"] for entry in found}
     assert owner == (await steward.get("/v1/acl/token/self"))["AccessorID"]
+
+
+async def test_run_of_a_held_job_waits_for_the_end_of_the_freeze(
+    steward: Steward, tmp_path: Path
+) -> None:
+    await steward.cli("freeze", "-until", "+2s", "short")
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps(workflow(shell("a", "exit 3"), job_id="one")))
+    done = await steward.cli("run", str(file))
+    told = done.stdout.decode()
+    assert done.returncode == 1
+    assert "held by freeze" in told
+    assert 'task "main" exited with code 3' in told
+
+
+async def test_command_does_not_claim_that_a_held_job_was_placed(steward: Steward) -> None:
+    await steward.cli("freeze", "-until", "+2h", "release")
+    parent = {**workflow(shell("a", "exit 0"), job_id="etl"), "ParameterizedJob": {}}
+    await steward.register(parent)
+    told = (await steward.cli("job", "dispatch", "etl")).stdout.decode().splitlines()[-1]
+    assert "pending: held by freeze" in told
 
 
 async def test_freeze_ends_on_time(steward: Steward) -> None:

@@ -14,6 +14,7 @@ from daemon.cli.core.http_client import ApiClient, ClientResponse, segment
 from daemon.cli.core.output import ProgressDisplay, ProgressRow
 from daemon.cli.core.responses import AllocationItem
 from daemon.text import placement_message, task_failure
+from daemon.text.job_state import HELD_BY_FREEZE, State
 from daemon.text.placement_message import count_noun
 from storage.records.allocation import (
     CLIENT_TERMINAL,
@@ -29,6 +30,7 @@ from storage.records.evaluation import EvalStatus, Evaluation
 from storage.records.failure import LastError, TaskError
 from storage.records.flow import FlowRunView, FlowStatus
 from storage.records.job import Job, JobType
+from storage.records.state import StateLine
 
 EXIT_FAILED = 1
 EXIT_NOT_PLACED = 2
@@ -94,11 +96,27 @@ def follow_run(
         run = find_run(client, evaluation.job_id, evaluation.namespace)
         if run is not None and _is_current(client, run.decode(FlowRunView), evaluation):
             return _follow_flow(client, progress, evaluation, run, tell)
+    return _follow_allocations(client, progress, evaluation, until_ended=until_ended, tell=tell)
+
+
+def _follow_allocations(
+    client: ApiClient,
+    progress: ProgressDisplay,
+    evaluation: Evaluation,
+    *,
+    until_ended: bool,
+    tell: Callable[[Sequence[AllocationItem]], None],
+) -> FollowResult:
+    """Wait until the allocations of an evaluation run, or have ended."""
     runs_to_its_end = until_ended or evaluation.type in _RUNS_TO_ITS_END
     path = f"/v1/job/{segment(evaluation.job_id)}/allocations"
     answer = client.read(path, namespace=evaluation.namespace)
     known = answer.decode(list[AllocationItem])
     begun = {line.id for line in known if line.eval_id == evaluation.id}
+    if not begun and evaluation.type == JobType.BATCH:
+        freed = _evaluation_after_freeze(client, progress, evaluation)
+        if freed:
+            return follow_run(client, progress, freed, until_ended=True, tell=tell)
     if until_ended and not begun:
         begun = _of_version(known, _job_of(client, evaluation))
     while True:
@@ -112,6 +130,29 @@ def follow_run(
             words = describe_outcome(last, _errors_of(client, last))
             return FollowResult(status, words, evaluation, allocs)
         answer = client.newer(path, answer.index, namespace=evaluation.namespace)
+
+
+def _evaluation_after_freeze(
+    client: ApiClient, progress: ProgressDisplay, evaluation: Evaluation
+) -> str:
+    """Wait while a freeze holds a job.
+
+    Return the evaluation that started the job, or an empty string if no freeze held the job.
+    """
+    base = f"/v1/job/{segment(evaluation.job_id)}"
+    answer = client.read(f"{base}/state", namespace=evaluation.namespace)
+    state, was_held = answer.decode(StateLine), False
+    while state.state == State.PENDING and (was_held or state.reason.startswith(HELD_BY_FREEZE)):
+        was_held = True
+        progress.show([ProgressRow("job", evaluation.job_id, "", str(state.state), state.reason)])
+        answer = client.newer(f"{base}/state", answer.index, namespace=evaluation.namespace)
+        state = answer.decode(StateLine)
+    if not was_held:
+        return ""
+    path = f"{base}/evaluations"
+    evaluations = client.fetch(path, list[Evaluation], namespace=evaluation.namespace)
+    newest = max(evaluations, key=lambda found: found.create_index)
+    return newest.id if newest.id != evaluation.id else ""
 
 
 def _follow_flow(
@@ -261,6 +302,11 @@ def follow_placement(client: ApiClient, progress: ProgressDisplay, eval_id: str)
     if evaluation.failed_tg_allocs:
         words = "\n".join(placement_message.describe_failures(evaluation))
         return FollowResult(EXIT_NOT_PLACED, words, evaluation)
+    if evaluation.type == JobType.BATCH:
+        path = f"/v1/job/{segment(evaluation.job_id)}/state"
+        state = client.fetch(path, StateLine, namespace=evaluation.namespace)
+        if state.state == State.PENDING and state.reason:
+            return FollowResult(0, f"pending: {state.reason}", evaluation)
     return FollowResult(0, "placed", evaluation)
 
 
