@@ -38,6 +38,8 @@ from storage.records.job import Job, JobType
 if TYPE_CHECKING:
     from daemon.text.hints import Hints
 
+MAX_SHOWN = 200  # characters of an invalid value that an error repeats completely
+
 EXTENSIONS = (*JOB_KEYS, *STEP_KEYS)
 _BY_NAME = {extension.name: extension for extension in EXTENSIONS}
 _STEMS = [name.removeprefix(PREFIX) for name in _BY_NAME]
@@ -152,7 +154,14 @@ def _in(level: str, name: str, meta: Meta, hints: "Hints") -> Iterator[str]:
                 if extension.check is not None:
                     extension.check(text)
             except Invalid as error:
-                yield f"Meta of {where}: {quote(key)} is {quote(text)}, {error}"
+                yield f"Meta of {where}: {quote(key)} is {_shown(text)}, {error}"
+
+
+def _shown(text: str) -> str:
+    """Return an invalid value in quotes; of a long value, only the beginning and the length."""
+    if len(text) <= MAX_SHOWN:
+        return quote(text)
+    return f"{quote(text[:SHOWN])}... ({len(text)} characters)"
 
 
 def _nearest(key: str, hints: "Hints") -> str:

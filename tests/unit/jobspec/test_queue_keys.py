@@ -62,6 +62,15 @@ def test_schedule_with_an_invalid_queue_is_an_error() -> None:
     assert "; ".join(texts).startswith(f'{NAME} is "${{NOMAD_META_none}}", which results in ""')
 
 
+def test_error_shows_the_beginning_of_a_long_value() -> None:
+    text = "x" * 5000
+    said_of_step = of_step(steward_for_each=text)
+    assert (
+        f'"steward_for_each" is "{text[:80]}"... (5000 characters), must be a JSON' in said_of_step
+    )
+    assert len(said_of_step) < 300
+
+
 def test_only_batch_jobs_have_a_queue() -> None:
     assert said("service", **{NAME: "db"}) == f"{NAME} needs a job of type batch"
 
