@@ -37,6 +37,7 @@ from storage.read_pool import ReadSnapshot
 from storage.records.allocation import ClientStatus, TaskPhase
 from storage.records.deployment import Deployment, DeploymentStatus
 from storage.records.evaluation import EvalStatus, Evaluation
+from storage.records.failure import TaskError
 from storage.records.flow import FlowRun, FlowStatus, StepState
 from storage.records.freeze import Freeze, Strength
 from storage.records.job import Job, JobType
@@ -319,14 +320,13 @@ def run_of(db: ReadSnapshot, row: job_status.Row, slot: int, now: int) -> Run:
     if state.word in (State.FAILED, State.FAILING):
         error = newest_error(db, row["namespace"], row["id"])
     has_ended = state.word in (State.COMPLETE, State.FAILED, State.STOPPED)
-    code = error.exit_code if error else 0
     job = jobs.current(db, row["namespace"], row["id"])
     return Run(
         id=row["id"],
         namespace=row["namespace"],
         result=state.word,
         reason=state.reason,
-        exit_code=code if has_ended and state.word != State.STOPPED else None,
+        exit_code=_exit_code(state.word, error) if has_ended else None,
         submitted=job.submit_time if job else 0,
         started=began,
         ended=changed if has_ended else 0,
@@ -336,6 +336,15 @@ def run_of(db: ReadSnapshot, row: job_status.Row, slot: int, now: int) -> Run:
         payload_size=_payload_size(job.payload or "") if job else 0,
         error=error,
     )
+
+
+def _exit_code(result: State, error: TaskError | None) -> int | None:
+    """Return the exit code of an ended run, or None if it failed without a task or was stopped."""
+    if result == State.STOPPED:
+        return None
+    if error is not None:
+        return error.exit_code
+    return None if result == State.FAILED else 0
 
 
 def _payload_size(payload: str) -> int:

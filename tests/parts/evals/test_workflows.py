@@ -1762,3 +1762,18 @@ async def test_error_of_an_earlier_version_is_not_the_cause(cluster: Cluster) ->
     await cluster.work()
     assert reason_of(cluster) == "step b failed: its list: a has not written the output x"
     assert last_error(cluster) == ""
+
+
+@pytest.mark.parametrize(("listed", "result"), [("oops", "failed"), ("[]", "complete")])
+async def test_child_that_failed_without_a_task_has_no_exit_code(
+    cluster: Cluster, listed: str, result: str
+) -> None:
+    child = workflow(step("a"), step("b", "a", for_each="${output.a.x}"), parent_id="nightly")
+    await begun(cluster, child)
+    await end(cluster, "a", x=listed)
+    await cluster.work()
+    now = cluster.clock.now()
+    (run,) = cluster.store.read(
+        lambda db: list(job_states.runs(db, "default", "nightly", now, most=5))
+    )
+    assert (run.result, run.exit_code) == (result, None if result == "failed" else 0)
