@@ -126,6 +126,7 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
     began_by: str = ""
     again_by: Set[str] = frozenset()
     knows_people: bool = True
+    waits_for_slot: bool = False  # of the queue of its runs
 
     def ended(self, step: RunStep, state: StepState, outcome: Outcome, reason: str) -> RunStep:
         return msgspec.structs.replace(
@@ -402,7 +403,15 @@ def _load(
         again_by=runs.actors(tx, newest, RunActType.RERUN) if has_others else frozenset(),
         has_approved=lambda step: runs.has_approved(tx, newest, step, caller),
         now=now,
+        waits_for_slot=_waits_for_slot(tx, job, newest),
     )
+
+
+def _waits_for_slot(tx: Transaction, job: Job, run: FlowRun) -> bool:
+    if RUN_QUEUE.name not in (job.meta or ()):
+        return False
+    place = runs.slot(tx, run)
+    return place is not None and not place[1]
 
 
 def _started_by(tx: Transaction, job: Job) -> str:
@@ -437,7 +446,9 @@ def _cancel(case: _Case) -> _Change:
         raise _NotNow(f"run {run.number} has ended: {run.status}")
     if run.status == FlowStatus.STOPPING and not (at_once and run.cleans_up):
         raise _NotNow(f"run {run.number} is stopping already")
-    return run.stopping(f"canceled by {case.who}", cleans_up=not at_once), []
+    # A run that waits for its first slot has done nothing that clean-up steps could remove.
+    never_began = case.waits_for_slot and not any(step.opened for step in case.steps.values())
+    return run.stopping(f"canceled by {case.who}", cleans_up=not (at_once or never_began)), []
 
 
 def _skip(case: _Case) -> _Change:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
@@ -410,6 +411,30 @@ async def test_dispatch_that_results_in_no_queue_name_is_refused(made: Queues, t
         await dispatch_job(
             made.store, "default", "p", request, now=1, ids=made.cluster.ids, suffix="1"
         )
+
+
+def with_cleanup(job_id: str) -> Job:
+    cleanup = group("c", task(), meta={"steward_needs": "*", "steward_when": "always"})
+    one = queued(job_id)
+    return msgspec.structs.replace(one, task_groups=[*(one.task_groups or ()), cleanup])
+
+
+async def test_canceled_run_that_never_had_a_slot_has_nothing_to_clean_up(made: Queues) -> None:
+    await made.register(queued("a"), with_cleanup("b"))
+    await act(made, "b", RunActType.CANCEL)
+    await made.settle()
+    assert made.status("b") == ("canceled", "canceled by me")
+    assert (made.waiters(), made.at_work("b"), made.broken()) == ([], [], [])
+
+
+async def test_canceled_run_with_a_slot_cleans_up(made: Queues) -> None:
+    await made.register(with_cleanup("a"))
+    await act(made, "a", RunActType.CANCEL)
+    await made.settle()
+    assert made.status("a")[0] == "stopping"
+    await made.end("a")
+    await made.settle()
+    assert [alloc.task_group for alloc in made.cluster.allocations("a")][-1:] == ["c"]
 
 
 async def test_queue_loop_assigns_slots_automatically(made: Queues) -> None:
