@@ -20,6 +20,7 @@ from daemon.api.cluster.log_sources import (
     log_configs,
     source_of_tasks,
     task_has_ended,
+    tasks_of_current_version,
 )
 from daemon.api.cluster.log_views import (
     KINDS,
@@ -322,9 +323,7 @@ def _newest(db: ReadSnapshot, request: Request) -> _Newest:
         newest.append((alloc, tasks))
         known |= dict.fromkeys(tasks)
     if task_name and task_name not in known:
-        job = jobs.current(db, *key)
-        for group in (job.task_groups if job else None) or ():
-            known |= dict.fromkeys(log_configs(group))
+        known |= dict.fromkeys(tasks_of_current_version(db, *key))
     total = sum(allocations.numbers(db, *key).values())
     return _Newest(allocations.highest_index(db, *key), total, newest, list(known))
 

@@ -24,7 +24,12 @@ from daemon.api.cluster.log_lines import (
     dates,
     ended_before,
 )
-from daemon.api.cluster.log_sources import has_ended, log_configs, source_of_tasks
+from daemon.api.cluster.log_sources import (
+    has_ended,
+    log_configs,
+    source_of_tasks,
+    tasks_of_current_version,
+)
 from daemon.api.cluster.logs import parse_flag, parse_number, parse_origin
 from daemon.runner.core.poll_interval import register_follower
 from daemon.runner.core.task_log import TaskLog
@@ -57,13 +62,14 @@ class _Newest(msgspec.Struct, frozen=True, kw_only=True):
     """The newest allocations with the log configuration of their tasks, newest first.
 
     `begin` is the position of the oldest of these allocations in the creation order. `omitted` is
-    the number of still older allocations.
+    the number of still older allocations. `known` has the names of the job's tasks.
     """
 
     found: deque[tuple[Allocation, dict[str, LogConfig]]]
     ids: set[str]
     begin: tuple[int, str]
     omitted: int
+    known: list[str]
 
 
 class LogSelection(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,14 +233,27 @@ class MergedLogs:
                 if (tail := await self._tail(allocation, key, log)) is not None:
                     tails.append((key, tail))
             opened += reversed(tails)
-        self.omitted += newest.omitted if is_first else 0
+        if is_first:
+            self.omitted += newest.omitted
+            self._check_task(newest.known)
         self._open.update(reversed(opened))
 
+    def _check_task(self, known: list[str]) -> None:
+        task = self._wanted.task
+        if task and task not in known:
+            listed = ", ".join(known) or "none"
+            raise Malformed(f"the job has no task {task!r}; its tasks are {listed}")
+
     def _newest(self, db: ReadSnapshot) -> _Newest:
-        """Find the newest selected allocations; each version of the job is decoded once."""
+        """Find the newest selected allocations; each version of the job is decoded once.
+
+        At the first call, raises `NotFound` if the job does not have the selected allocation.
+        """
         if self._wanted.alloc_id:
             alloc = allocations.find(db, self._wanted.alloc_id)
             is_known = alloc is not None and (alloc.namespace, alloc.job_id) == self._job
+            if not is_known and self._index < 0:
+                raise NotFound(f"the job has no allocation {self._wanted.alloc_id!r}")
             page = iter([alloc] if alloc is not None and is_known else [])
         else:
             page = allocations.job_page(db, *self._job, PageRequest(namespace="*", reverse=True))
@@ -245,18 +264,24 @@ class MergedLogs:
             new = (alloc for alloc in new if not alloc.desired.next_allocation)
         versions: dict[int, dict[str, dict[str, LogConfig]]] = {}
         newest: deque[tuple[Allocation, dict[str, LogConfig]]] = deque()
+        known: dict[str, None] = {}  # task names, in order, without duplicates
         for alloc in islice(new, _MOST_ALLOCATIONS):
             if alloc.job_version not in versions:
                 job = jobs.version(db, *self._job, alloc.job_version)
                 groups = (job.task_groups if job else None) or ()
                 versions[alloc.job_version] = {group.name: log_configs(group) for group in groups}
-            newest.append((alloc, versions[alloc.job_version].get(alloc.task_group, {})))
+            tasks = versions[alloc.job_version].get(alloc.task_group, {})
+            newest.append((alloc, tasks))
+            known |= dict.fromkeys(tasks)
+        if self._wanted.task and self._wanted.task not in known:
+            known |= dict.fromkeys(tasks_of_current_version(db, *self._job))
         is_full = len(newest) == _MOST_ALLOCATIONS
         return _Newest(
             found=newest,
             ids={alloc.id for alloc, _ in newest},
             begin=(newest[-1][0].create_index, newest[-1][0].id) if is_full else self._from,
             omitted=sum(1 for _ in new) if is_full else 0,
+            known=list(known),
         )
 
     async def _logs(

@@ -12,7 +12,8 @@ from daemon.runner.logs import retained_logs
 from daemon.runner.logs.alloc_files import is_there
 from daemon.web.request import Request
 from storage.errors import NotFound
-from storage.queries import allocations
+from storage.queries import allocations, jobs
+from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation, TaskPhase
 from storage.records.group import TaskGroup
 from storage.records.task import LogConfig
@@ -79,6 +80,13 @@ async def sources_of_group(
 def log_configs(group: TaskGroup | None) -> dict[str, LogConfig]:
     """Return the log configuration of each task of a group, by task name."""
     return {task.name: task.log_config for task in (group.tasks if group else None) or ()}
+
+
+def tasks_of_current_version(db: ReadSnapshot, namespace: str, job_id: str) -> list[str]:
+    """Return the names of all tasks of a job's current version, without duplicates."""
+    job = jobs.current(db, namespace, job_id)
+    groups = (job.task_groups if job else None) or ()
+    return list(dict.fromkeys(name for group in groups for name in log_configs(group)))
 
 
 async def source_of_tasks(

@@ -8,9 +8,11 @@ import trio
 
 from daemon.api.cluster import job_logs
 from daemon.api.cluster.job_logs import OMITTED_HEADER, stream_job_logs
+from storage.errors import Malformed, NotFound
 from storage.records.allocation import ClientStatus
 from storage.store import Store
 from tests.parts.api.test_job_log_views import MOST, TRIES, JobLogs, searched_seldom
+from tests.parts.evals.cluster import Cluster
 from tests.samples import group, job, task
 from tests.step_timing import Longest, slowness
 
@@ -43,6 +45,28 @@ async def test_newest_allocations_are_shown_and_all_others_counted(
     _, labelled = await text(logs)
     assert labelled.startswith(b"--- 3 older allocations are omitted")
     assert await text(logs, labels="false", allocation=every[0]) == ("", b"0\n")
+
+
+async def test_unknown_task_is_refused_with_the_known_ones(logs: JobLogs) -> None:
+    with pytest.raises(Malformed, match="the job has no task 'nosuch'; its tasks are main"):
+        await logs.reply(stream_job_logs, task="nosuch")  # from the current version
+    await logs.add()
+    with pytest.raises(Malformed, match="the job has no task 'nosuch'; its tasks are main"):
+        await logs.reply(stream_job_logs, task="nosuch", follow="true")
+
+
+async def test_task_of_an_older_version_is_known_while_its_allocation_is_shown(
+    logs: JobLogs, store: Store
+) -> None:
+    logs.print(await logs.add(), b"old\n")
+    await Cluster(store).register(job("web", group("web", task("renamed"))))
+    assert await text(logs, task="main", labels="false") == ("", b"old\n")
+    assert await text(logs, task="renamed") == ("", b"")
+
+
+async def test_unknown_allocation_is_not_found(logs: JobLogs) -> None:
+    with pytest.raises(NotFound, match="the job has no allocation 'nosuch'"):
+        await logs.reply(stream_job_logs, allocation="nosuch")
 
 
 async def test_number_of_open_logs_is_limited(
