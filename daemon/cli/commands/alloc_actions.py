@@ -1,5 +1,8 @@
 """`alloc restart`, `alloc signal`, `alloc stop`: actions on running tasks."""
 
+from difflib import get_close_matches
+from signal import Signals
+
 import click
 
 from daemon.cli.commands.job_actions import DETACH, followed
@@ -78,11 +81,24 @@ def signal(
 
     Example: steward alloc signal -s SIGHUP 5d3c9a12
     """
+    _check_signal(name)
     allocation = resolve.allocation(client, alloc_id)
     chosen = _named(allocation, task, word)
     body = {"Signal": name, "Task": chosen}
     client.act("PUT", f"/v1/client/allocation/{segment(allocation.id)}/signal", body)
     screen.report(f"{_describe_target(screen, allocation, chosen)}: sent {name}")
+
+
+def _check_signal(name: str) -> None:
+    """Raise `Invalid` for an unknown name, because the daemon would send SIGINT instead."""
+    known = {signal.removeprefix("SIG"): signal for signal in Signals.__members__}
+    wanted = name.upper().removeprefix("SIG")
+    if wanted in known:
+        return
+    numbered = [signal.name for signal in Signals if name == str(signal.value)]
+    similar = numbered or [known[near] for near in get_close_matches(wanted, known, 1)]
+    remedy = f"did you mean {similar[0]}?" if similar else "use a name such as SIGTERM"
+    raise Invalid(f"there is no signal {name!r}: {remedy}")
 
 
 @click.command()

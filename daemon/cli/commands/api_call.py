@@ -8,6 +8,7 @@ import click
 
 from daemon.cli.core.http_client import ApiClient
 from daemon.cli.core.options import with_client
+from daemon.text.control_characters import visible_lines
 from storage.errors import Invalid
 
 
@@ -44,6 +45,8 @@ def call_api(
     sys.stdout.buffer.write(answer.body)
     if answer.body and not answer.body.endswith(b"\n"):
         sys.stdout.buffer.write(b"\n")
+    if answer.remarks:
+        click.echo(visible_lines(f"warning: {answer.remarks}"), err=True)
 
 
 def _content(body: str | None) -> bytes | None:

@@ -113,11 +113,15 @@ class HttpConnection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientResponse(msgspec.Struct, frozen=True):
-    """The body of a response, and its state index. `request` is its method and path."""
+    """The body of a response, and its state index. `request` is its method and path.
+
+    `remarks` are the warnings in the header; they concern responses without a field for warnings.
+    """
 
     body: bytes
     index: int
     request: str = ""
+    remarks: str = ""
 
     def decode(self, kind: type[T]) -> T:
         """Return the decoded body. Raises `DaemonUnreachable` if it does not have this type."""
@@ -283,7 +287,8 @@ class ApiClient:
                 "--address or STEWARD_ADDR names a daemon"
             )
         number = int(index) if index.isdecimal() and len(index) <= _LONGEST_INDEX else 0
-        return ClientResponse(content, number, f"{method} {path}")
+        remarks = response.getheader("X-Steward-Warning") or ""
+        return ClientResponse(content, number, f"{method} {path}", remarks)
 
     @contextmanager
     def stream(self, path: str, /, **query: Value) -> Iterator[Iterator[bytes]]:

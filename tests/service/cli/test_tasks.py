@@ -167,6 +167,37 @@ async def test_a_task_is_restarted_and_sent_a_signal(steward: Steward, alloc_id:
     assert "Signaling" in _types(shown)
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("FOO", "there is no signal 'FOO': use a name such as SIGTERM"),
+        ("SIGHUPP", "there is no signal 'SIGHUPP': did you mean SIGHUP?"),
+        ("9", "there is no signal '9': did you mean SIGKILL?"),
+    ],
+)
+async def test_an_unknown_signal_is_not_sent(
+    steward: Steward, alloc_id: str, name: str, told: str
+) -> None:
+    done = await steward.cli("alloc", "signal", "-s", name, alloc_id)
+    assert (done.returncode, done.stderr.decode()) == (1, f"steward: {told}\n")
+    assert "Signaling" not in _types(await steward.get(f"/v1/allocation/{alloc_id}"))
+
+
+async def test_the_warning_in_a_header_is_printed(steward: Steward, alloc_id: str) -> None:
+    path = f"/v1/client/allocation/{alloc_id}/signal"
+    done = await steward.cli("operator", "api", "-d", '{"Signal": "SIGCONT", "Tsk": "x"}', path)
+    assert done.returncode == 0
+    assert done.stderr.decode() == 'warning: unknown field "Tsk" is ignored\n'
+
+
+async def test_logs_of_an_unknown_task_are_an_error(steward: Steward, alloc_id: str) -> None:
+    del alloc_id
+    for words in (("logs", "linger", "nope"), ("job", "logs", "-f", "-task", "nope", "linger")):
+        done = await steward.cli(*words)
+        assert (done.returncode, done.stdout) == (1, b"")
+        assert done.stderr == b"steward: the job has no task 'nope'; its tasks are main\n"
+
+
 def _types(allocation: Any) -> list[str]:
     return [event["Type"] for event in allocation["TaskStates"]["main"]["Events"]]
 
