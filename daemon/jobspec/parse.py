@@ -10,7 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 import msgspec
 
 from daemon.jobspec.decode.blocks import Decoder
-from daemon.jobspec.decode.bodies import BodyContents, contents
+from daemon.jobspec.decode.bodies import BodyContents, contents, properties
 from daemon.jobspec.decode.tables.job import JOB
 from daemon.jobspec.hcl.evaluate import evaluate
 from daemon.jobspec.hcl.functions.table import FUNCTIONS
@@ -19,7 +19,7 @@ from daemon.jobspec.hcl.parser import read_body
 from daemon.jobspec.hcl.scope import BudgetExceeded, EvaluationBudget, FunctionEnvironment, Scope
 from daemon.jobspec.hcl.source import Diagnostic, HclError, SourceText, did_you_mean
 from daemon.jobspec.hcl.strings import replace_surrogates
-from daemon.jobspec.hcl.tree import Argument, AttrStep, Block, Body, ObjectExpr, key_text
+from daemon.jobspec.hcl.tree import Argument, AttrStep, Block, Body, ObjectExpr
 from daemon.jobspec.hcl.values import Value
 from daemon.jobspec.hcl.walk import references
 from daemon.jobspec.variables import VariableValue, declared, given_in_file, texts_of, values_of
@@ -226,8 +226,7 @@ def _arguments(
     body: Body | ObjectExpr, scope: Scope, problems: list[Diagnostic]
 ) -> list[tuple[str, Argument]]:
     if isinstance(body, ObjectExpr):
-        named = [(key_text(key) or "", key, value) for key, value in body.items]
-        return [(name, Argument(name, key.start, key.end, value)) for name, key, value in named]
+        return list(properties(body, scope.source, problems).items())
     for block in body.blocks:
         detail = f"Blocks are not allowed here; write {block.kind} = {{ ... }}."
         problems += scope.fault(block, f'Unexpected "{block.kind}" block', detail).diagnostics

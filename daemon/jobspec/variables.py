@@ -8,13 +8,21 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from daemon.jobspec.decode.bodies import contents
+from daemon.jobspec.decode.bodies import contents, properties
 from daemon.jobspec.hcl.evaluate import evaluate
 from daemon.jobspec.hcl.json_syntax import is_json, read_json_body
 from daemon.jobspec.hcl.parser import read_body, read_expression
 from daemon.jobspec.hcl.scope import BudgetExceeded, Scope
 from daemon.jobspec.hcl.source import Diagnostic, HclError, SourceText
-from daemon.jobspec.hcl.tree import Argument, AttrStep, Block, Body, Expression, key_text
+from daemon.jobspec.hcl.tree import (
+    Argument,
+    AttrStep,
+    Block,
+    Body,
+    Expression,
+    ObjectExpr,
+    key_text,
+)
 from daemon.jobspec.hcl.typenames import read_type
 from daemon.jobspec.hcl.values import (
     ANY,
@@ -101,8 +109,7 @@ def _declarations(block: Block, scope: Scope) -> Iterator[InputVariable]:
 def _arguments_only(block: Block, scope: Scope) -> list[Argument]:
     """Return the arguments of a free-form block. Raises `HclError` for nested blocks."""
     if not isinstance(block.body, Body):
-        keys = [(key_text(key) or "", key, value) for key, value in block.body.items]
-        return [Argument(name, key.start, key.end, value) for name, key, value in keys]
+        return list(_properties(block.body, scope.source).values())
     if block.body.blocks:
         inner = block.body.blocks[0]
         detail = "Blocks are not allowed here."
@@ -230,18 +237,26 @@ def _refers_to(node: Expression, name: str) -> bool:
 
 def given_in_file(source: SourceText, origin: str = "varfile") -> dict[str, VariableValue]:
     """Return the values in the text of a variables file. Raises `HclError`."""
-    found = {}
     if is_json(source):
-        for key, value in read_json_body(source).items:
-            found[key_text(key) or ""] = VariableValue(origin=origin, source=source, value=value)
-        return found
-    body = read_body(source)
-    for block in body.blocks:
-        raise HclError([_block_in_file(block, source)])
+        arguments = _properties(read_json_body(source), source)
+    else:
+        body = read_body(source)
+        for block in body.blocks:
+            raise HclError([_block_in_file(block, source)])
+        arguments = body.arguments
     return {
         name: VariableValue(origin=origin, source=source, value=argument.value)
-        for name, argument in body.arguments.items()
+        for name, argument in arguments.items()
     }
+
+
+def _properties(body: ObjectExpr, source: SourceText) -> dict[str, Argument]:
+    """Return the arguments of a JSON object. Raises `HclError` for repeated ones."""
+    problems: list[Diagnostic] = []
+    arguments = properties(body, source, problems)
+    if problems:
+        raise HclError(problems)
+    return arguments
 
 
 def _block_in_file(block: Block, source: SourceText) -> Diagnostic:

@@ -23,6 +23,8 @@ from storage.errors import Invalid
 from storage.records.base import Record
 
 if TYPE_CHECKING:
+    from yaml import Node as YamlNode
+
     from daemon.jobspec.parse import JobFile
 
 _ENVIRONMENT = ("NOMAD_VAR_", "STEWARD_VAR_")  # the later one wins
@@ -165,15 +167,42 @@ def _json_of_yaml(source: str, file: str) -> str:
     """Return the JSON with the values of a YAML file. Raises `Invalid`."""
     import yaml  # slow to import, and most commands do not need it
 
+    loader = yaml.SafeLoader(source)
     try:
+        node = loader.get_single_node()
+        _check_keys(node)
         # Dates are text in JSON, as they are in the file.
-        return json.dumps(yaml.safe_load(source), default=str)
+        return json.dumps(None if node is None else loader.construct_document(node), default=str)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         position = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise Invalid(f"{file}{position}: {error.problem or 'this is not YAML'}") from error
     except (yaml.YAMLError, RecursionError, TypeError, ValueError) as error:
         raise Invalid(f"{file} cannot be read as YAML: {error}") from error
+
+
+def _check_keys(root: "YamlNode | None") -> None:
+    """Raise `MarkedYAMLError` for a key that a mapping has twice, because one would be lost."""
+    import yaml
+
+    waiting, seen = [root], set[int]()  # an alias is the same node again
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, yaml.CollectionNode) or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            waiting += node.value
+            continue
+        names = set[tuple[str, str]]()
+        for key, value in node.value:
+            waiting += (key, value)
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if (key.tag, key.value) in names:
+                problem = f"the key {key.value!r} is repeated"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+            names.add((key.tag, key.value))
 
 
 def _request(source: str, file: str) -> _Json | None:

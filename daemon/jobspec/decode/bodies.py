@@ -118,6 +118,29 @@ def _label_problem(block: Block, source: SourceText, label_count: int) -> Diagno
 
 # --- JSON form ---
 
+_COMMENT = "//"
+
+
+def properties(
+    body: ObjectExpr, source: SourceText, problems: list[Diagnostic]
+) -> dict[str, Argument]:
+    """Return the arguments of a JSON object with arbitrary names; add repeated ones to problems."""
+    names = frozenset(name for key, _ in body.items if (name := key_text(key)) is not None)
+    found = _properties(body, source, names, {})
+    problems += found.problems
+    return found.arguments
+
+
+def _repeated(argument: Argument, first: Argument, source: SourceText) -> Diagnostic:
+    before = Diagnostic(summary="", source=source, start=first.start, end=first.value.end)
+    return Diagnostic(
+        summary="Duplicate argument",
+        detail=f'The argument "{argument.name}" was already set at {before.where}.',
+        source=source,
+        start=argument.start,
+        end=argument.name_end,
+    )
+
 
 def _properties(
     body: ObjectExpr, source: SourceText, arguments: frozenset[str], blocks: Mapping[str, int]
@@ -125,15 +148,19 @@ def _properties(
     body_contents = BodyContents({}, [], [])
     for key, value in body.items:
         name = key_text(key) or ""
+        if name == _COMMENT:
+            continue
         if name in arguments:
-            body_contents.arguments[name] = Argument(name, key.start, key.end, value)
+            argument = Argument(name, key.start, key.end, value)
+            if (first := body_contents.arguments.setdefault(name, argument)) is not argument:
+                body_contents.problems.append(_repeated(argument, first, source))
         elif name in blocks:
             for labels, inner in _unwrapped(value, blocks[name]):
                 if isinstance(inner, ObjectExpr):
                     body_contents.blocks.append(Block(name, key.start, key.end, labels, inner))
                 else:
                     body_contents.problems.append(_no_object(inner, source))
-        elif name != "//":  # a comment
+        else:
             hint = did_you_mean(name, [*arguments, *blocks])
             body_contents.problems.append(
                 Diagnostic(

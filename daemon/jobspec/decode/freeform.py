@@ -5,11 +5,12 @@ the language passed such lists to drivers. An object literal as the value of an 
 becomes such a list. An equal object that is the result of any other expression stays a map.
 """
 
+from daemon.jobspec.decode.bodies import properties
 from daemon.jobspec.hcl.evaluate import evaluate
 from daemon.jobspec.hcl.number import Number, to_json
 from daemon.jobspec.hcl.scope import BudgetExceeded, Scope
 from daemon.jobspec.hcl.source import Diagnostic, HclError
-from daemon.jobspec.hcl.tree import Argument, Block, Body, Expression, ObjectExpr, key_text
+from daemon.jobspec.hcl.tree import Argument, Block, Body, Expression, ObjectExpr
 from daemon.jobspec.hcl.values import Value, attributes, elements
 from storage.records.codec import Document
 
@@ -19,8 +20,8 @@ def free_form(body: Body | ObjectExpr, scope: Scope) -> Document:
     problems: list[Diagnostic] = []
     document: Document = {}
     if isinstance(body, ObjectExpr):
-        for key, value in body.items:
-            _set(document, key_text(key) or "", value, scope, problems)
+        for argument in properties(body, scope.source, problems).values():
+            _set(document, argument.name, argument.value, scope, problems)
     else:
         for argument in body.arguments.values():
             _argument(document, argument, scope, problems)

@@ -26,6 +26,7 @@ from daemon.jobspec.hcl.tree import (
     ObjectExpr,
     Parenthesized,
     Path,
+    PropertyName,
     Splat,
     Step,
     TemplateExpr,
@@ -107,7 +108,14 @@ def _object(node: ObjectExpr, scope: Scope) -> Value:
     for key_node, value_node in node.items:
         value = problems.evaluate(value_node, scope)
         try:
-            found[_key(key_node, value_node, scope)] = value
+            key = _key(key_node, value_node, scope)
+            if key in found and isinstance(key_node, PropertyName):
+                raise scope.fault(
+                    key_node,
+                    "Duplicate object attribute",
+                    f'An attribute named "{key}" was already defined.',
+                )
+            found[key] = value
         except BudgetExceeded:
             raise
         except HclError as error:
@@ -126,6 +134,10 @@ def _key(node: Expression, value_node: Expression, scope: Scope) -> str:
             "a string literal.",
         )
     return type_checks.key(node, evaluate(node, scope), value_node, scope)
+
+
+def _property_name(node: PropertyName, scope: Scope) -> Value:
+    return evaluate(node.template, scope)
 
 
 # --- templates ---
@@ -399,6 +411,7 @@ _EVALUATE: dict[type[Expression], Callable[..., Value]] = {
     Parenthesized: _parenthesized,
     TupleExpr: _tuple,
     ObjectExpr: _object,
+    PropertyName: _property_name,
     TemplateExpr: _template,
     TemplateWrap: _interpolated,
     Interpolation: _interpolated,

@@ -11,7 +11,14 @@ from daemon.jobspec.hcl.number import read_number
 from daemon.jobspec.hcl.parser import read_template
 from daemon.jobspec.hcl.source import Diagnostic, HclError, SourceText, did_you_mean
 from daemon.jobspec.hcl.strings import normal
-from daemon.jobspec.hcl.tree import Expression, Literal, ObjectExpr, TemplateExpr, TupleExpr
+from daemon.jobspec.hcl.tree import (
+    Expression,
+    Literal,
+    ObjectExpr,
+    PropertyName,
+    TemplateExpr,
+    TupleExpr,
+)
 from daemon.jobspec.hcl.values import Value
 
 _MOST_COPIED = 2**28  # characters; copying them takes a fraction of a second
@@ -135,7 +142,7 @@ class _Reader:
             if self._peek() != '"':
                 raise self.fault("Missing property name", "A JSON property begins with a text.")
             name = self._string()
-            key = Literal(key_start, self.at, name)
+            key = self._key(name, key_start)
             self.blanks()
             if self._peek() != ":":
                 raise self.fault(
@@ -146,6 +153,13 @@ class _Reader:
             self._separator("}")
         self.at += 1
         return ObjectExpr(start, self.at, tuple(items))
+
+    def _key(self, name: str, start: int) -> Expression:
+        """Return the key of an object; without a valid template, its text is meant literally."""
+        try:
+            return PropertyName(start, self.at, name, self._template(name, start))
+        except HclError:
+            return PropertyName(start, self.at, name, Literal(start, self.at, normal(name)))
 
     def _array(self, depth: int) -> TupleExpr:
         start = self.at

@@ -28,6 +28,13 @@ class TemplateExpr(Expression, frozen=True, gc=False):
     parts: tuple[Expression, ...]
 
 
+class PropertyName(Expression, frozen=True, gc=False):
+    """The key of a JSON object: the text itself in a body, a template in an expression."""
+
+    text: str
+    template: Expression
+
+
 class TemplateWrap(Expression, frozen=True, gc=False):
     """A template that is a single interpolation; its value keeps its type.
 
@@ -243,6 +250,8 @@ def key_text(node: Expression) -> str | None:
     """Return the literal text of an object's key; None for a computed key."""
     match node:
         case Literal(value=str(name)) | TemplateExpr(parts=(Literal(value=str(name)),)):
+            return name
+        case PropertyName(text=name):
             return name
         case _:
             return None

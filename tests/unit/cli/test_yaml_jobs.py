@@ -78,6 +78,20 @@ def test_error_names_its_position(text: str, message: str) -> None:
         read(text)
 
 
+@pytest.mark.parametrize("name", ["type", "Type"])
+def test_repeated_key_is_refused_with_its_position(name: str) -> None:
+    text = f"Job:\n  ID: web\n  {name}: batch\n  Meta: {{a: b}}\n  {name}: service\n"
+    with pytest.raises(
+        Invalid, match=rf"web\.yaml, line 5, column 3: the key '{name}' is repeated"
+    ):
+        read(text)
+
+
+def test_merged_mapping_may_set_its_keys_again() -> None:
+    text = "Job:\n  ID: web\n  Meta: &base {a: '1', b: '2'}\n  Other: {<<: *base, a: '3'}\n"
+    assert read(text)["Job"]["Other"] == {"a": "3", "b": "2"}
+
+
 def test_file_format_follows_from_the_extension(tmp_path: Path) -> None:
     with pytest.raises(Invalid):
         read(API_FORM, str(tmp_path / "web.hcl"))

@@ -137,6 +137,21 @@ def test_job_file_has_alternative_notations(text: str) -> None:
     assert (found["ID"], found["Name"]) == ("x", "y")
 
 
+def test_key_of_a_json_object_is_a_template_only_in_an_expression() -> None:
+    found = parse(
+        """{"//": "a", "locals": {"//": "b", "l": "v"}, "job": {"x": {
+          "//": "c",
+          "meta": {"k-${local.l}": "1", "${node.x}": "2", "e\u0301": "3", "a%{": "4"},
+          "group": {"g-${local.l}": {"task": {"t": {"driver": "d", "config": {
+            "//": "d", "c-${local.l}": {"in-${local.l}": 1}}}}}}
+        }}}"""
+    )
+    assert found["Meta"] == {"k-v": "1", "${node.x}": "2", "\u00e9": "3", "a%{": "4"}
+    (group,) = found["TaskGroups"]
+    assert group["Name"] == "g-${local.l}"
+    assert group["Tasks"][0]["Config"] == {"c-${local.l}": {"in-v": 1}}
+
+
 def test_a_job_file_in_json_has_the_blocks_of_its_tables() -> None:
     found = parse(
         """{"job": {"x": {

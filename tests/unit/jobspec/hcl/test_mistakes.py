@@ -175,7 +175,28 @@ def test_all_errors_of_an_expression_are_reported(expression: str, complaints: l
         ('{"job": {"x": {"name": "${1 + true}"}}}', "1,31-35: Invalid operand"),
         ('{"job": {"x": {"dynamic": {"group": {"content": {}}}}}}', 'argument "for_each"'),
         ('{"job": {"x": {"priority": "high"}}}', "1,28-34: Unsuitable value type"),
+        (
+            '{"job": {"x": {"type": "batch", "type": "service"}}}',
+            '1,33-39: Duplicate argument; The argument "type" was already set at '
+            "input.hcl:1,16-31.",
+        ),
+        (
+            '{"job": {"x": {"meta": {"a": "1", "a": "2"}}}}',
+            '1,35-38: Duplicate object attribute; An attribute named "a" was already defined',
+        ),
+        (
+            '{"job": {"x": {"task": {"t": {"driver": "d", "config": {"a": 1, "a": 2}}}}}}',
+            '1,65-68: Duplicate argument; The argument "a" was already set',
+        ),
+        ('{"locals": {"a": 1, "a": 2}, "job": {"x": {}}}', "1,21-24: Duplicate argument"),
+        ('{"variables": {"a": 1, "a": 2}, "job": {"x": {}}}', "1,24-27: Duplicate argument"),
+        ('{"job": {"x": {"meta": {"${1 +": "1", "${1 +": "2"}}}}', "Duplicate object attribute"),
     ],
 )
 def test_error_in_json_has_its_position(text: str, complaint: str) -> None:
     assert complaint in refused(text)
+
+
+def test_repeated_value_in_a_variables_file_in_json_is_refused() -> None:
+    said = refused('variable "a" {}\njob "x" {}\n', variables='{"a": 1, "a": 2}')
+    assert '1,10-13: Duplicate argument; The argument "a" was already set' in said
