@@ -53,6 +53,8 @@ _BAD_REQUEST, _METHOD_NOT_ALLOWED, _VERSION_NOT_SUPPORTED = 400, 405, 505
 _OF_UPGRADES = (b"connection", b"sec-websocket-protocol")
 _EXTENSIONS = b"sec-websocket-extensions"
 _TWO_WAYS = re.compile(rb"(?<!\r)\n|\n[ \t]")  # a bare line feed, and a folded line
+_REQUEST_LINE = re.compile(rb"[!-~]+ [!-~\x80-\xff]+ HTTP/\d\.\d")
+_NOT_ASCII = re.compile(rb"[\x80-\xff]")
 _ABSOLUTE = re.compile(rb"(?i:https?)://([^/?#@]+)(.*)")
 CLIENT = "steward.client"  # the key of the client's name in a request's scope
 PEER = "steward.peer"  # the key of the connected user in a request's scope
@@ -366,6 +368,9 @@ class _Strict(ReceiveBuffer):
 
     The library's own buffer also accepts bare line feeds and folded lines (RFC 9112, sections 2.2
     and 5.2). A proxy in front of the daemon may interpret such a head as a different request.
+
+    The library rejects a target that is not ASCII. Clients such as curl send the query of a URL as
+    the user typed it, and Go's servers accept it. So the buffer encodes the bytes of such a target.
     """
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
@@ -373,7 +378,33 @@ class _Strict(ReceiveBuffer):
         end = self._data.find(b"\r\n\r\n")
         if _TWO_WAYS.search(self._data, 0, len(self._data) if end < 0 else end):
             raise h11.RemoteProtocolError("a line is folded, or ends without a carriage return")
-        return super().maybe_extract_lines()
+        lines = super().maybe_extract_lines()
+        if lines and not lines[0].isascii() and _REQUEST_LINE.fullmatch(lines[0]):
+            lines[0] = bytearray(_NOT_ASCII.sub(_encoded, lines[0]))
+        return lines
+
+
+def _encoded(match: re.Match[bytes]) -> bytes:
+    return b"%%%02X" % ord(match[0])
+
+
+class _ServerSide(h11.Connection):
+    """The state of an HTTP/1 connection, which ignores everything after the last request.
+
+    A client that announces the end of the connection sends no further request (RFC 9112, section
+    9.6). If bytes follow anyway, such as an empty line, the library's own class reports an error,
+    and the client gets no response to its request.
+    """
+
+    def __init__(self, longest_head: int) -> None:
+        super().__init__(h11.SERVER, max_incomplete_event_size=longest_head)
+        self._receive_buffer = _Strict()
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """Return the next event."""
+        if self.their_state is h11.MUST_CLOSE:
+            self._receive_buffer = _Strict()
+        return super().next_event()
 
 
 @checked
@@ -385,7 +416,7 @@ class _OnlyHTTP1(H11Protocol):
 
     def __init__(self, *arguments: Any) -> None:  # noqa: ANN401  # the library's own
         super().__init__(*arguments)
-        self.connection._receive_buffer = _Strict()  # type: ignore[union-attr]  # noqa: SLF001  # not a WebSocket yet
+        self.connection = _ServerSide(self.config.h11_max_incomplete_size)
 
     async def handle(self, event: Event) -> None:
         """Handle an event. After a rejected WebSocket, close the connection.

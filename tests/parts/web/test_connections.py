@@ -162,6 +162,7 @@ async def server(
         routes = (
             ReadRoute("/show", show, ANYONE, ("things/",)),
             ReadRoute("/where", where, ANYONE),
+            ReadRoute("/v1/show/{name}", show, ANYONE),
             ReadRoute("/ui/", show, ANYONE),
             ReadRoute("/any", show, ANYONE, any_method=True),
             WriteRoute("POST", "/hang", hang, ANYONE, hot=True),
@@ -189,6 +190,28 @@ async def test_connection_closes_on_request_of_the_client(
     server: Server, request_text: str
 ) -> None:
     assert (await server.talk(request_text)).startswith(b"HTTP/1.1 ")
+
+
+@pytest.mark.parametrize("more", ["\r\n", "}", "GET /show HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+async def test_bytes_after_the_last_request_are_ignored(server: Server, more: str) -> None:
+    answer = await server.talk(asking("POST", "/echo", "{}") + more)
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert body_of(answer) == b'{"Length":2}'
+
+
+@pytest.mark.parametrize(
+    ("target", "body"),
+    [
+        ("/where?namespace=blå", '{"Namespace":"blå"}'),
+        ("/where?namespace=bl%C3%A5", '{"Namespace":"blå"}'),
+        ("/v1/show/blå", '{"Path":"/v1/show/blå"}'),
+    ],
+)
+async def test_target_that_is_not_ascii_is_read_as_utf_8(
+    server: Server, target: str, body: str
+) -> None:
+    answer = await server.talk(asking("GET", target))
+    assert body_of(answer) == body.encode(), answer
 
 
 async def test_http_1_0_client_without_a_host_header_is_served(server: Server) -> None:
