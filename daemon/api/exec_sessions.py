@@ -46,7 +46,7 @@ def _command(text: str) -> list[str]:
     try:
         value = parse(text.encode())
     except Malformed as error:
-        ended = {"unexpected EOF", "Request body is empty"}
+        ended = {"EOF", "unexpected EOF", "Request body is empty"}
         reason = "unexpected end of JSON input" if str(error) in ended else str(error)
         raise Refused(f"failed to marshal command into json: {reason}") from error
     words = value if isinstance(value, list) else []

@@ -24,6 +24,8 @@ from storage.records.job import Job
 from storage.records.numbers import parse_integer
 from storage.store import Store
 
+_LARGEST_NUMBER = 2**64 - 1  # the largest version number that Nomad parses
+_NO_VERSION = "Unable to parse job submission version parameter"
 _MOST_PAGE = 4 * STEP_BYTES  # bytes of the versions on a page; each page has at least one version
 
 
@@ -278,5 +280,8 @@ def _number(version: str) -> int:
     A number that is too large for the store becomes the number of a version that does not exist.
     """
     if not (version.isascii() and version.isdecimal()):
-        raise Malformed("Unable to parse job submission version parameter")
-    return min(parse_integer(version), jobs.LARGEST)
+        raise Malformed(_NO_VERSION)
+    number = parse_integer(version)
+    if number > _LARGEST_NUMBER:
+        raise Malformed(_NO_VERSION)
+    return min(number, jobs.LARGEST)

@@ -60,6 +60,7 @@ class RecordShape:
 SERVERS_OWN = frozenset(
     {
         *("CreateIndex", "ModifyIndex", "JobModifyIndex", "CreateTime", "ModifyTime", "Hash"),
+        "JobIndex",  # of a submission
         "SecretID",  # of a token update
     }
 )

@@ -46,6 +46,8 @@ class _Scanner:
         if depth > self.max_depth:
             raise Malformed(f"the body is nested more than {self.max_depth} levels deep")
         at = self.skip(at)
+        if not depth and at >= len(self.text):
+            raise Malformed("EOF")
         first = self.byte(at)
         if first == b"{"[0]:
             return self.object(at + 1, depth)

@@ -29,6 +29,12 @@ async def test_warning_of_an_answer_names_the_unknown_fields(steward: Steward) -
         assert "X-Steward-Warning" not in answer.headers
 
 
+async def test_index_of_a_submission_is_no_unknown_field(steward: Steward) -> None:
+    submission = {"Source": "x", "Format": "hcl2", "JobIndex": 7, "JobModifyIndex": 7}
+    answer = await steward.post("/v1/jobs", {"Job": JOB, "Submission": submission})
+    assert answer["Warnings"] == ""
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [

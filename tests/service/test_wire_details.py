@@ -170,3 +170,14 @@ async def test_unknown_type_of_volumes_is_not_found(steward: Steward) -> None:
     answer = await steward.request("GET", "/v1/volumes", type="other")
     assert (answer.status_code, answer.text) == (404, "resource not found")
     assert await steward.get("/v1/volumes", type="csi") == []
+
+
+@pytest.mark.parametrize("version", ["18446744073709551616", "9" * 60, "-1", "1.0", "%2B1", ""])
+async def test_number_beyond_those_of_nomad_is_no_version_of_a_submission(
+    steward: Steward, version: str
+) -> None:
+    answer = await steward.request("GET", f"/v1/job/web/submission?version={version}")
+    assert answer.status_code == 400
+    assert answer.text == "Unable to parse job submission version parameter"
+    largest = await steward.request("GET", "/v1/job/web/submission?version=18446744073709551615")
+    assert (largest.status_code, largest.text) == (404, "job source not found")

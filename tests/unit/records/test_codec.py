@@ -30,6 +30,7 @@ from tests.samples import group, job, task
     ("body", "text"),
     [
         ("", "Request body is empty"),
+        (" \r\n\t", "EOF"),
         ("{", "unexpected EOF"),
         ('{"a"', "unexpected EOF"),
         ('"a', "unexpected EOF"),
