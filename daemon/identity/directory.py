@@ -27,11 +27,12 @@ from daemon.identity.jwt_verification import (
 from daemon.identity.resource_id import path
 from daemon.identity.single_flight import SingleFlight
 from storage.errors import Refused
-from storage.queries import directory_cache
+from storage.queries import directory_cache, identity, mounts
 from storage.records.base import SECOND
 from storage.records.codec import may_have_more_values
-from storage.records.identity import Directory, DirectoryKey, Mount
+from storage.records.identity import Directory, DirectoryKey, MethodConfig, Mount
 from storage.store import Store
+from storage.writer import Transaction
 
 log = logging.getLogger("steward.identity.directory")
 _FENCED = "keys of a directory"
@@ -145,7 +146,8 @@ class DirectoryKeyCache:
                 return now
             return await self._fetch(mount, settings, now)
 
-        return await self._flights.join((mount.accessor, settings.tenant_id), fetch)
+        key = (mount.accessor, settings.tenant_id, settings.endpoints.directory)
+        return await self._flights.join(key, fetch)
 
     async def _fetch(
         self, mount: Mount, settings: CloudSettings, before: Directory | None
@@ -166,7 +168,12 @@ class DirectoryKeyCache:
         directory = Directory(
             issuer=discovery.issuer, keys=_merged(keys, same, now), fetched_at=now
         )
-        await self._store.write(lambda tx: directory_cache.put(tx, mount.accessor, directory))
+
+        def store(tx: Transaction) -> None:
+            if _is_current(tx, mount, settings):
+                directory_cache.put(tx, mount.accessor, directory)
+
+        await self._store.write(store)
         return directory
 
     async def _keys(self, url: str) -> list[_Key]:
@@ -233,6 +240,18 @@ class DirectoryKeyCache:
             log.warning(
                 "the keys of the directory of %s could not be fetched: %s", mount.path, error
             )
+
+
+def _is_current(tx: Transaction, mount: Mount, settings: CloudSettings) -> bool:
+    """Return whether a mount still trusts the directory that these settings name.
+
+    During a fetch, an operator may change the tenant or delete the mount. The keys of the earlier
+    directory must then not be stored: the next login would trust them.
+    """
+    if mounts.by_accessor(tx, mount.accessor) is None:
+        return False
+    config, used = identity.config(tx, mount.accessor) or MethodConfig(), settings.config
+    return (config.tenant_id, config.environment) == (used.tenant_id, used.environment)
 
 
 def _merged(keys: list[_Key], before: Directory | None, now: int) -> list[DirectoryKey]:

@@ -3,12 +3,15 @@
 import pytest
 import trio
 
-from storage.errors import Refused
+from daemon.identity import mounts
+from storage.errors import Refused, UnknownToken
+from storage.queries import directory_cache
 from storage.records.base import HOUR, SECOND
-from tests.fakes.fakecloud import SigningKey
+from tests.fakes.fakecloud import TENANT, SigningKey
 from tests.parts.identity.conftest import Clock, Cloud, Login
 
 DAY = 24 * HOUR // SECOND
+OTHER_TENANT = "99999999-2222-4333-8444-555555555555"
 
 
 async def test_keys_are_fetched_once_and_cached(login: Login, cloud: Cloud) -> None:
@@ -163,6 +166,55 @@ async def test_new_configuration_fetches_the_keys_again(login: Login, cloud: Clo
     await login.configure()
     await login.log_in(cloud.mint())
     assert len(cloud.asked("directory")) == 4
+
+
+async def test_keys_fetched_during_a_change_of_the_tenant_are_not_cached(
+    login: Login, cloud: Cloud
+) -> None:
+    jwt = cloud.mint()
+    cloud.fail(service="directory", path=f"{TENANT}/.well-known", delay_s=0.2, times=1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(login.log_in, jwt)
+        await until_asked(cloud, "openid-configuration")
+        await login.configure(tenant_id=OTHER_TENANT)
+    with pytest.raises(Refused, match="not found"):
+        await login.log_in(jwt)
+
+
+async def test_keys_fetched_during_a_change_of_the_cloud_are_not_cached(
+    login: Login, cloud: Cloud
+) -> None:
+    jwt = cloud.mint()
+    cloud.fail(service="directory", path="keys", delay_s=0.2, times=1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(login.log_in, jwt)
+        await until_asked(cloud, "keys")
+        await login.configure(environment="AzureChinaCloud")
+    cloud.fail(service="directory", status=503)
+    with pytest.raises(Refused, match="503"):
+        await login.log_in(jwt)
+
+
+async def test_keys_of_a_deleted_mount_are_not_stored(login: Login, cloud: Cloud) -> None:
+    cloud.fail(service="directory", path="keys", delay_s=0.2, times=1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(refused_login, login, cloud.mint())
+        await until_asked(cloud, "keys")
+        await mounts.disable(login.store, login.tokens, login.mount.path)
+    accessor = login.mount.accessor
+    assert login.store.read(lambda db: directory_cache.find(db, accessor)) is None
+
+
+async def refused_login(login: Login, jwt: str) -> None:
+    with pytest.raises(UnknownToken):
+        await login.log_in(jwt)
+
+
+async def until_asked(cloud: Cloud, path: str) -> None:
+    """Wait until the cloud has received a request."""
+    with trio.fail_after(5):
+        while not cloud.asked("directory", path):
+            await trio.lowlevel.checkpoint()
 
 
 @pytest.mark.parametrize(
