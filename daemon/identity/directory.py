@@ -196,6 +196,19 @@ class DirectoryKeyCache:
             if key.kty == "RSA" and key.use in ("", "sig") and key.n and key.e
         ]
 
+    def ages(self) -> dict[str, float]:
+        """Return for each mount in use the seconds since its directory's keys were fetched."""
+        now = self._clock.now()
+        known = {
+            mount.path: self._store.read(partial(directory_cache.find, mount=accessor))
+            for accessor, (mount, _) in self._used.items()
+        }
+        return {
+            path: (now - directory.fetched_at) / SECOND
+            for path, directory in known.items()
+            if directory
+        }
+
     # ---- renewal
 
     async def renew(self) -> None:

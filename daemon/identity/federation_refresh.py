@@ -61,7 +61,24 @@ class FederationTokenRefresher:
         self._credentials = credentials
         self._client_of = client_of
         self._pauses: dict[str, tuple[int, int]] = {}  # accessor -> failures, next try
+        self._fetched_at: dict[str, int] = {}  # accessor -> time of the last success
+        # While renewals fail: accessor -> time of the last success, or of the first failure.
+        self._failing_since: dict[str, tuple[Mount, int]] = {}
         credentials.on_fetched = self._store_token
+
+    def forget(self, accessor: str) -> None:
+        """Drop the failures of a mount that was changed or deleted, so that it is tried again."""
+        self._pauses.pop(accessor, None)
+        self._fetched_at.pop(accessor, None)
+        self._failing_since.pop(accessor, None)
+
+    def failing_ages(self) -> dict[str, float]:
+        """Return for each mount whose renewals fail the seconds since the last one succeeded.
+
+        For a mount without a success, return the seconds since the first failure.
+        """
+        now = self._clock.now()
+        return {mount.path: (now - since) / SECOND for mount, since in self._failing_since.values()}
 
     def restore(self) -> None:
         """Load the stored tokens that have not expired."""
@@ -85,6 +102,7 @@ class FederationTokenRefresher:
             granted = TokenGrant(stored.token)
             audience = client.settings.endpoints.audience
             self._credentials.store(client, audience, granted, stored.fetched_at, stored.ends_at)
+            self._fetched_at[client.mount.accessor] = stored.fetched_at
 
     async def run(self) -> None:
         """Renew the tokens, indefinitely."""
@@ -123,6 +141,8 @@ class FederationTokenRefresher:
             failures = self._pauses.get(accessor, (0, 0))[0] + 1
             pause = min(_LONGEST_PAUSE, 15 * SECOND * 2 ** min(failures, 10))
             self._pauses[accessor] = (failures, self._clock.now() + pause)
+            since = self._fetched_at.get(accessor, self._clock.now())
+            self._failing_since.setdefault(accessor, (client.mount, since))
             message = "the federation credential of %s could not be renewed: %s"
             log.warning(message, client.mount.path, error)
         else:
@@ -149,6 +169,8 @@ class FederationTokenRefresher:
         config = client.settings.config
         if not config.identity_token_audience or audience != client.settings.endpoints.audience:
             return
+        self._fetched_at[client.mount.accessor] = cached_token.fetched_at
+        self._failing_since.pop(client.mount.accessor, None)
         path = federation_token_path(client.mount)
         stored = _Kept(
             _client_label(client), cached_token.token, cached_token.ends_at, cached_token.fetched_at

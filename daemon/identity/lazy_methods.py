@@ -51,7 +51,11 @@ class LazyMethods:
 
     def token_ages(self) -> dict[str, float]:
         """Return for each mount the seconds since the oldest of its access tokens was fetched."""
-        return self._methods[0].credentials.ages() if self._methods else {}
+        return self._methods[0].token_ages() if self._methods else {}
+
+    def directory_key_ages(self) -> dict[str, float]:
+        """Return for each mount in use the seconds since its directory's keys were fetched."""
+        return self._methods[0].directories.ages() if self._methods else {}
 
     def forget(self, accessor: str) -> None:
         """Drop the cloud data of a deleted mount."""

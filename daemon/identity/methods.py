@@ -97,7 +97,18 @@ class LoginMethods:
     def forget(self, accessor: str) -> None:
         """Drop the cloud data of a mount that was changed or deleted."""
         self.credentials.forget(accessor)
+        self.warm.forget(accessor)
         self._login.cloud.forget(accessor)
+
+    def token_ages(self) -> dict[str, float]:
+        """Return for each mount the seconds since the oldest of its access tokens was fetched.
+
+        A federated mount without a valid token has the age of its last token.
+        """
+        ages = self.credentials.ages()
+        for path, age in self.warm.failing_ages().items():
+            ages[path] = max(ages.get(path, 0.0), age)
+        return ages
 
     async def login(
         self, mount: Mount, request: LoginRequest, address: str, client_key: str = ""

@@ -197,9 +197,12 @@ async def test_metrics_report_the_age_of_the_tokens_of_the_daemon(steward: Stewa
     (age,) = [gauge for gauge in shown if gauge["Name"] == "steward.cloud_token.age_seconds"]
     assert age["Labels"] == {"mount": "cloudid/"}
     assert 0 <= age["Value"] < 60
+    (keys,) = [gauge for gauge in shown if gauge["Name"] == "steward.directory_keys.age_seconds"]
+    assert keys["Labels"] == {"mount": "cloudid/"}
+    assert 0 <= keys["Value"] < 60
     await steward.request("DELETE", "/v1/sys/auth/cloudid")
     shown = (await steward.request("GET", "/v1/metrics")).json()["Gauges"]
-    assert [gauge for gauge in shown if gauge["Name"] == age["Name"]] == []
+    assert [gauge for gauge in shown if gauge["Name"] in (age["Name"], keys["Name"])] == []
 
 
 async def test_login_finds_the_cloud_of_its_daemon_on_any_port(steward: Steward) -> None:

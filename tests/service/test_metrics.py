@@ -101,6 +101,7 @@ async def test_same_values_are_returned_as_json(steward: Steward) -> None:
     absent = {
         "steward.cloud_token.age_seconds",
         "steward.collected",
+        "steward.directory_keys.age_seconds",
         "steward.faults",
         "steward.notifications",
         "steward.store.unreadable_rows",

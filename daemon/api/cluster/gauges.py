@@ -87,6 +87,10 @@ async def gauges(parts: AppContext) -> list[GaugeValue]:
         GaugeValue("steward.cloud_token.age_seconds", age, {"mount": mount})
         for mount, age in parts.door.token_ages().items()
     ]
+    values += [
+        GaugeValue("steward.directory_keys.age_seconds", age, {"mount": mount})
+        for mount, age in parts.door.directory_key_ages().items()
+    ]
     return values
 
 

@@ -137,6 +137,22 @@ async def test_keys_in_use_are_renewed_before_their_expiry(
     assert len(cloud.asked("directory")) == 4
 
 
+async def test_age_of_keys_grows_while_their_directory_is_down(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    directories = login.methods.directories
+    assert directories.ages() == {}
+    await login.log_in(cloud.mint())
+    cloud.fail(service="directory", status=503)
+    clock.advance(2 * DAY)
+    await directories.renew_due()
+    assert directories.ages()["cloudid/"] == pytest.approx(2 * DAY, abs=1)
+    cloud.heal()
+    clock.advance(600)
+    await directories.renew_due()
+    assert directories.ages()["cloudid/"] < 1
+
+
 async def test_failed_renewal_is_retried_later(login: Login, cloud: Cloud, clock: Clock) -> None:
     await login.log_in(cloud.mint())
     clock.advance(DAY / 2)

@@ -144,6 +144,46 @@ async def test_removed_mount_leaves_no_stored_credential(federated: Login, cloud
     assert exchanges(cloud) == 1
 
 
+async def test_age_of_an_expired_credential_is_reported_until_its_renewal(
+    federated: Login, cloud: Cloud, clock: Clock
+) -> None:
+    methods = federated.methods
+    await methods.warm.refresh()
+    cloud.fail(service="directory", path=TOKENS, status=503)
+    for _ in range(30):
+        clock.advance(5 * MINUTE)
+        await methods.warm.refresh()
+        await methods.credentials.renew_due()
+    assert methods.token_ages()["cloudid/"] == pytest.approx(150 * MINUTE, abs=1)
+    cloud.heal()
+    await federated.log_in_machine(cloud.mint_machine(offsets={"exp": 4 * 60 * MINUTE}))
+    assert methods.token_ages()["cloudid/"] < 1
+
+
+async def test_credential_that_was_never_granted_has_an_age(
+    federated: Login, cloud: Cloud, clock: Clock
+) -> None:
+    methods = federated.methods
+    assert methods.token_ages() == {}
+    cloud.fail(service="directory", path=TOKENS, status=503)
+    await methods.warm.refresh()
+    clock.advance(2 * 60 * MINUTE)
+    await methods.warm.refresh()
+    assert methods.token_ages()["cloudid/"] == pytest.approx(120 * MINUTE, abs=1)
+    await mounts.disable(federated.store, federated.tokens, "cloudid/")
+    methods.forget(federated.mount.accessor)
+    assert methods.token_ages() == {}
+
+
+async def test_corrected_configuration_is_tried_immediately(federated: Login, cloud: Cloud) -> None:
+    cloud.fail(service="directory", path=TOKENS, status=401)
+    await federated.methods.warm.refresh()
+    cloud.heal()
+    await federated.configure(client_secret="", identity_token_audience="api://other")
+    await federated.methods.warm.refresh()
+    assert kept(federated) is not None
+
+
 async def test_failing_directory_is_queried_with_growing_delays(
     federated: Login, cloud: Cloud, clock: Clock
 ) -> None:
