@@ -3,18 +3,31 @@
 Only the most specific rule counts. A rule for the exact path precedes every pattern. Among
 patterns, the one whose first wildcard comes latest counts. `*` is a wildcard only as the last
 character, and `+` only as a whole segment.
+
+The names of roles and policies are stored in lower case. If the rule for the lower-case name is
+more specific than the rule for the name as sent, the former decides. So a request cannot avoid a
+rule with another spelling.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from daemon.acl.policy_parser import Value
 from daemon.acl.policy_rules import DENY, PathRule
 
+T = TypeVar("T")
+
 NamedRules = tuple[str, Iterable[PathRule]]
 Parameters = Mapping[str, object]
 _Lists = Mapping[str, Sequence[Value]]
+
+_STORED_IN_LOWER_CASE = re.compile(r"(?:auth/.+/role|sys/policies/acl|sys/policy)/")
+# Endings of the names of parameters that are lists, which may be sent as comma-separated text.
+_LIST_ENDINGS = ("policies", "_glob", "_ids", "_groups", "_locations", "_sets", "_cidrs")
+_POLICIES = "policies"  # ending of the names of parameters with names of policies
 
 
 class PathPermission(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,16 +66,31 @@ def _is_denied(denied: _Lists, name: str, value: object) -> bool:
         return True
     if name not in denied:
         return False
-    values = value if isinstance(value, list) else [value]
     # Each element of a list is checked, so that a denied value cannot hide in a list.
-    return not denied[name] or any(_is_among(denied[name], value) for value in [value, *values])
+    values, limits = [value, *_elements(name, value)], denied[name]
+    if name.endswith(_POLICIES):  # a token gets its policies by their names in lower case
+        values, limits = list(map(_lowered, values)), list(map(_lowered, limits))
+    return not limits or any(_is_among(limits, value) for value in values)
+
+
+def _lowered(value: T) -> T:
+    return value.lower() if isinstance(value, str) else value  # type: ignore[return-value]  # a str
+
+
+def _elements(name: str, value: object) -> list[object]:
+    """Return the elements of a list, which may be comma-separated text, or the value itself."""
+    if isinstance(value, str) and name.endswith(_LIST_ENDINGS):
+        return [element.strip() for element in value.split(",")]
+    return value if isinstance(value, list) else [value]
 
 
 def _is_allowed(allowed: _Lists, name: str, value: object) -> bool:
     if name not in allowed:
         return "*" in allowed
-    values = value if isinstance(value, list) else [value]
-    return not allowed[name] or all(_is_among(allowed[name], value) for value in values)
+    limits = allowed[name]
+    if not limits or (isinstance(value, str) and value in limits):
+        return True
+    return all(_is_among(limits, element) for element in _elements(name, value))
 
 
 def _is_among(values: Sequence[Value], value: object) -> bool:
@@ -107,6 +135,16 @@ class PathRules:
         path without the slash take precedence (recorded from Vault: policy-evaluation,
         `listnoslash` and `denyglob`).
         """
+        permission = self._find(path, listing=listing)
+        names = None if path.islower() else _STORED_IN_LOWER_CASE.match(path)
+        if names is None:
+            return permission
+        stored = self._find(names[0] + path[names.end() :].lower(), listing=listing)
+        if stored is None or (permission and _specificity(permission) >= _specificity(stored)):
+            return permission
+        return stored
+
+    def _find(self, path: str, *, listing: bool) -> PathPermission | None:
         bare = path.removesuffix("/") if listing else path
         if permission := self._exact.get(path) or self._exact.get(bare):
             return permission
@@ -130,6 +168,11 @@ def _by_path(policies: Iterable[NamedRules]) -> Mapping[str, list[tuple[str, Pat
         for rule in rules:
             rules_by_path.setdefault(rule.path, []).append((policy, rule))
     return rules_by_path
+
+
+def _specificity(permission: PathPermission) -> tuple[int, ...]:
+    """Return a sort key that is higher for more specific rules."""
+    return _rank(permission.path) if is_pattern(permission.path) else (len(permission.path) + 1,)
 
 
 def is_pattern(path: str) -> bool:

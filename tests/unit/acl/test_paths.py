@@ -101,6 +101,18 @@ def test_denial_overrides_rules_of_the_same_path_only() -> None:
         ('allowed_parameters = { "a" = [] } denied_parameters = { "a" = [] }', {"a": 1}, False),
         ('denied_parameters = { "a" = ["root"] }', {"a": "root", "A": "x"}, False),
         ('allowed_parameters = { "a" = ["x"] }', {"a": "y", "A": "x"}, False),
+        ('denied_parameters = { "policies" = ["ops"] }', {"policies": "x, ops"}, False),
+        ('denied_parameters = { "policies" = ["ops"] }', {"policies": ["x", "Ops"]}, False),
+        ('denied_parameters = { "policies" = ["Ops*"] }', {"policies": "x,opsx"}, False),
+        ('denied_parameters = { "policies" = ["ops"] }', {"policies": "x,y"}, True),
+        ('denied_parameters = { "text" = ["ops"] }', {"text": "x,ops"}, True),
+        ('allowed_parameters = { "policies" = ["a*"] }', {"policies": "ab,ops"}, False),
+        ('allowed_parameters = { "policies" = ["a*"] }', {"policies": ["ab,ops"]}, True),
+        ('allowed_parameters = { "policies" = ["a*"] }', {"policies": "ab, ac"}, True),
+        ('allowed_parameters = { "policies" = ["a", "b"] }', {"policies": "a,b"}, True),
+        ('allowed_parameters = { "policies" = ["a,b"] }', {"policies": "a,b"}, True),
+        ('allowed_parameters = { "bound_group_ids" = ["a*"] }', {"bound_group_ids": "a,*"}, False),
+        ('allowed_parameters = { "text" = ["a*"] }', {"text": "a,b"}, True),
         ('required_parameters = ["a"]', {"b": 1}, False),
         ('required_parameters = ["A"]', {"a": 1}, True),
     ],
@@ -131,3 +143,29 @@ def test_wrapping_ttl_is_bounded(limits: str, span: int, *, accepted: bool) -> N
     permission = grant.permission("x")
     assert permission is not None
     assert permission.wraps_in(span) is accepted
+
+
+@pytest.mark.parametrize(
+    ("path", "rule"),
+    [
+        ("auth/cloudid/role/one", "auth/cloudid/role/one"),
+        ("auth/cloudid/role/ONE", "auth/cloudid/role/one"),
+        ("auth/team/dir/role/One", "auth/team/dir/role/on*"),
+        ("auth/cloudid/role/MyApp", "auth/cloudid/role/MyApp"),
+        ("auth/cloudid/role/MYAPP", "auth/cloudid/role/*"),
+        ("auth/CLOUDID/role/one", None),
+        ("sys/policies/acl/Ops", "sys/policies/acl/ops"),
+        ("sys/policy/OPS", "sys/policy/ops"),
+        ("sys/auth/Ops", "sys/auth/*"),
+    ],
+)
+def test_more_specific_rule_for_the_lower_case_name_decides(path: str, rule: str | None) -> None:
+    """Roles and policies have lower-case names, so another spelling must not avoid a rule."""
+    rules = (
+        *("auth/cloudid/role/*", "auth/cloudid/role/one", "auth/cloudid/role/MyApp"),
+        *("auth/team/dir/role/*", "auth/team/dir/role/on*", "sys/policies/acl/*"),
+        *("sys/policies/acl/ops", "sys/policy/*", "sys/policy/ops", "sys/auth/*", "sys/auth/ops"),
+    )
+    text = "\n".join(f'path "{path}" {{ capabilities = ["read"] }}' for path in rules)
+    permission = CapabilitySet([("p", parse_policy(text))]).permission(path)
+    assert (permission.path if permission else None) == rule
