@@ -31,6 +31,7 @@ from storage.store import Store, tolerate_disk_full
 from storage.writer import Transaction
 
 log = logging.getLogger("steward.identity.rotation")
+_CHANGED = "the configuration was changed in the meantime"
 _FENCED = "rotation"
 
 SETTLES = 60 * SECOND  # the directory rarely accepts a new secret sooner
@@ -99,7 +100,8 @@ class ClientSecretRotator:
         # If the daemon stops before it has stored the new secret, a later round finds the secret by
         # this name and removes it.
         marked = msgspec.structs.replace(before, unclean=True)
-        await self._store_state(mount, marked)
+        if not await self._store_state(mount, marked, client.settings.config):
+            raise Refused(_CHANGED)
         password = await self._graph.add_password(client, application, name, ends_at)
         path = pending_secret_path(mount)
         sealed = self._seal.seal((password.secret_text or "").encode(), path)
@@ -116,7 +118,7 @@ class ClientSecretRotator:
         if not await self._advance(
             mount, (marked, state), text, lambda tx: secrets.put(tx, path, sealed)
         ):
-            raise Refused("the configuration was changed in the meantime")
+            raise Refused(_CHANGED)
 
     async def _activate(self, mount: Mount, state: Rotation) -> None:
         """Start to use a new secret if the directory grants a token for it. Raises `Refused`."""
@@ -176,14 +178,19 @@ class ClientSecretRotator:
             mount, (state, without), text, lambda tx: secrets.remove(tx, pending_secret_path(mount))
         )
 
-    async def _store_state(self, mount: Mount, state: Rotation) -> None:
-        """Store the state of a rotation, unless the configuration was deleted in the meantime."""
+    async def _store_state(self, mount: Mount, state: Rotation, config: MethodConfig) -> bool:
+        """Store the state of a rotation with this configuration. Return whether it was stored.
 
-        def write(tx: Transaction) -> None:
-            if identity.config(tx, mount.accessor):
-                rotations.put(tx, mount.accessor, state)
+        It is not stored if the configuration was changed or deleted in the meantime.
+        """
 
-        await self._store.write(write)
+        def write(tx: Transaction) -> bool:
+            if identity.config(tx, mount.accessor) != config:
+                return False
+            rotations.put(tx, mount.accessor, state)
+            return True
+
+        return await self._store.write(write)
 
     async def _advance(
         self,
@@ -250,7 +257,7 @@ class ClientSecretRotator:
             known, now = self._known(mount), self._clock.now()
             if known is None:
                 if config.rotation_period or config.rotation_schedule:
-                    await self._store_state(mount, Rotation(since=now))
+                    await self._store_state(mount, Rotation(since=now), config)
                 return
             if known.try_again_at > now:
                 return

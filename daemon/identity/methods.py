@@ -168,6 +168,10 @@ class LoginMethods:
         names = " ".join(proven.role.token_policies)
         with examination.rule("the role's policies can be granted", "token_policies", names):
             token_issue.token_policies(proven.role)
+        with examination.rule(
+            "the token's uses can be counted", "token_num_uses", str(proven.role.token_num_uses)
+        ):
+            token_issue.check_uses(proven.role, proven.mount)
         mount, principal = proven.mount.accessor, proven.principal
         with examination.rule("the entity is not disabled", "oid", principal):
             self._store.read(lambda db: entities.find_entity(db, mount, principal))

@@ -57,6 +57,8 @@ def role_response(role: LoginRole) -> dict[str, object]:
 
 async def write(store: Store, mount: Mount, name: str, fields: RequestFields) -> list[str]:
     """Create or change a role; return warnings for the caller. Raises `Malformed` or `Invalid`."""
+    if ".." in name:  # as at a login, which could not name this role
+        raise Invalid("relative paths not supported")
     changes = _changes(fields)
     older = {item: _older_value(fields, item) for item in _OLDER if item in fields}
 
@@ -125,6 +127,15 @@ def _with_older_names(
 
 def _check_token(role: LoginRole) -> None:
     """Raise `Invalid` unless the `token_*` fields are valid and consistent."""
+    _check_batch(role)
+    if role.token_ttl > role.token_max_ttl > 0:
+        raise Invalid("'token_ttl' cannot be greater than 'token_max_ttl'")
+    if role.token_num_uses < 0:
+        raise Invalid("'token_num_uses' cannot be negative")
+
+
+def _check_batch(role: LoginRole) -> None:
+    """Raise `Invalid` for a role whose batch tokens would have limits that nothing enforces."""
     if role.token_type == "batch" and role.token_period:  # noqa: S105  # a token type
         raise Invalid(
             "'token_type' cannot be 'batch' or 'default_batch' when set to generate periodic tokens"
@@ -134,16 +145,13 @@ def _check_token(role: LoginRole) -> None:
             "'token_type' cannot be 'batch' or 'default_batch' when set to generate tokens with "
             "limited use count"
         )
-    if role.token_ttl > role.token_max_ttl > 0:
-        raise Invalid("'token_ttl' cannot be greater than 'token_max_ttl'")
-    if role.token_num_uses < 0:
-        raise Invalid("'token_num_uses' cannot be negative")
 
 
 def _check(role: LoginRole, mount: Mount) -> None:
     """Raise `Invalid` for a role without bound constraints, or with contradictory limits."""
     if not any(_bound(role, name) for name in BOUNDS):
         raise Invalid("must have at least one bound constraint when creating/updating a role")
+    _check_batch(role)  # again, because the older names also set these fields
     if role.token_ttl > role.token_max_ttl > 0:
         raise Invalid("ttl should not be greater than max_ttl")
     if role.token_period > mount.max_ttl:

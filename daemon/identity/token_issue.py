@@ -31,9 +31,19 @@ def token_type(role: LoginRole, mount: Mount) -> TokenKind:
     return TokenKind(kind)
 
 
+def check_uses(role: LoginRole, mount: Mount) -> None:
+    """Check that the uses of a token of this role can be counted. Raises `Invalid`.
+
+    A batch token is not stored. The type may be that of the mount, which the role does not know.
+    """
+    if role.token_num_uses and token_type(role, mount) is TokenKind.BATCH:
+        raise Invalid('batch tokens cannot have "num_uses" set')
+
+
 def build_token(proven: LoginPrincipal, span: TokenLifetime, *, accessor: str, now: int) -> Token:
     """Return the token of a login, which has no entity yet. Raises `Invalid`."""
     role, mount = proven.role, proven.mount
+    check_uses(role, mount)
     kind = token_type(role, mount)
     is_service = kind is TokenKind.SERVICE
     return Token(

@@ -1,6 +1,7 @@
 """Complete logins: authorization, the issued token and the stored state."""
 
 import time
+from functools import partial
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from daemon.identity.login_request import LoginRequest
 from daemon.text.request_fields import RequestFields
 from storage.errors import Denied, Invalid, Refused, StorageFull, TooOften, UnknownToken
 from storage.queries import entities, identity, secrets, tokens
+from storage.queries import mounts as stored_mounts
 from storage.records.acl import TokenKind
 from storage.records.base import SECOND
 from tests.fakes.fakecloud import SUB_A, SUB_B
@@ -59,6 +61,38 @@ async def test_a_batch_token_is_not_stored(login: Login, cloud: Cloud) -> None:
     assert done.secret.startswith("b.")
     assert login.tokens.resolve(done.secret).token.kind is TokenKind.BATCH
     assert login.store.read(tokens.list_all) == []
+
+
+@pytest.mark.parametrize(
+    ("mount_type", "role_type"), [("default-batch", "default"), ("batch", "service")]
+)
+async def test_a_batch_token_with_a_number_of_uses_is_not_issued(
+    login: Login, cloud: Cloud, mount_type: str, role_type: str
+) -> None:
+    await mounts.tune(login.store, "cloudid/", RequestFields({"token_type": mount_type}))
+    login.mount = login.store.read(partial(stored_mounts.find, path="cloudid/"))
+    await login.role("dev", token_num_uses=3, token_type=role_type)
+    with pytest.raises(Invalid, match='batch tokens cannot have "num_uses" set'):
+        await login.log_in(cloud.mint())
+    request = LoginRequest(role="dev", jwt=cloud.mint())
+    examination = await login.methods.explain(login.mount, request, "127.0.0.1")
+    assert "num_uses" in examination.broken()
+
+
+@pytest.mark.parametrize("older", [{"num_uses": 3}, {"period": "5m"}])
+async def test_older_names_give_a_batch_token_no_limit_without_effect(
+    login: Login, older: dict[str, object]
+) -> None:
+    with pytest.raises(Invalid, match="'token_type' cannot be 'batch'"):
+        await login.role("dev", token_type="batch", **older)
+    await login.role("dev", **older)
+    with pytest.raises(Invalid, match="'token_type' cannot be 'batch'"):
+        await login.role("dev", token_type="batch")
+
+
+async def test_role_that_no_login_can_name_is_refused(login: Login) -> None:
+    with pytest.raises(Invalid, match="relative paths not supported"):
+        await login.role("a..b", bound_service_principal_ids=PRINCIPAL)
 
 
 async def test_full_disk_issues_no_token_without_its_row(login: Login, cloud: Cloud) -> None:

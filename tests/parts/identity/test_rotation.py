@@ -185,6 +185,25 @@ async def test_secret_written_during_a_rotation_is_preserved(
     assert in_use(login) == "another"
 
 
+async def test_rotation_of_an_application_that_was_replaced_is_refused(
+    login: Login, cloud: Cloud
+) -> None:
+    cloud.fail(service="graph", method="GET", delay_s=0.2, times=1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(refused_rotation, login)
+        with trio.fail_after(5):
+            while not cloud.asked("graph"):
+                await trio.lowlevel.checkpoint()
+        await login.configure(client_id="c1000000-0000-4000-8000-000000000002")
+    assert passwords(cloud) == [OLD]
+    assert login.methods.rotations.state(login.mount).pending == ""
+
+
+async def refused_rotation(login: Login) -> None:
+    with pytest.raises(Refused, match="the configuration was changed in the meantime"):
+        await login.methods.rotations.begin(login.mount)
+
+
 async def test_every_step_is_audited(login: Login, cloud: Cloud, clock: Clock) -> None:
     rotations = login.methods.rotations
     await rotations.begin(login.mount)
