@@ -243,7 +243,8 @@ async def move(store: Store, tokens: TokenStore, source: str, target: str, move_
                 f"path {quote(target)}: a mount needs a path of 1 to {MAX_PATH} characters"
             )
         other_paths = [path for path in paths(tx) if path != old]
-        if taken := _conflicting_mount(new, [TOKEN_PATH, *other_paths]):
+        taken = old if new == old else _conflicting_mount(new, [TOKEN_PATH, *other_paths])
+        if taken:
             raise Invalid(f"path is already in use at {taken}")
         moved = msgspec.structs.replace(mount, path=new, moved_from=old, move_id=move_id)
         mounts.move(tx, moved)

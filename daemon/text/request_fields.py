@@ -140,9 +140,8 @@ class RequestFields:
         return [RequestFields(value) for value in found if isinstance(value, dict)]
 
     def inner(self, name: str) -> "RequestFields":
-        """Return the fields of an object; no fields if the value is not an object."""
-        value = self._values.get(name)
-        return RequestFields(value if isinstance(value, dict) else {})
+        """Return the fields of an object; no fields if the value is empty. Raises `Malformed`."""
+        return RequestFields(self._converted(name, _object, {}))
 
     def raw(self, name: str) -> object:
         """Return a value as sent."""
@@ -234,6 +233,27 @@ def _first_text(value: object, index: int) -> str:
         return _text(value, f"[{index}]")
     except _Unconvertible as error:
         raise _Unconvertible(f"1 error(s) decoding:\n\n* {error}") from None
+
+
+def _object(value: object) -> Values:
+    if value is None or value == "" or value == []:
+        return {}
+    if not isinstance(value, dict):
+        raise _Unconvertible(f"'' expected a map, got '{_kind(value)}'")
+    return value
+
+
+def _kind(value: object) -> str:
+    """Return the type of a JSON value that is no object, in Go's terms."""
+    match value:
+        case bool():
+            return "bool"
+        case str():
+            return "string"
+        case list():
+            return "slice"
+        case _:
+            return "json.Number"
 
 
 def _pairs(value: object) -> dict[str, str]:

@@ -13,10 +13,11 @@ from daemon.identity.lazy_methods import LazyMethods
 from daemon.text.request_fields import RequestFields
 from daemon.web.dispatcher import Dispatcher
 from daemon.web.request_head import RequestHead
-from storage.errors import Invalid, UnknownToken
+from storage.errors import Invalid, Malformed, UnknownToken
 from storage.queries import identity
 from storage.queries import mounts as stored
 from storage.records.acl import Token
+from storage.records.identity import MountConfig
 from tests.parts.api.requests import parts_of
 from tests.parts.identity.conftest import DAMAGES, Cloud, Login, damage
 from tests.samples import NOW
@@ -45,6 +46,7 @@ async def test_moved_mount_keeps_its_roles_and_revokes_its_tokens(
         ("auth/cloudid/", "auth/token/", "path is already in use at token/"),
         ("auth/cloudid/", "auth/token/below/", "path is already in use at token/"),
         ("auth/cloudid/", "auth/other/", "path is already in use at other/"),
+        ("auth/cloudid/", "auth/cloudid/", "path is already in use at cloudid/"),
         ("auth/cloudid/", "auth/", "a mount needs a path of 1 to 256 characters"),
         ("auth/cloudid/", f"auth/{'x' * 300}/", "a mount needs a path of 1 to 256 characters"),
     ],
@@ -59,6 +61,19 @@ async def test_impossible_move_changes_nothing(
         await move(login, source, target)
     assert text in str(raised.value)
     assert login.store.read(stored.list_readable) == before
+
+
+@pytest.mark.parametrize("value", ["x", 5, True, ["x"]])
+def test_configuration_of_a_new_mount_must_be_an_object(value: object) -> None:
+    fields = RequestFields({"type": "cloudid", "config": value})
+    with pytest.raises(Malformed, match="expected a map"):
+        mounts.new_mount("m/", fields, "00000000")
+
+
+@pytest.mark.parametrize("value", [None, "", [], {}])
+def test_empty_configuration_of_a_new_mount_is_the_default(value: object) -> None:
+    fields = RequestFields({"type": "cloudid", "config": value})
+    assert mounts.new_mount("m/", fields, "00000000").config == MountConfig()
 
 
 async def test_mount_can_move_below_its_own_path(login: Login) -> None:
