@@ -41,6 +41,7 @@ STEP = 50  # tokens deleted per write, which takes a few milliseconds
 _LONGEST_SLEEP = 60 * SECOND  # limit, because the system clock may be set
 _NEVER = 2**63
 _FENCED = "token"
+_MAPPED_BITS = 96  # bits before the IPv4 address in an address such as ::ffff:192.0.2.1
 _AFTER_A_FAULT = 60 * SECOND  # nanoseconds until tokens that could not be deleted are retried
 _MOST_ALONE = 1000  # tokens deleted one by one per round
 _KEY = "acl/token-key"  # path of the hash key among the sealed secrets
@@ -355,9 +356,14 @@ def is_within(address: str, cidrs: Iterable[str]) -> bool:
 def _networks(cidrs: Iterable[str]) -> Iterable[IPv4Network | IPv6Network]:
     for cidr in cidrs:
         try:
-            yield ip_network(cidr, strict=False)
+            network = ip_network(cidr, strict=False)
         except ValueError:
             continue
+        first = getattr(network.network_address, "ipv4_mapped", None)
+        if first and network.prefixlen >= _MAPPED_BITS:
+            yield ip_network((first, network.prefixlen - _MAPPED_BITS))
+        else:
+            yield network
 
 
 def _unreadable(secret: str) -> str:

@@ -19,6 +19,7 @@ from daemon.identity.cloud_http import CloudHttp, CloudRequestFailed, CloudRespo
 from daemon.identity.jwt_verification import (
     MAX_KEY_SET,
     MOST_KEY_VALUES,
+    KeySet,
     ParsedJwt,
     UnknownKey,
     matching_keys,
@@ -48,16 +49,11 @@ class _Discovery(msgspec.Struct, frozen=True):
     jwks_uri: str
 
 
-class _Key(msgspec.Struct, frozen=True):
-    kty: str = ""
-    kid: str = ""
-    use: str = ""
-    n: str = ""
-    e: str = ""
+class _VainFetch(msgspec.Struct, frozen=True):
+    """A fetch that did not return the key of a token; `problem` is empty if it succeeded."""
 
-
-class _KeySet(msgspec.Struct, frozen=True):
-    keys: list[_Key]
+    at: int
+    problem: str = ""
 
 
 class DirectoryKeyCache:
@@ -77,15 +73,19 @@ class DirectoryKeyCache:
         self._clock = clock
         self._config = config
         self._flights: SingleFlight[Directory] = SingleFlight()
-        self._in_vain: dict[str, int] = {}  # accessor -> time of the last fetch without a new key
+        self._in_vain: dict[str, _VainFetch] = {}  # accessor -> the last one
         self._used: dict[str, tuple[Mount, CloudSettings]] = {}
         self._failures: dict[str, tuple[int, int]] = {}  # accessor -> failures, last time
 
     async def verify(self, mount: Mount, settings: CloudSettings, token: ParsedJwt) -> Directory:
         """Return the directory that signed a token. Raises `Refused`."""
         directory = await self._known(mount, settings)
-        if not self._has_key(directory, token) and self._may_fetch(mount):
-            directory = await self._with_new_keys(mount, settings, token, directory)
+        if not self._has_key(directory, token):
+            if self._may_fetch(mount):
+                directory = await self._with_new_keys(mount, settings, token, directory)
+            elif problem := self._in_vain[mount.accessor].problem:
+                # The directory may have published the key, so the token is no forgery.
+                raise CloudRequestFailed(problem)
         self._used[mount.accessor] = (mount, settings)
         verify_signature(token, self._trusted(directory))
         return directory
@@ -94,14 +94,17 @@ class DirectoryKeyCache:
         self, mount: Mount, settings: CloudSettings, token: ParsedJwt, known: Directory
     ) -> Directory:
         """Fetch the directory for a token with an unknown key, and return it. Raises `Refused`."""
-        found = False
+        found, problem = False, ""
         try:
             directory = await self._fetched(mount, settings, after=known)
             found = self._has_key(directory, token)
+        except CloudRequestFailed as error:
+            problem = str(error)
+            raise
         finally:
             # This applies also while the directory is down: forged tokens must not cause requests.
             if not found:
-                self._in_vain[mount.accessor] = self._clock.now()
+                self._in_vain[mount.accessor] = _VainFetch(self._clock.now(), problem)
         return directory
 
     def _trusted(self, directory: Directory) -> list[DirectoryKey]:
@@ -126,7 +129,7 @@ class DirectoryKeyCache:
     def _may_fetch(self, mount: Mount) -> bool:
         last = self._in_vain.get(mount.accessor)
         pause = self._config.cloud_keys_pause_seconds * SECOND
-        return last is None or self._clock.now() - last >= pause
+        return last is None or self._clock.now() - last.at >= pause
 
     async def _known(self, mount: Mount, settings: CloudSettings) -> Directory:
         """Return the stored directory, unless it is too old."""
@@ -176,7 +179,7 @@ class DirectoryKeyCache:
         await self._store.write(store)
         return directory
 
-    async def _keys(self, url: str) -> list[_Key]:
+    async def _keys(self, url: str) -> list[DirectoryKey]:
         try:
             answer = await self._transport.send("GET", url)
         except Refused as error:
@@ -187,14 +190,10 @@ class DirectoryKeyCache:
             raise CloudRequestFailed(
                 f"{_NO_KEYS}: {url} has more than {MAX_KEY_SET} bytes or {MOST_KEY_VALUES} values"
             )
-        found = decoded(answer.body, _KeySet)
+        found = decoded(answer.body, KeySet)
         if found is None:
             raise CloudRequestFailed(f"{_NO_KEYS}: {_unreadable(answer)}")
-        return [
-            key
-            for key in found.keys[:MOST_KEYS]
-            if key.kty == "RSA" and key.use in ("", "sig") and key.n and key.e
-        ]
+        return found.signing_keys(MOST_KEYS)
 
     def ages(self) -> dict[str, float]:
         """Return for each mount in use the seconds since its directory's keys were fetched."""
@@ -267,7 +266,7 @@ def _is_current(tx: Transaction, mount: Mount, settings: CloudSettings) -> bool:
     return (config.tenant_id, config.environment) == (used.tenant_id, used.environment)
 
 
-def _merged(keys: list[_Key], before: Directory | None, now: int) -> list[DirectoryKey]:
+def _merged(keys: list[DirectoryKey], before: Directory | None, now: int) -> list[DirectoryKey]:
     """Return the published keys, followed by the earlier keys, which are marked as removed."""
     published = {key.n for key in keys}
     removed_keys = [
@@ -275,9 +274,7 @@ def _merged(keys: list[_Key], before: Directory | None, now: int) -> list[Direct
         for key in (before.keys if before else ())
         if key.n not in published
     ]
-    return [*(DirectoryKey(kid=key.kid, n=key.n, e=key.e) for key in keys), *removed_keys][
-        :MOST_KEYS
-    ]
+    return [*keys, *removed_keys][:MOST_KEYS]
 
 
 def _unreadable(answer: CloudResponse) -> str:

@@ -16,6 +16,7 @@ import trio
 from daemon.identity.jwt_verification import (
     MAX_KEY_SET,
     MOST_KEY_VALUES,
+    KeySet,
     ParsedJwt,
     UnknownKey,
     matching_keys,
@@ -48,18 +49,6 @@ _WELL_KNOWN = "/.well-known/openid-configuration"
 class _Discovery(msgspec.Struct, frozen=True):
     issuer: str
     jwks_uri: str
-
-
-class _Key(msgspec.Struct, frozen=True):
-    kty: str = ""
-    kid: str = ""
-    use: str = ""
-    n: str = ""
-    e: str = ""
-
-
-class _KeySet(msgspec.Struct, frozen=True):
-    keys: list[_Key]
 
 
 class MethodKeys:
@@ -127,12 +116,8 @@ async def fetch_keys(config: AuthMethodConfig, permit: Permit) -> Sequence[Direc
         if not url:
             authority = "\n".join(config.discovery_ca_pem or ())
             url = await _discovered(config.oidc_discovery_url, authority, permit)
-        published = await _document(url, authority, permit, _KeySet)
-        return [
-            DirectoryKey(kid=key.kid, n=key.n, e=key.e)
-            for key in published.keys[:MOST_KEYS]
-            if key.kty == "RSA" and key.use in ("", "sig") and key.n and key.e
-        ]
+        published = await _document(url, authority, permit, KeySet)
+        return published.signing_keys(MOST_KEYS)
     raise Refused(f"unable to get validation keys: no answer within {_FETCH_WITHIN:.0f} s")
 
 

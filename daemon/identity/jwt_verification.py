@@ -100,6 +100,28 @@ class Claims(msgspec.Struct, frozen=True):
         return self.hasgroups is True or "groups" in (self.claim_names or {})
 
 
+class _PublishedKey(msgspec.Struct, frozen=True):
+    kty: str | None = ""
+    kid: str | None = ""
+    use: str | None = ""
+    n: str | None = ""
+    e: str | None = ""
+
+
+class KeySet(msgspec.Struct, frozen=True):
+    """A published set of keys (JWKS). Null stands for an absent value."""
+
+    keys: list[_PublishedKey | None]
+
+    def signing_keys(self, most: int) -> list[DirectoryKey]:
+        """Return the RSA keys for signatures among the first `most` keys."""
+        return [
+            DirectoryKey(kid=key.kid or "", n=key.n, e=key.e)
+            for key in self.keys[:most]
+            if key and key.kty == "RSA" and key.use in ("", None, "sig") and key.n and key.e
+        ]
+
+
 class _Header(msgspec.Struct, frozen=True):
     alg: str = ""
     kid: str = ""

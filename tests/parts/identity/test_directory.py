@@ -4,7 +4,8 @@ import pytest
 import trio
 
 from daemon.identity import mounts
-from storage.errors import Refused, UnknownToken
+from daemon.identity.jwt_verification import UnknownKey
+from storage.errors import LoginRefused, Refused, UnknownToken
 from storage.queries import directory_cache
 from storage.records.base import HOUR, SECOND
 from tests.fakes.fakecloud import TENANT, SigningKey
@@ -85,6 +86,25 @@ async def test_forged_tokens_cause_no_requests_to_an_unreachable_directory(
     cloud.heal()
     rotate(cloud, keep_old=True)
     clock.advance(31)
+    await login.log_in(cloud.mint())
+
+
+async def test_refusal_during_the_pause_names_the_failed_fetch(login: Login, cloud: Cloud) -> None:
+    """A token with a new key is not a forgery if the keys could not be fetched."""
+    await login.log_in(cloud.mint())
+    rotate(cloud, keep_old=True)
+    cloud.fail(service="directory", path="keys", status=503, times=1)
+    for _ in range(2):
+        with pytest.raises(LoginRefused, match="get keys failed: 503") as raised:
+            await login.log_in(cloud.mint())
+        assert not isinstance(raised.value.__cause__, UnknownKey)
+    assert len(cloud.asked("directory", "keys")) == 2
+
+
+async def test_keys_may_have_null_in_place_of_a_text(login: Login, cloud: Cloud) -> None:
+    key = {**cloud.fake.keys[-1].jwk(None), "use": None}
+    others = [None, {**key, "kid": None}, {"kty": None}]
+    cloud.fail(service="directory", path="keys", status=200, body={"keys": [*others, key]})
     await login.log_in(cloud.mint())
 
 
