@@ -26,7 +26,9 @@ async def read_config(call: RouteCall) -> VaultBody:
 
 
 async def write_config(call: RouteCall) -> VaultBody:
-    """Set the issuer URL."""
+    """Set the issuer URL. A request without it changes nothing."""
+    if "issuer" not in call.fields:
+        return VaultBody()
     issuer = call.fields.text("issuer").rstrip("/")
     federation.check_base(issuer)
     await call.parts.store.write(lambda tx: settings.put(tx, settings.OIDC_ISSUER, issuer))

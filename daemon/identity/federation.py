@@ -6,6 +6,7 @@ token's subject, which never changes for a mount.
 """
 
 import re
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -54,11 +55,23 @@ def issuer_url(db: ReadSnapshot, config: Settings) -> str:
 
 def check_base(text: str) -> None:
     """Raise `Invalid` unless a text is empty, or consists of scheme, host and optional port."""
-    if text and not _BASE.fullmatch(text):
+    if text and not _is_base(text):
         raise Invalid(
             "invalid issuer, which must include only a scheme, host, and optional port "
             "(e.g. https://example.com:8200)"
         )
+
+
+def _is_base(text: str) -> bool:
+    if not _BASE.fullmatch(text):
+        return False
+    try:
+        parts = urlsplit(text)
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+        port = "" if parts.port is None else f":{parts.port}"
+    except ValueError:  # a port out of range, or an incomplete address
+        return False
+    return parts.netloc.lower() == f"{host}{port}"
 
 
 def described(db: ReadSnapshot, config: Settings, path: str) -> DiscoveryDocument:

@@ -134,6 +134,23 @@ async def test_tokens_readable_by_others_are_not_used(steward: Steward) -> None:
     assert b"other users can read the token file" in done.stderr
 
 
+async def test_incomplete_or_invalid_issuer_keeps_the_stored_one(steward: Steward) -> None:
+    path = "/v1/identity/oidc/config"
+    await steward.request("POST", path, {"issuer": "https://steward.example:8443/"})
+    refused = ("https://[::1", "https://a:99999", "https://a:", "https://a]", "https://[::1]x")
+    for issuer in refused:
+        answer = await steward.request("POST", path, {"issuer": issuer})
+        assert answer.status_code == 400, issuer
+        assert "invalid issuer" in answer.text
+    for body in ({}, {"isuer": "https://other.example"}):
+        assert (await steward.request("POST", path, body)).status_code in (200, 204)
+    assert (await steward.get(path))["data"]["issuer"] == "https://steward.example:8443"
+    answer = await steward.request("POST", path, {"issuer": "https://[::1]:8443"})
+    assert answer.status_code == 200
+    assert (await steward.request("POST", path, {"issuer": ""})).status_code == 204
+    assert (await steward.get(path))["data"]["issuer"] == ""
+
+
 async def test_public_documents_can_be_exported(steward: Steward, tmp_path: Path) -> None:
     await steward.request("POST", "/v1/identity/oidc/config", {"issuer": "https://steward.example"})
     done = await steward.cli("identity", "export", str(tmp_path / "public"))
