@@ -488,6 +488,11 @@ def _of_gates(groups: Iterable[TaskGroup]) -> Iterator[str]:
             needed = GATE_WITHIN if key is GATE_ELSE else GATE
             if key.name in meta and needed.name not in meta:
                 yield f"Task group {group.name} has {key.name} without {needed.name}"
+        if GATE_WITHIN.of(meta) == 0:
+            yield (
+                f"Task group {group.name} has {GATE_WITHIN.name} = {quote(meta[GATE_WITHIN.name])}, "
+                "so nobody can approve it in time; write a longer duration, such as 1h"
+            )
 
 
 def _of_queues(groups: Iterable[TaskGroup]) -> Iterator[str]:
@@ -504,6 +509,11 @@ def _of_times(groups: Iterable[TaskGroup]) -> Iterator[str]:
             yield (
                 f"Task group {group.name} has the same {NOT_BEFORE.name} and {NOT_AFTER.name}, "
                 "so it can never begin"
+            )
+        elif last is not None and last.delay == 0:
+            yield (
+                f"Task group {group.name} can never begin: {NOT_AFTER.name} is "
+                f"{quote((group.meta or {})[NOT_AFTER.name])}; write a longer delay, such as +15m"
             )
         elif first is not None and last is not None and _is_reversed(first, last):
             yield (

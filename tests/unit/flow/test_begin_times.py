@@ -153,6 +153,16 @@ def test_invalid_times_have_an_error_with_a_fix(key: str, text: str, error: str)
             "Task group a can never begin: steward_not_after is before steward_not_before",
         ),
         (
+            {"steward_not_after": "+0s"},
+            'Task group a can never begin: steward_not_after is "+0s"; '
+            "write a longer delay, such as +15m",
+        ),
+        (
+            {"steward_gate": "now?", "steward_gate_within": "0m"},
+            'Task group a has steward_gate_within = "0m", so nobody can approve it in time; '
+            "write a longer duration, such as 1h",
+        ),
+        (
             {"steward_not_before": "+2h", "steward_time_zone": "Europe/Berlin"},
             "Task group a has steward_time_zone without a time of day in steward_not_before or "
             "steward_not_after",
