@@ -304,6 +304,10 @@ def _parsed(file: "JobFile") -> object:
     try:
         return parse_job(file, outside)
     except HclError as error:
+        if file.name.endswith(_YAML):  # the positions are those of the JSON, which nobody wrote
+            error = HclError(
+                msgspec.structs.replace(diagnostic, source=None) for diagnostic in error.diagnostics
+            )
         known = any(diagnostic.source for diagnostic in error.diagnostics)
         raise Invalid(
             error.explained() if known else f"{file.name}: {error.explained()}"

@@ -92,6 +92,16 @@ def test_merged_mapping_may_set_its_keys_again() -> None:
     assert read(text)["Job"]["Other"] == {"a": "3", "b": "2"}
 
 
+def test_error_about_a_value_shows_no_position_of_the_converted_file() -> None:
+    text = LANGUAGE + "        meta: { steward_for_each: [a, b] }\n"
+    with pytest.raises(Invalid) as caught:
+        read(text)
+    assert str(caught.value) == (
+        "web.yaml: Unsuitable value type; Unsuitable value: "
+        'element "steward_for_each": string required, but have tuple'
+    )
+
+
 def test_file_format_follows_from_the_extension(tmp_path: Path) -> None:
     with pytest.raises(Invalid):
         read(API_FORM, str(tmp_path / "web.hcl"))
