@@ -491,7 +491,7 @@ def _of_gates(groups: Iterable[TaskGroup]) -> Iterator[str]:
         if GATE_WITHIN.of(meta) == 0:
             yield (
                 f"Task group {group.name} has {GATE_WITHIN.name} = {quote(meta[GATE_WITHIN.name])}, "
-                "so nobody can approve it in time; write a longer duration, such as 1h"
+                "so no person can approve it in time; write a longer duration, such as 1h"
             )
 
 

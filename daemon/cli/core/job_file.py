@@ -304,7 +304,7 @@ def _parsed(file: "JobFile") -> object:
     try:
         return parse_job(file, outside)
     except HclError as error:
-        if file.name.endswith(_YAML):  # the positions are those of the JSON, which nobody wrote
+        if file.name.endswith(_YAML):  # the positions are those of the JSON, which no user wrote
             error = HclError(
                 msgspec.structs.replace(diagnostic, source=None) for diagnostic in error.diagnostics
             )

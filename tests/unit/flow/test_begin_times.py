@@ -159,7 +159,7 @@ def test_invalid_times_have_an_error_with_a_fix(key: str, text: str, error: str)
         ),
         (
             {"steward_gate": "now?", "steward_gate_within": "0m"},
-            'Task group a has steward_gate_within = "0m", so nobody can approve it in time; '
+            'Task group a has steward_gate_within = "0m", so no person can approve it in time; '
             "write a longer duration, such as 1h",
         ),
         (
