@@ -61,11 +61,11 @@ CONFIG = (
         ),
     ),
     FormSection(
-        "Clock differences",
+        "Clock leeway",
         (
             FormField("ExpirationLeeway", "After the expiration", "seconds", optional=True),
             FormField("NotBeforeLeeway", "Before the first use", "seconds", optional=True),
-            FormField("ClockSkewLeeway", "Of all times", "seconds", optional=True),
+            FormField("ClockSkewLeeway", "For all times", "seconds", optional=True),
         ),
     ),
     FormSection(

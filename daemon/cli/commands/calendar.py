@@ -26,7 +26,7 @@ _CHECK = click.option(
     "--check-index",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Only if the last change was at index N; 0: only if new.",
+    help="Fail unless the last change was at index N; 0: unless new.",
 )
 _DAYS = 14
 
@@ -255,7 +255,7 @@ def delete(client: ApiClient, screen: Screen, name: str, *, check_index: int | N
 @click.argument("name")
 @with_output
 def init(screen: Screen, name: str) -> None:
-    """Print a starting point for the calendar NAME: Monday to Friday, without Christmas.
+    """Print an example of the calendar NAME: open from Monday to Friday, closed at Christmas.
 
     Example: steward calendar init business
     """

@@ -93,7 +93,7 @@ def fail(client: ApiClient, screen: Screen, deployment_id: str, *, detach: bool)
 @with_output
 @with_client
 def pause(client: ApiClient, screen: Screen, deployment_id: str) -> int:
-    """Pause DEPLOYMENT: nothing more is placed until it is resumed.
+    """Pause DEPLOYMENT: no more allocations are placed until it is resumed.
 
     Example: steward deployment pause 8e1b04f7
     """

@@ -20,7 +20,7 @@ _AT_ONCE, _NEVER = -1, 0  # drain deadlines in nanoseconds: immediately, and no 
 
 _NODE = click.argument("id_or_prefix", metavar="[NODE]", required=False)
 _OWN = click.option("--self", "own", is_flag=True, help="The daemon's own node.")
-_CHOICE = click.option("--enable/--disable", "enable", default=None, help="Start or cancel.")
+_CHOICE = ("--enable/--disable", "enable")
 
 
 def _selected_node(client: ApiClient, id_or_prefix: str | None, *, own: bool) -> Node:
@@ -42,7 +42,7 @@ def _chosen(*, enable: bool | None) -> bool:
 @click.command()
 @_NODE
 @_OWN
-@_CHOICE
+@click.option(*_CHOICE, default=None, help="Make it eligible, or ineligible.")
 @with_output
 @with_client
 def eligibility(
@@ -71,7 +71,7 @@ def eligibility(
 @click.command()
 @_NODE
 @_OWN
-@_CHOICE
+@click.option(*_CHOICE, default=None, help="Start or cancel the drain.")
 @click.option(
     "--deadline", default="", metavar="TIME", help="Deadline for the drain [default: 1h]."
 )

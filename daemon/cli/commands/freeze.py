@@ -94,7 +94,7 @@ def thaw(client: ApiClient, screen: Screen, freeze_id: str) -> None:
 @with_output
 @with_client
 def freezes(client: ApiClient, screen: Screen, *, lists_all: bool) -> None:
-    """List the freezes in force.
+    """List the active freezes.
 
     Example: steward freezes -all
     """

@@ -119,7 +119,7 @@ _OPTIONS = (
         "--path", default="cloudid", help="Mount path of the login method [default: cloudid]."
     ),
     click.option("--vm", default="", metavar="NAME", help="Name of this machine."),
-    click.option("--vmss", default="", metavar="NAME", help="Name of its scale set."),
+    click.option("--vmss", default="", metavar="NAME", help="Name of the machine's scale set."),
     click.option(
         "--resource-id", default="", metavar="ID", help="Resource ID, instead of a machine."
     ),
@@ -130,7 +130,9 @@ _OPTIONS = (
         help="File with the identity token; - reads standard input.",
     ),
     click.option("--resource", default=_RESOURCE, help="Audience of the token [default: …azure…]."),
-    click.option("--identity", default="", help="Client ID or resource ID, if there are several."),
+    click.option(
+        "--identity", default="", help="Client ID or resource ID of one of several identities."
+    ),
     click.option(
         "--metadata-url",
         envvar=variables("CLOUD_METADATA_URL"),

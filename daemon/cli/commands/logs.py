@@ -126,11 +126,11 @@ def logs(
     previous: bool,
     run: str,
 ) -> None:
-    """Print the output of TASK of ALLOCATION; with one task, its name may be left out.
+    """Print the output of TASK of ALLOCATION; TASK is optional if there is only one task.
 
-    The default is the standard output. Instead of an allocation, a job may be named. Then both
-    streams of all its allocations are merged by time, and each line begins with its allocation and
-    task. For a periodic or parameterized job, the output of its latest child is printed.
+    By default, only the standard output is printed. If a job is named instead of an allocation,
+    both streams of all allocations of the job are merged by time. Each line then begins with its
+    allocation and task. For a periodic or parameterized job, this is the output of its latest child.
 
     --previous prints the output of the attempt before the current one. For an ended task, this is
     the attempt before the last one. The time of a line is the time stamp at its beginning, or else

@@ -24,7 +24,7 @@ _INSTRUCTIONS = (
 def mcp(client: ApiClient, *, allow_writes: bool) -> None:
     """Serve tools for an assistant on standard input and output, with the rights of the token.
 
-    Without --allow-writes, all tools only read. Each call is one line on standard error.
+    Without --allow-writes, all tools only read. The command logs each call on standard error.
 
     Example: steward mcp --token TOKEN
     """

@@ -106,7 +106,7 @@ def _show(screen: Screen, line: NodeListItem) -> None:
 def _show_tasks(screen: Screen, tasks: list[HostedTask]) -> None:
     screen.title("Tasks by Host")
     if not tasks:
-        screen.line("No tasks run on a host")
+        screen.line("No running tasks")
         return
     found = sorted(tasks, key=lambda task: (task.host, task.allocation_id, task.task))
     screen.table(

@@ -42,7 +42,7 @@ def check(
     """Check the connection to the cluster of POOL, run a job there, and show each step.
 
     With a single cluster pool, POOL is optional. The daemon runs the checks with its PATH and its
-    user. It removes the test job afterwards, even if the job has not started in time.
+    user. It removes the test job afterwards, even if it has not started in time.
 
     Example: steward pool check hpc
     """

@@ -90,7 +90,7 @@ def _row(entry: QueueEntry) -> tuple[str, ...]:
 @with_output
 @with_client
 def change(client: ApiClient, screen: Screen, name: str, *, slots: int, note: str) -> None:
-    """Set the number of slots of QUEUE. A lower number stops no run.
+    """Set the number of slots of QUEUE. A lower number does not stop runs.
 
     Example: steward queues set -slots 2 warehouse
     """

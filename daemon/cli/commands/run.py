@@ -70,9 +70,9 @@ def run(
     if the job failed, and 2 if it could not be placed.
 
     With --wait, the command waits until the job has ended. The exit status is that of the task that
-    failed first, or 124 after the time of --timeout or of the job. Running tasks then continue. For
-    an unchanged job, the command waits for its existing allocations. A periodic or parameterized
-    job is rejected, because only its children run.
+    failed first. It is 124 if a time limit of the job, or the time of --timeout, has passed. After
+    --timeout, running tasks continue. For an unchanged job, the command waits for its existing
+    allocations. A periodic or parameterized job is rejected, because only its children run.
 
     --with gives a directory to all tasks, as local/NAME, where NAME is the last component of its
     path. The directory is uploaded unless the daemon has the same content. Its files are read-only

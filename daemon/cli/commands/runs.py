@@ -189,7 +189,7 @@ def wait(
     """Wait until a run of JOB has ended, the newest run by default.
 
     The exit status is 0 if the run succeeded, else the exit code of the step that failed first. It
-    is 1 if no step has an exit code, and 124 after the time of --timeout.
+    is 1 if no step has an exit code, and 124 if the time of --timeout has passed.
 
     Example: steward runs wait -timeout 2h nightly
     """

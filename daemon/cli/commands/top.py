@@ -286,7 +286,7 @@ def _state(line: _NodeLine) -> str:
 
 def _allocated_of(line: _NodeLine) -> str:
     allocated = line.held
-    asked = f"{allocated.cpu} of {allocated.cpu_total} MHz, {allocated.memory_mb} of {allocated.memory_total_mb} MiB asked"
+    asked = f"{allocated.cpu} of {allocated.cpu_total} MHz, {allocated.memory_mb} of {allocated.memory_total_mb} MiB requested"
     return "; ".join(filter(None, (line.status_description, asked)))
 
 

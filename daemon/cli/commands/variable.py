@@ -23,7 +23,7 @@ _CHECK = click.option(
     "--check-index",
     type=int,
     metavar="N",
-    help="Only if the last change was at index N; 0: only if new.",
+    help="Fail unless the last change was at index N; 0: unless new.",
 )
 
 

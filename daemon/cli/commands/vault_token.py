@@ -25,7 +25,7 @@ _TOKEN = click.argument("identifier", default="", metavar="[TOKEN]")
     "--explicit-max-ttl", default="", metavar="SPAN", help="Maximum TTL, including renewals."
 )
 @click.option(
-    "--period", default="", metavar="SPAN", help="Renewable without a limit, for this TTL each."
+    "--period", default="", metavar="SPAN", help="TTL after each renewal, without a maximum TTL."
 )
 @click.option("--use-limit", "num_uses", type=int, default=0, help="Maximum number of uses.")
 @click.option("--display-name", default="", help="Display name.")

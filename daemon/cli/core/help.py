@@ -21,7 +21,7 @@ _JOB: Sections = {
         "run": "Submit a job file and follow it",
         "dispatch": "Run a parameterized job once, with a payload",
         "status": "List the jobs, or show one with its state and reason",
-        "explain": "Explain why a job is not running as wanted",
+        "explain": "Explain why parts of a job are not running",
         "graph": "Show the steps of a workflow",
         "logs": "Print the output of a job's tasks",
     },
@@ -31,7 +31,7 @@ _JOB: Sections = {
         "history": "List the versions of a job and their differences",
         "inspect": "Print the definition of a job as JSON",
         "notifications": "List the notifications about a job",
-        "triggers": "List the runs that have started a job, or could not",
+        "triggers": "List the ended runs of the jobs that a job follows",
     },
     "Change": {
         "start": "Start a stopped job again",
@@ -88,7 +88,7 @@ _LINES: Mapping[str, Sections] = {
             "logout": "Revoke the stored token and delete it",
             "acl": "Policies, roles and tokens of the jobs API",
             "auth": "Login methods: enable, tune, explain a login",
-            "identity": "Documents that make others trust this daemon's tokens",
+            "identity": "Documents for services that verify the daemon's tokens",
             "policy": "Policies of the Vault API, and why access is refused",
             "token": "Tokens: create, look up, renew, revoke",
             "read": "Read a path of the Vault API",
@@ -170,8 +170,8 @@ _LINES: Mapping[str, Sections] = {
     "node": {
         _COMMANDS: {
             "status": "List the nodes, or show one with its resources",
-            "drain": "Move all work off a node, or cancel the drain",
-            "eligibility": "Open a node for placements, or close it",
+            "drain": "Drain a node, or cancel its drain",
+            "eligibility": "Make a node eligible or ineligible for placements",
             "meta": "Read and change the metadata of a node",
         }
     },
@@ -256,7 +256,7 @@ _LINES: Mapping[str, Sections] = {
             "delete": "Delete a calendar that nothing uses",
             "history": "List the versions of a calendar",
             "import": "Add the holidays of an iCalendar file",
-            "init": "Print a calendar to begin with",
+            "init": "Print an example calendar",
             "inspect": "Print a calendar as JSON",
             "list": "List the calendars",
             "status": "Show whether a calendar is open, and its next days",
@@ -282,15 +282,15 @@ _LINES: Mapping[str, Sections] = {
     "runs": {
         _COMMANDS: {
             "list": "List the runs of all workflows, or of one job",
-            "outputs": "Show what the steps of a run have written",
+            "outputs": "Show the outputs of the steps of a run",
             "status": "Show a run with its steps",
             "wait": "Wait for the end of a run, and return its exit code",
-            "approve": "Let a step pass its gate",
-            "reject": "Refuse a step at its gate",
+            "approve": "Approve a step at its gate",
+            "reject": "Reject a step at its gate",
             "cancel": "Cancel a run",
             "skip": "Skip steps that have not begun",
             "accept": "Accept failed steps as good",
-            "rerun": "Run ended steps again, and all after them",
+            "rerun": "Run ended steps again, and all later steps",
         }
     },
     "service": {
@@ -309,7 +309,7 @@ _LINES: Mapping[str, Sections] = {
     "system reconcile": {_COMMANDS: {"summaries": "Recount the summaries of all jobs"}},
     "operator": {
         _COMMANDS: {
-            "api": "Make any call of the API",
+            "api": "Call any endpoint of the API",
             "audit": "List the audit log, newest first",
             "check": "Check the store for damage and inconsistency",
             "confinement": "Show the limits of all processes, read from the kernel",

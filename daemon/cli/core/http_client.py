@@ -516,7 +516,7 @@ def _reason(error: Exception) -> tuple[str, str]:
         case TimeoutError():
             return "no response in time", f"check its log, or {elsewhere}"
         case http.client.RemoteDisconnected() | http.client.IncompleteRead():
-            return "it closed the connection", "check whether it still runs, and its log"
+            return "it closed the connection", "check whether it still runs, and check its log"
         case http.client.HTTPException():
             return "the server there does not speak HTTP", elsewhere
         case OSError():

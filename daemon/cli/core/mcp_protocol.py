@@ -144,7 +144,7 @@ def _message(line: bytes) -> Mapping[str, object]:
     if not isinstance(found, dict) or found.get("jsonrpc") != "2.0":
         raise ProtocolError(INVALID_REQUEST, 'the line is not an object with "jsonrpc": "2.0"')
     if not isinstance(found.get("id"), str | int | None):
-        raise ProtocolError(INVALID_REQUEST, "id is neither a text nor a whole number")
+        raise ProtocolError(INVALID_REQUEST, "id is neither a string nor an integer")
     return found
 
 

@@ -69,5 +69,5 @@ def _select_step(part: object, step: str | int | None, selector: str) -> list[ob
             length = f"{len(part)} element{'' if len(part) == 1 else 's'}"
             raise Invalid(f"-t {selector!r}: there is no element {step}: the list has {length}")
         case _:
-            where = "every element" if step is None else repr(step)
-            raise Invalid(f"-t {selector!r}: {part!r} has no fields, so not {where}")
+            where = "elements" if step is None else f"field {step!r}"
+            raise Invalid(f"-t {selector!r}: {part!r} is a single value and has no {where}")

@@ -125,7 +125,7 @@ def test_nodes_are_shown_with_state_and_requested_resources(told: FakeDaemon) ->
     told.tell("/v1/nodes", [one, {**one, **closed}, {**one, "Drain": True}, pool])
     nodes = looked(told, 0.0).facts().nodes
     assert [node.state for node in nodes] == ["ready", "ineligible", "draining", "down"]
-    asked = "250 of 5192 MHz, 160 of 24105 MiB asked"
+    asked = "250 of 5192 MHz, 160 of 24105 MiB requested"
     assert [node.about for node in nodes] == [asked, asked, asked, f"no answer; {asked}"]
 
 

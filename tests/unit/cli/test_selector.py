@@ -43,8 +43,8 @@ def test_field_of_a_list_selects_the_field_of_each_element() -> None:
     [
         (".Id", "there is no field 'Id' here, only: ID, Meta, TaskGroups"),
         (".TaskGroups[2]", "there is no element 2: the list has 2 elements"),
-        (".ID.More", "'web' has no fields"),
-        (".ID[]", "'web' has no fields, so not every element"),
+        (".ID.More", "'web' is a single value and has no field 'More'"),
+        (".ID[]", "'web' is a single value and has no elements"),
         (".TaskGroups[x]", "cannot read '[x]'; write a path such as"),
     ],
 )

@@ -77,7 +77,7 @@ NODES = TopFacts(
     [alloc._replace(node_id="n1") for alloc in ALLOCATIONS],
     USES,
     nodes=[
-        NodeRow("n1", "vm", "default", "ready", "100 of 4000 MHz, 64 of 8000 MiB asked"),
+        NodeRow("n1", "vm", "default", "ready", "100 of 4000 MHz, 64 of 8000 MiB requested"),
         NodeRow("n2", "hpc", "gpu", "down", "the controller does not answer"),
     ],
 )
