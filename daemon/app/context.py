@@ -229,7 +229,7 @@ class AdmissionControl:
         if self._clients[client] >= _EACH:
             raise TooOften(
                 f"this client already has {_EACH} large requests running or queued: send the "
-                "next one after an answer"
+                "next request after a response"
             )
         self._clients[client] += 1
         try:

@@ -15,6 +15,6 @@ def bounded_wait() -> Iterator[None]:
             yield
         except LauncherSilent as error:
             raise Unavailable(
-                f"{error}; the launcher opens files and logs of tasks, and it is stopped, or a file "
-                "system blocks it; retry, and see /v1/agent/health and the daemon's log"
+                f"{error}; the launcher, which opens the files and logs of tasks, is stopped, or a "
+                "file system blocks it; retry, and see /v1/agent/health and the daemon's log"
             ) from None

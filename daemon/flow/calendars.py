@@ -315,7 +315,7 @@ class CompiledCalendar(msgspec.Struct, frozen=True, kw_only=True):
         if reason := self.closed_day(day):
             return reason
         own = _local_spans(day, self.periods, self.zone)
-        return self.why_closed(own[0][0]) if own else "its hours do not exist on this day"
+        return self.why_closed(own[0][0]) if own else "a clock change skips its hours on this day"
 
     def hours_of(self, day: date, steps: Steps) -> list[Span]:
         """Return the open hours of a local day, ignoring blackouts and other calendars."""

@@ -190,4 +190,4 @@ def _size_errors(config: AuthMethodConfig) -> Iterator[str]:
         else:
             texts = (value,)
         if any(isinstance(text, str) and len(text) > _LONGEST_TEXT for text in texts):
-            yield f"{field.encode_name} has a text of more than {_LONGEST_TEXT} characters"
+            yield f"{field.encode_name} has a string of more than {_LONGEST_TEXT} characters"

@@ -331,8 +331,8 @@ def _check_sensitive(values: Sequence[str]) -> None:
     size = sum(len(value.encode(errors="replace")) for value in values)
     if len(values) > _MOST_VALUES or size > _MOST_OF_VALUES:
         raise Malformed(
-            f"Submission: the sensitive variables have {len(values)} texts of {size} bytes: "
-            f"at most {_MOST_VALUES} texts of {_MOST_OF_VALUES} bytes are allowed"
+            f"Submission: the sensitive variables have {len(values)} values, in total {size} "
+            f"bytes: at most {_MOST_VALUES} values and {_MOST_OF_VALUES} bytes are allowed"
         )
 
 

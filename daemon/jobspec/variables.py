@@ -369,5 +369,5 @@ def _message(rule: ValidationRule, scope: Scope) -> str:
     try:
         return to_text(evaluate(rule.message, scope))
     except ConversionError as error:
-        detail = f"The error message is not a text: {error}."
+        detail = f"The error message is not a string: {error}."
         raise scope.fault(rule.message, "Invalid error message", detail) from error

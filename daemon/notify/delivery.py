@@ -49,7 +49,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
             job_id="steward-notify-test",
             run_id="steward-notify-test",
             event=NotifyEvent.FAILURE,
-            reason="a person tests this receiver; no job failed",
+            reason="this is a test of the receiver; no job failed",
             create_time=now,
             modify_time=now,
         )

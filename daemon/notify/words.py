@@ -89,7 +89,7 @@ def _jobs(entries: Sequence[Notification]) -> str:
 def text(batch: Batch) -> str:
     """Return a message as lines of plain text."""
     if batch.is_test:
-        message = f"A person tests this receiver on {line(batch.node_name)}. No job failed."
+        message = f"This is a test of the receiver, sent by {line(batch.node_name)}. No job failed."
         return f"{subject(batch)}\n\n{message}\n"
     parts = ["\n".join(_block(entry)) for entry in batch.first]
     if batch.rest:

@@ -108,7 +108,7 @@ def _at_port(config: Settings, sockets: Sequence[socket.socket]) -> socket.socke
             found = item
         else:
             log.warning(
-                "ignored the given socket at %s: set bind and port to use it", item.getsockname()
+                "ignored the passed socket at %s: set bind and port to use it", item.getsockname()
             )
     return found
 

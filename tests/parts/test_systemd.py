@@ -204,7 +204,7 @@ async def test_inherited_socket_with_another_address_gets_a_warning(
         config = Settings(data_dir=tmp_path, port=0, socket="none")
         with open_listeners(config, given(held)) as listeners:
             assert listeners.port != held.getsockname()[1]
-    assert "ignored the given socket" in caplog.text
+    assert "ignored the passed socket" in caplog.text
 
 
 async def test_busy_readers_are_not_treated_as_unresponsive(store: Store, tmp_path: Path) -> None:

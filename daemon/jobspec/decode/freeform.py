@@ -81,5 +81,5 @@ def plain(value: Value, node: Expression, scope: Scope) -> object:
     try:
         return to_json(value)
     except OverflowError as error:
-        detail = "The number is larger than JSON can carry."
+        detail = "The number is too large for JSON."
         raise scope.fault(node, "Unsuitable value", detail) from error

@@ -61,7 +61,7 @@ integer = whole(*_INT64)
 def duration(value: Value) -> object:
     """Return a duration in nanoseconds, from text with a unit or from a number of nanoseconds."""
     if isinstance(value, bool) or not isinstance(value, Number | str):
-        raise ConversionError('expected a text such as "30s"')
+        raise ConversionError('expected a string such as "30s"')
     if not isinstance(value, str):
         return _whole(*_INT64, value)
     try:

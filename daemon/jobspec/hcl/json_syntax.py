@@ -140,7 +140,7 @@ class _Reader:
         while self._peek() != "}":
             key_start = self.at
             if self._peek() != '"':
-                raise self.fault("Missing property name", "A JSON property begins with a text.")
+                raise self.fault("Missing property name", "A JSON property begins with a string.")
             name = self._string()
             key = self._key(name, key_start)
             self.blanks()

@@ -113,7 +113,7 @@ class _Lexer:
             if len(self.problems) > MAX_PROBLEMS:
                 raise HclError(self.problems)
             if len(self.kinds) > MAX_TOKENS:
-                raise self._limit(f"more than {MAX_TOKENS} words and signs", "Text too long")
+                raise self._limit(f"more than {MAX_TOKENS} tokens", "Text too long")
         self._add(END, len(self.text), len(self.text))
 
     def _add(self, kind: str, start: int, end: int) -> None:
@@ -296,18 +296,18 @@ def _ends_line(text: str, at: int) -> bool:
 _UNKNOWN = ("Invalid character", "This character is not used within the language.")
 _CURLY = (
     "Invalid character",
-    '"Curly quotes" are not valid here; write a text in "straight quotes".',
+    '"Curly quotes" are not valid here; write a string in "straight quotes".',
 )
 _MULTI_LINE = (
     "Invalid multi-line string",
-    'A quoted text must end on the same line. Write \\n for a new line, or use a "heredoc", like <<EOT.',
+    'A quoted string must end on the same line. Write \\n for a new line, or use a "heredoc", like <<EOT.',
 )
 # Common mistakes from other languages, reported once per text.
 _ODD = {
-    "'": ("Invalid character", 'Single quotes are not valid. Use double quotes (") for a text.'),
+    "'": ("Invalid character", 'Single quotes are not valid. Use double quotes (") for a string.'),
     "`": (
         "Invalid character",
-        'The "`" character is not valid. For text of several lines use a "heredoc", like <<EOT.',
+        'The "`" character is not valid. For a string of several lines, use a "heredoc", like <<EOT.',
     ),
     ";": (
         "Invalid character",

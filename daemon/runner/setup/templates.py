@@ -241,7 +241,9 @@ class TemplateRunner:
                     answers[question] = await self._sources.answer(question)
         except TemplateError as error:
             raise TemplateError(f"{template.dest_path}: {error}") from error
-        raise TemplateError(f"{template.dest_path}: its lookups keep adding lookups")
+        raise TemplateError(
+            f"{template.dest_path}: each lookup leads to further lookups without an end"
+        )
 
     async def _program(self, template: Template) -> ParsedTemplate:
         known = self._programs.get(template.dest_path)

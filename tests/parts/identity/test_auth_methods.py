@@ -69,7 +69,7 @@ async def put_one_rule(store: Store, number: int = 0, **fields: str) -> BindingR
         ({"Config": {**CONFIG, "SigningAlgs": ["ES256"]}}, "add RS256"),
         ({"Config": {**CONFIG, "ExpirationLeeway": "25h"}}, "use at most 24h"),
         ({"Config": {**CONFIG, "BoundAudiences": ["x"] * 101}}, "BoundAudiences has 101 entries"),
-        ({"Config": {**CONFIG, "JWKSCACert": "x" * 70_000}}, "JWKSCACert has a text of more"),
+        ({"Config": {**CONFIG, "JWKSCACert": "x" * 70_000}}, "JWKSCACert has a string of more"),
         ({"Type": "OIDC"}, "missing OIDCDiscoveryURL; missing OIDCClientID"),
     ],
 )

@@ -45,7 +45,7 @@ def test_duration_has_units_or_is_in_nanoseconds(written: str, nanoseconds: int)
         ('"1d"', 'time: unknown unit "d" in duration "1d"'),
         ('"10000000h"', "time: invalid duration"),
         ("1.5", "must be a whole number"),
-        ("[]", 'expected a text such as "30s"'),
+        ("[]", 'expected a string such as "30s"'),
         ("null", "duration value: nil"),
     ],
 )
@@ -141,7 +141,7 @@ def test_free_form_blocks_become_lists_of_maps() -> None:
         ('network {\n port "p" {\n static = "web"\n }\n}', "a number is required"),
         ("count = null\nmeta = { a = null }", "null value is not allowed"),
         ('task "t" {\n env {\n A = [1]\n }\n}', "string required, but have tuple"),
-        ('task "t" {\n config {\n a = 1e400\n }\n}', "larger than JSON can carry"),
+        ('task "t" {\n config {\n a = 1e400\n }\n}', "too large for JSON"),
         ("meta {\n a = 1\n}\nmeta = { b = 2 }", "meta may not be defined more than once"),
         ("dynamic {}", "Missing name for dynamic"),
         ('dynamic "task" {\n for_each = [1]\n content {}\n}', "1 labels, but there are 0"),

@@ -115,7 +115,7 @@ def _key(value: Value) -> str:
         case int() | Fraction():
             return number_text(value)
         case _:
-            raise FunctionFault("a key of a mapping must be a text, a number or a truth value")
+            raise FunctionFault("a key of a mapping must be a string, a number or a boolean")
 
 
 def _scalar(event: yaml.ScalarEvent) -> Value:
