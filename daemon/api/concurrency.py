@@ -90,7 +90,7 @@ def _first(
 
 
 async def put(request: Request) -> HandlerReply:
-    """Set the number of slots of a queue. A lower number stops no run."""
+    """Set the number of slots of a queue. A lower number does not stop runs."""
     body = await request.decoded(QueueRequest)
     key = (request.namespace, _name(request))
     if not 1 <= body.slots <= MOST_SLOTS:

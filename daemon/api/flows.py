@@ -144,7 +144,7 @@ async def accept(request: Request) -> HandlerReply:
 
 
 async def rerun(request: Request) -> HandlerReply:
-    """Run ended steps again, and all that come after them."""
+    """Run ended steps again, and all later steps."""
     return await _act(request, RunActType.RERUN)
 
 

@@ -54,7 +54,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 async def make(request: Request) -> HandlerReply:
-    """Make a freeze."""
+    """Create a freeze."""
     parts, body = request.parts, await request.decoded(rules.FreezeRequest)
     freeze = rules.freeze_of(
         body, body.namespace or request.namespace, next(parts.ids), parts.clock.now()

@@ -53,7 +53,7 @@ async def create_one_time_token(request: Request) -> HandlerReply:
 
 
 async def exchange(request: Request) -> HandlerReply:
-    """Exchange a one-time token for its token. It can be used once."""
+    """Exchange a one-time token, once, for the token for which it was created."""
     parts = request.parts
     body = await request.decoded(OneTimeTokenExchangeRequest)
     try:

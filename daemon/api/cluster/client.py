@@ -73,10 +73,7 @@ def _remarks_on_signal(name: str) -> list[str]:
 
 
 async def pause(request: Request) -> HandlerReply:
-    """Reject the request.
-
-    Only tasks with a schedule can be paused, and Steward does not support such schedules.
-    """
+    """Reject the request: only a task with a schedule can be paused, and Steward has none."""
     await request.decoded(PauseRequest)
     await _known(request)
     raise Refused("only a task with a schedule can be paused, and schedules are not supported")
