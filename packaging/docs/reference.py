@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 DOCS = Path(__file__).parents[2] / "docs"
-_OUTSIDE = re.compile(r"\[([^\]]*)\]\(\.\./(?:bench|packaging)[^)]*\)")
+_OUTSIDE = re.compile(r"\[([^\]]*)\]\((?:\.\./)+(?:bench|packaging)[^)]*\)")
 
 
 def pages() -> dict[str, str]:
