@@ -97,7 +97,7 @@ def _check_entity_alias(call: RouteCall, role: TokenRole | None) -> None:
     if alias not in (role.allowed_entity_aliases or ()):
         raise Malformed("invalid 'entity_alias' value")
     raise Malformed(
-        f"entity_alias = {quote(alias)}: tokens of entities come from a login only; "
+        f"entity_alias = {quote(alias)}: tokens of entities come only from a login; "
         "log in, or omit the field"
     )
 

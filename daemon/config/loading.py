@@ -290,11 +290,11 @@ def _faults(config: Settings) -> Iterator[str]:
     yield from _faults_of_names(config)
     if config.dev and not is_loopback(config.bind):
         yield (
-            f"bind = {config.bind!r}: a development daemon listens on loopback only; "
+            f"bind = {config.bind!r}: a development daemon listens only on loopback; "
             "leave --dev out to listen elsewhere"
         )
     if config.dev_cloud and not config.dev:
-        yield "dev_cloud = true: anyone can log in with it, so it works with --dev only"
+        yield "dev_cloud = true: anyone can log in with it, so it works only with --dev"
     if not config.dev and config.acl is False:
         yield "acl = false: only a development daemon works without tokens; add --dev"
     if config.ask_passphrase and config.key_file != Path():

@@ -167,7 +167,7 @@ def _jwt_errors(config: AuthMethodConfig) -> Iterator[str]:
             yield f"JWTValidationPubKeys[{number}] is not a PEM-encoded RSA public key"
     if config.signing_algs and ALGORITHM not in config.signing_algs:
         listed = ", ".join(config.signing_algs)
-        yield f"SigningAlgs is {listed}, and Steward verifies {ALGORITHM} only: add {ALGORITHM}"
+        yield f"SigningAlgs is {listed}, and Steward verifies only {ALGORITHM}: add {ALGORITHM}"
 
 
 def _leeway_errors(config: AuthMethodConfig) -> Iterator[str]:

@@ -202,7 +202,7 @@ async def act_on_run(
     if len(request.note) > MAX_NOTE:
         raise Malformed(f"Note has {len(request.note)} characters; the maximum is {MAX_NOTE}")
     if request.version is not None and (act != RunActType.RERUN or versions is None):
-        raise Malformed("Version is valid for a re-run only: omit it")
+        raise Malformed("Version is valid only for a re-run: omit it")
     if len(token := request.idempotency_token) > MAX_TOKEN:
         raise Malformed(f"IdempotencyToken has {len(token)} characters; the maximum is {MAX_TOKEN}")
 

@@ -69,7 +69,7 @@ CONFIG = (
         ),
     ),
     FormSection(
-        "Logins in a browser (OIDC), stored for other tools only",
+        "Logins in a browser (OIDC), stored only for other tools",
         (
             FormField("OIDCClientID", "Client"),
             FormField("OIDCScopes", "Scopes", "list"),

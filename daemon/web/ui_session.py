@@ -701,7 +701,7 @@ def _head_refusal(headers: Mapping[str, str]) -> str:
     Here one of them must be present.
     """
     if not (headers.get("origin") or headers.get("sec-fetch-site")):
-        return "forms are accepted from browsers only: this request has neither Origin nor Sec-Fetch-Site"
+        return "forms are accepted only from browsers: this request has neither Origin nor Sec-Fetch-Site"
     kind = headers.get("content-type", "").partition(";")[0].strip()
     if kind != "application/x-www-form-urlencoded":
         return "a form must be sent as application/x-www-form-urlencoded"

@@ -130,7 +130,7 @@ def test_named_file_must_exist(tmp_path) -> None:
 
 
 def test_a_development_daemon_listens_on_loopback_only(tmp_path) -> None:
-    with pytest.raises(Invalid, match="listens on loopback only"):
+    with pytest.raises(Invalid, match="listens only on loopback"):
         loaded(tmp_path, dev=True, bind="192.0.2.1")
 
 

@@ -188,7 +188,7 @@ def _why_no_network(groups: Sequence[TaskGroup]) -> str:
     elif all(_networks(group) == {"none"} for group in without):
         reason = "these tasks have no network"
     else:
-        reason = "tasks on the network of the host are counted with the host only"
+        reason = "tasks on the network of the host are counted only with the host"
     if all(_networks(group) <= {"host", "none"} for group in groups):
         return reason
     return f"{reason} (group {', '.join(names[:_NAMED])}{', …' if len(names) > _NAMED else ''})"

@@ -78,7 +78,7 @@ def forwarded_ports(instance: TaskInstance) -> list[ForwardedPort]:
         if ":" in port.host_ip:
             raise Refused(
                 f'port "{port.label}" has the address {port.host_ip} of the host, and the bridge '
-                "forwards ports of IPv4 only: choose another host_network"
+                "forwards only ports of IPv4: choose another host_network"
             )
     return [
         ForwardedPort(

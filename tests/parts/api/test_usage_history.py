@@ -167,16 +167,16 @@ MIXED = TaskGroup(
     [
         ([group_with("a", "bridge")], ""),
         ([group_with("a", "", "podman")], ""),
-        ([group_with("a", "", "docker", network_mode="host")], "counted with the host only"),
-        ([group_with("a", "host")], "counted with the host only"),
+        ([group_with("a", "", "docker", network_mode="host")], "counted only with the host"),
+        ([group_with("a", "host")], "counted only with the host"),
         ([group_with("a", "none")], "these tasks have no network"),
         ([group_with("a", "none", "podman")], "these tasks have no network"),
         ([group_with("a", "", "podman", network_mode="none")], "these tasks have no network"),
-        ([MIXED], "tasks on the network of the host are counted with the host only (group a)"),
+        ([MIXED], "tasks on the network of the host are counted only with the host (group a)"),
         ([group_with("a", "", "slurm")], "the hosts of a cluster do not report it"),
         (
             [group_with("a", "bridge"), group_with("b", "")],
-            "tasks on the network of the host are counted with the host only (group b)",
+            "tasks on the network of the host are counted only with the host (group b)",
         ),
     ],
 )
@@ -194,7 +194,7 @@ async def test_answers_of_job_and_allocation_have_the_reason(placed: Cluster) ->
         (await usage_history.of_allocation(given)).body,
         (await usage_history.of_job(asked(placed.store, Recorded({})))).body,
     ):
-        assert "counted with the host only" in _found(body).no_network
+        assert "counted only with the host" in _found(body).no_network
 
 
 async def test_response_reports_a_disabled_history(placed: Cluster) -> None:
