@@ -41,7 +41,7 @@ _log = logging.getLogger("steward.fences")
 
 
 class Fences:
-    """The units of work that failed recently. `open_fences` opens it.
+    """The units of work that failed recently. `open_fences` creates the object.
 
     Without `open_fences`, faults are in memory only.
     """

@@ -209,7 +209,10 @@ class AuditScope:
         )
 
     def _shown_query(self) -> str:
-        """Return the query string to store: the masked one, or else one with hashed commands."""
+        """Return the query string to store: the masked one if `set_query` was called.
+
+        Otherwise, commands in the query are replaced with their keyed hashes.
+        """
         if self._masked is not None:
             return self._masked
         if _COMMAND not in self._query:

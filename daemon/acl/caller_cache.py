@@ -139,7 +139,10 @@ def _found(db: ReadSnapshot, names: Iterable[str], budget: _Budget) -> list[tupl
 
 
 def _grant(policies_found: Sequence[tuple[str, str]], entity: Entity | None) -> CapabilitySet:
-    """Return the grant of policies; empty if one is unreadable, because that policy might deny."""
+    """Return the grant of policies.
+
+    It is empty if a policy cannot be parsed, because that policy might deny something.
+    """
     named_policies: list[NamedPolicy] = []
     for name, text in policies_found:
         try:
@@ -159,11 +162,14 @@ class CallerCache:
         self._callers: dict[Shown, Caller] = {}
 
     def find(self, key: Shown, moment: int | None) -> Caller | None:
-        """Return the caller that is cached for this version of the store, or None."""
+        """Return the cached caller, or None.
+
+        `moment` is the store's change number now; a cache of another change number does not count.
+        """
         return self._callers.get(key) if moment == self._moment else None
 
     def store(self, key: Shown, moment: int | None, caller: Caller) -> None:
-        """Cache a caller for this version of the store; do nothing if `moment` is None.
+        """Cache a caller for the store's change number `moment`; do nothing if `moment` is None.
 
         The rights of a cached caller must not change without a write.
         """

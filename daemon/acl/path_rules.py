@@ -227,7 +227,9 @@ def _merged(path: str, rules: Sequence[tuple[str, PathRule]]) -> PathPermission:
 
 
 def _joined(lists: Iterable[_Lists]) -> _Lists:
-    """Return the values of each parameter over all lists; an empty list means any value."""
+    """Merge the allowed values of each parameter from all lists; empty values mean that any value
+    is allowed.
+    """
     values_by_name: dict[str, tuple[Value, ...]] = {}
     for parameters in lists:
         for name, values in parameters.items():

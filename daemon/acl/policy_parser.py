@@ -260,7 +260,10 @@ class _Reader:
         return self._error(f"expected a {expected}, got {sign!r}")
 
     def _error(self, problem: str) -> PolicySyntaxError:
-        """Return an error at this position; at the end of a text, Vault adds one to the column."""
+        """Return an error at this position.
+
+        At the end of the text, the column is one higher, as in Vault.
+        """
         before = self._text[: self._at]
         column = len(before) - before.rfind("\n") + (self._at >= len(self._text))
         return PolicySyntaxError(f"At {before.count(chr(10)) + 1}:{column}: {problem}")

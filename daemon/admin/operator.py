@@ -236,7 +236,10 @@ def _restore(file: Path, directory: Path) -> SnapshotSummary:
 
 
 def _new_home(directory: Path) -> ServiceAccount | None:
-    """Create the store's directory for the account of the package, if this host has it."""
+    """Create the store's directory for the package's service account, and return the account.
+
+    Return None, and create nothing, if the host has no such account.
+    """
     account = usual_account()
     if account is not None:
         directory.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
@@ -263,7 +266,10 @@ def _restore_into_scratch(file: Path) -> SnapshotSummary:
 
 
 def _reader() -> ServiceAccount | None:
-    """Return the user whose rights are used to read a snapshot for root: the store's owner."""
+    """Return the account to which a process of root changes to read a snapshot: the store's owner.
+
+    Return None if the process does not run as root.
+    """
     if os.geteuid() != ROOT:
         return None
     return owner_of(_directory(None)) or usual_account()
@@ -288,7 +294,8 @@ def _opened(file: Path) -> Iterator[int]:
 
 @contextmanager
 def _scratch_directory(home: Path | None, account: ServiceAccount | None) -> Iterator[Path]:
-    """Yield a directory that a user can write to, even if its parents are closed.
+    """Yield a temporary directory that the account can write to, even if the account cannot enter
+    its parent directories.
 
     Raises `Refused`.
     """

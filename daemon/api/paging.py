@@ -92,7 +92,9 @@ def _token(key: Key) -> str:
 
 
 def _parse(token: str, *, is_number: bool) -> Key:
-    """Return a token in the form of the keys; an invalid number sorts before all others."""
+    """Return a page token converted to the type of the list's keys; an invalid number sorts before
+    all others.
+    """
     head, _, tail = token.partition(".")
     if is_number:
         return (min(parse_integer(head), _LARGEST) if head.isdecimal() else -1, tail)
@@ -147,7 +149,10 @@ class _Grouped(msgspec.Struct, frozen=True):
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """Position and remaining length of a list; None means all elements."""
+    """A position in a list: its start key, how many elements remain to be listed, and a group that
+    is still open. A `start` of None means the beginning of the list; a `left` of None means all
+    elements.
+    """
 
     start: Key | None
     left: int | None = None
@@ -221,7 +226,10 @@ class _Walk(Generic[T]):
     def _grouped(
         self, group: bytes, line: bytes, last: _Grouped | None, lines: list[bytes]
     ) -> _Grouped:
-        """Add the previous line. The new line shows whether the previous group has ended."""
+        """Add the previous line `last` to `lines`, and return the new line, which is not added yet.
+
+        If the new line is of another group, the previous group has ended.
+        """
         if last is None or last.group != group:
             lines += self._end(last, bytes_left=1)
             return _Grouped(group, group + line)
@@ -303,10 +311,10 @@ def in_steps(
     db: ReadSnapshot,
     handler_reply: HandlerReply,
 ) -> HandlerReply:
-    """Return a reply whose body is a list with a line for each item; a long one is sent in parts.
+    """Return a reply whose body is a list with a line for each item; a long list is sent in parts.
 
-    Each step encodes as many lines as fit, and has its own snapshot. `line` returns nothing for an
-    item that was deleted in the meantime.
+    Each step encodes as many lines as fit, and has its own snapshot. `line` returns empty bytes for
+    an item that was deleted in the meantime.
     """
 
     def part(db: ReadSnapshot, first: int) -> ListPart:

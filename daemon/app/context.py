@@ -143,7 +143,9 @@ class WrapperProtocol(Protocol):
     """
 
     def admit(self, secret: str) -> None:
-        """Raise `Denied` unless the secret belongs to an attempt; it may have expired."""
+        """Raise `Denied` unless the secret belongs to an attempt; the attempt may have been
+        withdrawn.
+        """
         ...
 
     async def claim(self, secret: str, *, nonce: str, job_id: str, host: str) -> IO[bytes]:

@@ -1,5 +1,6 @@
 """The most recently encoded status lines of jobs, with the stamps of the data that they show.
 
+A stamp is a value that differs after each change of this data (`storage/queries/job_stamps.py`).
 Open pages read the same jobs again after each change, and few of the jobs have changed. A line is
 valid while the stamp of its job is the same. The stamp is read with each use, so no line is ever
 older than the snapshot of its reader.

@@ -137,7 +137,11 @@ def _grants(db: ReadSnapshot, job: Job, run: FlowRun) -> dict[str, StepGrant]:
         return step_slots.first(db, key), concurrency.in_use(db, key), concurrency.limit(db, key)
 
     def keeps(slots: StepSlots) -> bool:
-        """Return whether no step waits ahead of this step, and no queue of it exceeds its limit."""
+        """Return whether a step keeps its slots.
+
+        In each of its queues, no other step must wait ahead of it, and the limit must not be
+        exceeded.
+        """
         for name in slots.names:
             head, in_use, limit = queue(name)
             if head is not None and head.order < slots.order:

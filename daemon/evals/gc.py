@@ -175,7 +175,11 @@ def _trim_events(tx: Transaction, *, limits: int, index: int) -> int:
 
 
 async def _forget_jobs(store: Store, index: int, limits: int) -> bool:
-    """Delete some dead jobs that are too old or too many; return whether any was deleted."""
+    """Delete some dead jobs; return whether any was deleted.
+
+    A dead job is deleted if it has not changed since `index`, or if there are more than `limits`
+    dead jobs.
+    """
     dead_jobs = await store.read_long(
         lambda db: garbage_collection.dead_jobs(db, index, limits, FOUND)
     )

@@ -93,7 +93,7 @@ def _check_size(volume: DynamicVolume) -> None:
 
 
 def _fields(volume: DynamicVolume) -> Iterator[tuple[str, str]]:
-    """Yield the names of all fields, in the record and as JSON."""
+    """Yield, for each field, its name in the record and its name in JSON."""
     return zip(volume.__struct_fields__, volume.__struct_encode_fields__, strict=True)
 
 

@@ -287,7 +287,7 @@ def _decide_all(
     max_count: int = 0,
     is_on_loop: bool = False,
 ) -> Decisions:
-    """Decide about evaluations; on the event loop, only within its time share.
+    """Decide about evaluations. On the event loop, begin no further decision after a limited time.
 
     `nodes` are the node states after previous decisions. Raises `LongRead` when a decision is too
     long for the event loop.

@@ -191,7 +191,8 @@ def stored_graph(job: Job) -> Graph:
 class _LastGraph:
     """A cache of the last graph, because a graph of a thousand steps takes milliseconds to build.
 
-    The store returns the same groups for each read of a long definition.
+    The cache compares the identity of the group objects: repeated reads of a long definition from
+    the store return the same objects.
     """
 
     def __init__(self) -> None:
@@ -374,7 +375,9 @@ def _shown_time(meta: Meta, key: MetaExtension[BeginTime | None]) -> str:
 
 
 def problems(job: Job) -> Iterator[str]:
-    """Yield the first errors in a job's workflow keys that no single value shows on its own."""
+    """Yield the first errors in a job's workflow keys that a check of each single value cannot
+    find.
+    """
     return islice(_problems(job), MAX_PROBLEMS)
 
 
@@ -566,7 +569,9 @@ def _of_graph(steps: list[Step]) -> Iterator[str]:
 
 
 def _of_elements(steps: Iterable[Step]) -> Iterator[str]:
-    """Yield an error for each element-by-element need with a different number of elements."""
+    """Yield an error for each step that needs another step element by element, but has a different
+    number of elements.
+    """
     steps_by_name = {graph_step.name: graph_step for graph_step in steps}
     dynamic = dict[str, bool]()
     for step in steps_by_name.values():
@@ -674,7 +679,10 @@ def shortest_cycle(needs: Edges, settled: Collection[str] = ()) -> list[str]:
 
 
 def _shortest_cycle(start: str, needs: Edges, most: int) -> list[str]:
-    """Return the shortest cycle through a group that is shorter than `most`; 0 means no limit."""
+    """Return the shortest cycle through the group `start`; empty if there is none.
+
+    With `most`, only cycles with fewer than `most` groups count; 0 means no limit.
+    """
     before: dict[str, str] = {}
     ahead, length = [start], 0
     while ahead and (not most or length + 1 < most):

@@ -65,7 +65,10 @@ def owners(groups: Iterable[TaskGroup]) -> dict[str, TaskGroup]:
 
 
 def _nearer(group: TaskGroup, by_name: Mapping[str, TaskGroup]) -> TaskGroup | None:
-    """Return the group that defines the elements of a group without a count or list."""
+    """Return the group from which a group takes its elements, or None.
+
+    The result is None if the group has its own count or list, or needs no group element by element.
+    """
     needs = element_needs(group)
     return by_name.get(needs[0]) if needs and group.count == 1 and not has_list(group) else None
 
@@ -99,9 +102,8 @@ def resolved_groups(job: Job) -> Mapping[str, TaskGroup]:
 class _LastResolved:
     """A cache of the groups that were resolved last.
 
-    Each start of a step reads the groups, and a job may have thousands of groups.
-
-    The store returns the same groups for each read of a long definition.
+    Each start of a step reads the groups, and a job may have thousands of groups. Repeated reads of
+    a long definition from the store return the same group objects.
     """
 
     def __init__(self) -> None:

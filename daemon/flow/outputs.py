@@ -198,7 +198,7 @@ def _kept_problems(
 
 
 def _keeps(group: TaskGroup) -> Iterator[bool]:
-    """Yield whether the group, or each of its tasks, keeps files."""
+    """Yield whether the group itself keeps files, and then the same for each of its tasks."""
     yield bool(KEEP.of(group.meta))
     for task in group.tasks or ():
         yield bool(KEEP.of(task.meta))

@@ -175,7 +175,9 @@ def _bind_name(rule: BindingRule, values: Mapping[str, str]) -> str:
 
 
 def _target(db: ReadSnapshot, kind: BindType, name: str) -> list[str]:
-    """Return the policy's name or the role's ID in a list; an empty list if there is none."""
+    """Return a list with the policy's name or the role's ID; empty if there is no such policy or
+    role.
+    """
     if kind is BindType.ROLE:
         role = policies.role_named(db, name)
         return [role.id] if role else []

@@ -86,7 +86,7 @@ class DirectoryGraph:
             raise CloudRequestFailed(f"failed to remove password {key_id}: {message_of(answer)}")
 
     async def groups_of(self, client: CloudClient, principal: str) -> list[str]:
-        """Return the groups of a principal. Its token may not have space for all of them."""
+        """Return the groups of a principal, because a token may not have space for all of them."""
         answer = await self._request(
             client,
             "POST",

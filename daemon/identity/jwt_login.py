@@ -114,7 +114,10 @@ def _checked_claims(config: AuthMethodConfig, token: ParsedJwt, now: int) -> dic
 
 
 def _leeways(config: AuthMethodConfig) -> TimeLeeways:
-    """Return the tolerances of a configuration, where 0 means the default, and less means none."""
+    """Return the tolerances of a configuration.
+
+    In its fields, 0 means the default, and a negative number means no tolerance.
+    """
     usual = TimeLeeways()
 
     def seconds(setting: int, default: int) -> int:

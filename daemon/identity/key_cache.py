@@ -16,7 +16,11 @@ CacheKey = tuple[str, int]  # name and modify index of a method
 
 
 class FetchedKeys(msgspec.Struct, frozen=True):
-    """The keys of a method. Times are in nanoseconds."""
+    """The keys of a method, and the time when they were fetched.
+
+    `in_vain_at` is the time of the last fetch that did not return the requested key. Times are in
+    nanoseconds.
+    """
 
     keys: Sequence[DirectoryKey]
     fetched_at: int

@@ -92,7 +92,8 @@ async def write(
 ) -> list[str]:
     """Create or change a configuration; return warnings for the caller.
 
-    Cached data of the directory is deleted. Raises `Malformed`, `Invalid` or `Refused`.
+    `surroundings` are the daemon's settings and environment. Cached data of the directory is
+    deleted. Raises `Malformed`, `Invalid` or `Refused`.
     """
     changes = _changes(fields)
     secret = fields.text("client_secret") if "client_secret" in fields else None

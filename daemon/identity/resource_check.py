@@ -97,7 +97,8 @@ async def _check_by_client(
 ) -> None:
     """Check that the token's client is an identity in a permitted resource group.
 
-    Permitted are the group of the request and the groups that the role binds. Raises `Refused`.
+    The permitted groups are the group of the request and the groups that the role binds. Raises
+    `Refused`.
     """
     if not appid:
         raise Refused(_NO_MATCH_NO_APP)

@@ -167,9 +167,10 @@ class ResourceManager:
         *,
         keep_absence: bool = True,
     ) -> T:
-        """Return the cloud's response as a record.
+        """Return the cloud's response as a record, which is cached for `keep` seconds.
 
-        Raises `Refused`. Its text begins with `message`.
+        Raises `Refused` with a text that begins with `message`. The error for a missing object is
+        also cached, unless `keep_absence` is false.
         """
         key = (client.mount.accessor, url)
         cached = self._kept.get(key)

@@ -235,7 +235,9 @@ class ChildDispatcher:
 
 
 class _LastCheck:
-    """The child that was checked last: most dispatches are of the same job."""
+    """A cache with the result of the last check: most dispatches are of the same job, so their
+    checks have the same result.
+    """
 
     def __init__(self) -> None:
         self._last: tuple[Job, Budgets, bool] | None = None

@@ -139,7 +139,7 @@ class RerunVersions:
         self._surroundings, self._now = surroundings, now
 
     def candidate(self, tx: Transaction, present: Job, number: int) -> Job:
-        """Check an earlier version's definition, and return it as that of a new version.
+        """Check an earlier version's definition, and return it as the definition of a new version.
 
         For a child, the version is a version of its parent; the child keeps its ID, its payload,
         and its own meta. Raises `NotFound`, `Invalid`, `Refused` or `Malformed`.

@@ -381,7 +381,8 @@ def _clock_changes(first: datetime) -> bool:
 
 
 def _end(first: datetime) -> datetime:
-    """Return the following midnight, or the later one if it occurs twice."""
+    """Return the midnight at the end of a day; if that midnight occurs twice, return the later one.
+    """
     return (first + timedelta(days=1)).replace(fold=1)
 
 

@@ -27,9 +27,9 @@ Item = TypeVar("Item", bound=msgspec.Struct)
 class Filter:
     """A predicate on the wire documents of a record, for the objects of one request.
 
-    The constructor and the call raise `Malformed` with the listing's error text. A list may have
-    any length, because only steps beyond the free ones of each object count towards the limit of
-    the request.
+    The constructor and the call raise `Malformed` with the listing's error text. The check of each
+    object has some free steps, and only further steps count towards the limit of the request. So a
+    list may have any length.
     """
 
     def __init__(self, text: str, record: type[msgspec.Struct]) -> None:

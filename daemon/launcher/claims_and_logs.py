@@ -71,9 +71,9 @@ def home_of(directory: str, allocation: str) -> Iterator[int]:
 
 
 def take_claim(folder: int, task: str, attempt: int) -> int | None:
-    """Return the created and locked claim of an attempt; None if the attempt was started before.
+    """Create and lock the claim of an attempt; return its descriptor.
 
-    Raises `OSError`.
+    Return None if the attempt was started before. Raises `OSError`.
     """
     flags = _FILE | os.O_RDWR | os.O_APPEND | os.O_CREAT
     descriptor = os.open(f"{CLAIM}{task}.{attempt}", flags, _CLAIM_MODE, dir_fd=folder)

@@ -134,7 +134,8 @@ _log = logging.getLogger("steward.launcher")
 
 @contextmanager
 def impatient() -> Iterator[None]:
-    """Limit each request of the block to `PATIENCE` seconds; then it raises `LauncherSilent`.
+    """Limit each request of the block to `PATIENCE` seconds; a request that takes longer raises
+    `LauncherSilent`.
 
     Requests that a child process handles may take longer, as long as the launcher itself responds.
     """
@@ -634,9 +635,12 @@ class Launcher:
         more: Sequence[int] = (),
         places: Sequence[trio.Semaphore] = (),
     ) -> tuple[Answer, list[int]]:
-        """Return the answer to a request, with its descriptors.
+        """Send a request with `descriptors`; return the answer and the descriptors that come with
+        it.
 
-        Raises `OSError`, and `ValueError` for a request that the protocol does not allow.
+        `spare` and `more` are descriptors that reserve numbers for those of the answer. `places`
+        are the semaphores of the request, by default those of its type. Raises `OSError`, and
+        `ValueError` for a request that the protocol does not allow.
         """
         spares = [*more] if spare is None else [spare, *more]
         waiter = _Waiter(spares, places or self._places(request))

@@ -154,7 +154,7 @@ class _Collection:
             os.close(inner)
 
     def _names(self, directory: int, pattern: str) -> list[str]:
-        """Return the matching names in a directory in their order. Raises `_TooMuch`."""
+        """Return the names in a directory that match a pattern, sorted. Raises `_TooMuch`."""
         if not _WILD & {*pattern}:
             return [pattern]
         matching = []

@@ -191,7 +191,7 @@ def _devices() -> Iterator[str]:
     """Yield the harmless devices.
 
     Without root, private terminals would need a second user namespace, which no exec session could
-    enter. The task therefore has none.
+    enter. The task therefore has no private terminals.
     """
     if os.geteuid() == 0:
         yield from ("--dev", "/dev")

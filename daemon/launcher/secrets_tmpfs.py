@@ -28,7 +28,9 @@ _READ = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def is_elsewhere(path: str) -> bool:
-    """Return whether the host sees a directory of the launcher in another mount namespace."""
+    """Return whether the launcher has another mount namespace than the host, and the host also sees
+    the directory at this path.
+    """
     try:
         if os.readlink(OURS) == os.readlink(FIRST):
             return False

@@ -163,7 +163,10 @@ def children(pid: int) -> list[int]:
 
 
 def has_ended(values: Sequence[bytes]) -> bool:
-    """Return whether a process has ended, given its `stat`; other threads may outlive its first."""
+    """Return whether a process has ended, given the fields of its `stat`.
+
+    A process whose first thread has ended is still alive as long as it has other threads.
+    """
     return not values or (values[STATE] in OVER and int(values[_THREADS]) <= 1)
 
 

@@ -200,7 +200,10 @@ def being(user: Owner, groups: Sequence[int] = ()) -> Iterator[None]:
 
 
 def _entry(name: str) -> pwd.struct_passwd:
-    """Return the account of a user by name or ID. Raises `KeyError` and other errors."""
+    """Return the account of a user by name or ID.
+
+    Raises `KeyError` for an unknown user, and `ValueError` for an impossible name.
+    """
     return pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
 
 

@@ -68,7 +68,7 @@ class _Term(msgspec.Struct, frozen=True):
 
 
 def constraint_error(constraint: str, dialect: VersionDialect) -> str | None:
-    """Return why a text is not a constraint, with Nomad's text; None if it is one."""
+    """Return why a constraint is invalid, in Nomad's words; None if it is valid."""
     try:
         _terms(constraint, dialect)
     except Invalid as error:

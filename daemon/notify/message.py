@@ -160,7 +160,7 @@ def facts_of(notification: Notification, context: Context = _NO_CONTEXT) -> Noti
 
 
 def body(message: str, notification: Notification, context: Context = _NO_CONTEXT) -> bytes:
-    """Return a notification as JSON; `message` is its id."""
+    """Return a notification as JSON; `message` is the ID of the message."""
     return msgspec.json.encode(
         _message(message, f"job.{notification.event}", notification, context)
     )
@@ -209,7 +209,10 @@ def read_secret(text: str) -> bytes:
 
 
 def signature(message: str, time: int, text: bytes, key: bytes) -> dict[str, str]:
-    """Return the headers of a message; `time` is the time of the attempt in nanoseconds."""
+    """Return the headers that sign a message with the ID `message` and the body `text`.
+
+    `time` is the time of the attempt in nanoseconds.
+    """
     seconds = str(time // SECOND)
     signed = b".".join((message.encode(), seconds.encode(), text))
     signature = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()

@@ -22,7 +22,7 @@ _SAMPLED = 1  # the flag `sampled` of W3C Trace Context
 
 
 def resource_of(node: str, region: str) -> dict[str, object]:
-    """Return the resource of this daemon."""
+    """Return the OTLP resource that describes this daemon."""
     attributes = {
         "service.name": "steward",
         "service.version": VERSION,

@@ -68,7 +68,7 @@ def _new_span_id() -> str:
 
 
 def derived_span_id(*parts: str) -> str:
-    """Return the span ID of a unit of work, the same in every daemon."""
+    """Return the span ID of a unit of work; equal `parts` give the same ID in every daemon."""
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
 
 

@@ -206,7 +206,9 @@ def check_program_owner(path: Path, owner: int = 0) -> None:
 
 
 def _way_to(path: Path) -> Iterator[Path]:
-    """Yield every path on which a path's resolution depends: itself, its parents, link targets."""
+    """Yield every path on which the resolution of a path depends: the path itself, its parents, and
+    the targets of links.
+    """
     for component in (path, *path.parents):
         yield component
         if component.is_symlink():

@@ -261,7 +261,10 @@ def _frame(chunk: bytes, path: str, offset: int) -> bytes:
 
 @contextmanager
 def _shown(files: AllocFiles, verb: str, path: str) -> Iterator[None]:
-    """Convert errors of reading names and sizes. Raises `Denied` for secret files."""
+    """Convert errors of reading names and sizes to Nomad's form.
+
+    Raises `Denied` for secret files.
+    """
     try:
         with _with_nomad_errors(files, verb, path):
             yield

@@ -224,7 +224,10 @@ def _stored(db: ReadSnapshot, now: int, host: str) -> list[GaugeValue]:
 
 
 def _counted(db: ReadSnapshot, members: list[Node]) -> dict[str, Counter[str]]:
-    """Return the number of allocations by node and status; unknown nodes count as this host."""
+    """Return the number of allocations by node and status.
+
+    Allocations of nodes that are no cluster pools count for the daemon's own host.
+    """
     counted = metrics.allocations(db)
     of_clusters = {
         member.id: counted.pop(member.id, Counter()) for member in members if member.engine
@@ -242,7 +245,9 @@ def _jobs(db: ReadSnapshot) -> Iterator[GaugeValue]:
 
 
 class _Counted(msgspec.Struct, frozen=True):
-    """Cached counts of jobs by state, and the times of their creation and expiry (nanoseconds)."""
+    """The cached numbers of jobs by state, with the time of counting and the time at which they
+    expire (nanoseconds).
+    """
 
     at: int
     until: int
@@ -255,7 +260,9 @@ _SHARE = 20
 
 
 async def _job_states(parts: AppContext, now: int) -> list[GaugeValue]:
-    """Return the number of jobs in each state, cached because each job's state is expensive."""
+    """Return the number of jobs in each state, from a cache, because determining each job's state
+    is expensive.
+    """
     cached = _COUNTED.get(parts.store)
     if cached is None or not cached.at <= now < cached.until:
         cached = await parts.store.read_long(lambda db: _judged(db, now))

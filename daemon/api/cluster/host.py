@@ -121,7 +121,8 @@ def mount_points(mounts: str) -> list[str]:
 
 
 def _unescaped(path: str) -> str:
-    """Return a path of the kernel, which writes a space as an octal escape."""
+    """Return a path from the kernel with its octal escapes, such as `\\040` for a space, decoded.
+    """
     return path.encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")
 
 

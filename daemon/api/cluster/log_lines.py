@@ -1,9 +1,9 @@
 """Lines of one log with their times, and the sections of its attempts.
 
-A log contains no times. If a line begins with a timestamp with a time zone, this is its time. The
-time of any other line is the second in which Steward first saw the line. If Steward did not watch
-the log yet, it is the end time of the attempt. So the time of a line is never earlier than its
-output.
+A log contains no times. If a line begins with a timestamp with a time zone, this is the line's
+time. The time of any other line is the second in which Steward first saw the line. If Steward was
+not watching the log then, the time is the end of the attempt. So the time of a line is never
+earlier than the moment at which the task wrote it.
 """
 
 import re
@@ -53,7 +53,7 @@ class LogAttempt(NamedTuple):
 
 
 class LineTimes:
-    """For each position of a log, the latest time at which it can have been written."""
+    """The latest time at which the byte at each position of a log can have been written."""
 
     def __init__(self, marks: Iterable[tuple[int, int]], at_end: int) -> None:
         """Take marks as pairs of time and length; `at_end` is the time of bytes after the last mark."""
@@ -163,7 +163,10 @@ class Tail:
             self.queue.append(MergedLogLine(self._latest, line))
 
     def take(self, until: int | None = None) -> bytes:
-        """Return the queued lines up to a time with their labels; None means all."""
+        """Return the queued lines up to the time `until`, with their labels.
+
+        None means all lines.
+        """
         taken = []
         while self.queue and (until is None or self.queue[0].time <= until):
             taken.append(b"%b%b\n" % (self._label, self.queue.popleft().text))

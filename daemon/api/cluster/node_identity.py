@@ -1,7 +1,8 @@
 """The identity of a node: its claims, its expiry, and its renewal on request.
 
 A node renews its identity when a third of its pool's identity TTL remains. So the current identity
-follows from the time of the first one, and a requested renewal restarts that sequence.
+can be computed from the creation time of the first identity. A requested renewal creates a new
+first identity.
 """
 
 import uuid
@@ -72,7 +73,8 @@ async def renew(request: Request) -> HandlerReply:
 
 
 def claims_of(node: Node, region: str, first: _First, ttl: int, now: int) -> dict[str, object]:
-    """Return the current claims of a node, from its first identity; times are seconds."""
+    """Return the current claims of a node, computed from its first identity; times are in seconds.
+    """
     number = max(now - first.made, 0) // max(ttl * 2 // 3, 1)
     made = first.made + number * max(ttl * 2 // 3, 1)
     claims = {

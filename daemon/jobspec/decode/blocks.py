@@ -271,7 +271,7 @@ class Decoder:
 
 
 def _all_contents(body: Body | ObjectExpr, scope: Scope) -> BodyContents:
-    """Return all contents of a body with arbitrary names."""
+    """Return all contents of a body in which arguments and blocks may have any name."""
     if isinstance(body, Body):
         return BodyContents(body.arguments, list(body.blocks), [])
     names = [name for key, _ in body.items if (name := key_text(key)) is not None]

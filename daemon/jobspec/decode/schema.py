@@ -129,50 +129,50 @@ def _fields(kind: Kind, unset: object, names: tuple[str, ...], renamed: dict[str
 
 
 def optional_text(*names: str, **renamed: str) -> Fields:
-    """Return arguments that are text or null."""
+    """Return the specifications of arguments whose values are text or null."""
     return _fields(text, None, names, renamed)
 
 
 def plain_text(*names: str, **renamed: str) -> Fields:
-    """Return arguments that are strings, by default empty."""
+    """Return the specifications of arguments whose values are strings, by default empty."""
     return _fields(text, "", names, renamed)
 
 
 def optional_integer(*names: str, **renamed: str) -> Fields:
-    """Return arguments that are integers or null."""
+    """Return the specifications of arguments whose values are integers or null."""
     return _fields(integer, None, names, renamed)
 
 
 def plain_integer(*names: str, **renamed: str) -> Fields:
-    """Return arguments that are integers, with default 0."""
+    """Return the specifications of arguments whose values are integers, by default 0."""
     return _fields(integer, 0, names, renamed)
 
 
 def optional_flag(*names: str, **renamed: str) -> Fields:
-    """Return arguments that are Boolean or null."""
+    """Return the specifications of arguments whose values are Boolean or null."""
     return _fields(flag, None, names, renamed)
 
 
 def plain_flag(*names: str, **renamed: str) -> Fields:
-    """Return arguments that are Boolean, with default false."""
+    """Return the specifications of arguments whose values are Boolean, by default false."""
     return _fields(flag, False, names, renamed)
 
 
 def optional_duration(*names: str, **renamed: str) -> Fields:
-    """Return arguments that are durations or null."""
+    """Return the specifications of arguments whose values are durations or null."""
     return _fields(duration, None, names, renamed)
 
 
 def plain_duration(*names: str, **renamed: str) -> Fields:
-    """Return arguments that are durations, with default 0."""
+    """Return the specifications of arguments whose values are durations, by default 0."""
     return _fields(duration, 0, names, renamed)
 
 
 def text_list(*names: str, **renamed: str) -> Fields:
-    """Return arguments that are lists of strings or null."""
+    """Return the specifications of arguments whose values are lists of strings or null."""
     return _fields(texts, None, names, renamed)
 
 
 def in_range(least: int, most: int, unset: object, *names: str) -> Fields:
-    """Return arguments that are integers within a range."""
+    """Return the specifications of arguments whose values are integers within a range."""
     return _fields(whole(least, most), unset, names, {})

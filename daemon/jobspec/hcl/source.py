@@ -56,7 +56,9 @@ class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.where}: {message}"
 
     def for_people(self) -> str:
-        """Return the diagnostic as text; if it has no position, omit the prefix `<nil>: `."""
+        """Return the diagnostic as text, without the prefix `<nil>: ` that Nomad writes if there is
+        no position.
+        """
         return str(self).removeprefix("<nil>: ")
 
     @property

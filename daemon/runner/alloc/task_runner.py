@@ -133,7 +133,8 @@ class TaskRunner(TaskAttempts):
         await self._stop(None)
 
     async def settled(self) -> None:
-        """Wait until the driver has answered a pending start, unless its driver may start slowly.
+        """Wait until the driver has answered a pending start, unless the driver may take long to
+        start a task.
 
         Until the driver answers, the task may be running already without this runner knowing it.
         """
