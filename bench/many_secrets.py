@@ -56,7 +56,9 @@ def secret_of(chance: random.Random) -> str:
 
 
 def traces_of(secret: str) -> list[bytes]:
-    """Return the texts that reveal a secret; for base64, the part that only the secret decides."""
+    """Return the texts that reveal a secret; in base64, only the digits that depend on the secret
+    alone.
+    """
     plain = secret.encode()
     encoded = [base64.b64encode(b"-" * n + plain + b"-" * (3 - n))[4:-4] for n in range(3)]
     return [plain, quote(secret, safe="").encode(), *(one for one in encoded if len(one) > 12)]

@@ -155,9 +155,9 @@ class SpanRecorder(Protocol):
         """Record a span of an evaluation, and a span of its plan.
 
         `times` are the creation of the evaluation, and the begin and end of the decision. `origin`
-        is the origin of the decision, and `parent` that of the evaluation. `causes` are the origins
-        and IDs of ended allocations whose end let the evaluation place others. The span has links
-        to them.
+        is the origin of the decision, and `parent` the origin of the evaluation. `causes` are the
+        origins and IDs of ended allocations whose end let the evaluation place other allocations.
+        The span has links to these ended allocations.
         """
         ...
 

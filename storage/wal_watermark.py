@@ -97,7 +97,8 @@ class Hand:
     def record(self, names: Iterable[Name]) -> None:
         """Record the units in progress.
 
-        A write error is ignored, because only the detection suffers.
+        A write error is ignored: its only effect is that a restart cannot find the unit that
+        crashed the daemon.
         """
         text = msgspec.json.encode(sorted(names))
         if len(text) > _MOST:

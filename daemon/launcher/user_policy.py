@@ -46,7 +46,7 @@ class UserPolicy:
     uids: AllocUids | None = None
 
     def __init__(self, policy: LauncherPolicy, own: int | None = None) -> None:
-        """Initialize; `own` is the user ID of the launcher, needed only in other processes."""
+        """Initialize; a process other than the launcher passes the launcher's user ID as `own`."""
         self._policy, self._launcher_uid = policy, own
 
     @property

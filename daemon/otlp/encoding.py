@@ -115,7 +115,7 @@ def metrics_message(
     """Return the body of `POST /v1/metrics`.
 
     `since` is the start of the counters and `now` the time, in nanoseconds since the epoch. `clock`
-    is the time of the timers.
+    is the present time on the timers' own clock, in seconds.
     """
     times: dict[str, object] = {"startTimeUnixNano": str(since), "timeUnixNano": str(now)}
     metrics = [
@@ -157,7 +157,11 @@ def _counter(name: str, series: Series, times: Mapping[str, object]) -> dict[str
 def _timer(
     name: str, series: Series, times: Mapping[str, object], clock: float
 ) -> dict[str, object]:
-    """Return a timer as a summary, with the quantiles of the last interval if it has values."""
+    """Return a timer as a summary. If the last interval has values, the summary includes its
+    quantiles.
+
+    `clock` is the present time on the timers' own clock, in seconds.
+    """
     values = zip(_QUANTILES, series.quantiles(clock, _QUANTILES), strict=True)
     quantiles = [{"quantile": at, "value": value} for at, value in values if math.isfinite(value)]
     point = {

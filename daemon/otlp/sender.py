@@ -182,7 +182,10 @@ class SpanQueue:
             _drop(len(batch))
 
     async def _attempt(self, batch: list[Span]) -> float | None:
-        """Make an attempt; return the minimum wait before the next attempt, or None."""
+        """Make an attempt; return the minimum wait in seconds before a retry.
+
+        Return None if no retry is needed, or if a retry cannot succeed.
+        """
         # In a thread, because a full batch takes longer than its share of the event loop.
         body = await trio.to_thread.run_sync(spans_message, self._resource, batch)
         try:

@@ -70,7 +70,7 @@ class MeasuredRunner(Protocol):
 
     @property
     def job_id(self) -> str:
-        """Return the ID of its job."""
+        """Return the ID of the allocation's job."""
         ...
 
     @property

@@ -29,7 +29,8 @@ class AllocNameIndex:
         self._only: int | None = None
 
     def restrict(self, bits: int) -> int:
-        """Permit only the indexes that are set bits of `bits`; return the number of free ones."""
+        """Permit only the indexes that are set bits of `bits`; return the number of free indexes.
+        """
         self._only = bits
         for first, last in self._ranges:
             bits &= ~(((1 << (last - first + 1)) - 1) << first)

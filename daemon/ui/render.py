@@ -108,7 +108,9 @@ def page(template: str, *, is_shared: bool = False) -> Callable[[Maker], Handler
 
 
 async def _reloaded(ui_request: UiRequest, template: str, maker: Maker) -> HandlerReply:
-    """Return the page to a browser that shows an older version; 304 if both look the same."""
+    """Answer a browser that shows an older version of a page: with the page, or with 304 if the new
+    page looks the same.
+    """
     request, session = ui_request.request, ui_request.session
     key = (
         request.path,
@@ -145,7 +147,8 @@ def _last_index(ui_request: UiRequest) -> int:
 
 
 def _tag(known: Found) -> str:
-    """Return a hash of the data of a page and the session's CSRF token; empty if it is unknown.
+    """Return a hash of the data of a page, and the session's CSRF token. Return an empty string if
+    the data cannot be hashed.
 
     A thread computes the hash, so it does not read the store. The hash includes the current minute,
     because pages show some durations in minutes. It also includes a value unique to this process,
@@ -192,7 +195,7 @@ def _is_large(value: object) -> bool:
 
 
 def action(action_handler: Doer) -> Handler:
-    """Turn a form action into a handler; the action returns the next page."""
+    """Turn a form action into a handler; the action returns the URL of the next page."""
 
     @with_error_message
     @wraps(action_handler)

@@ -138,7 +138,8 @@ class _Known(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """Return the number of forms by which the matcher counts towards the limit."""
+        """Return the number of forms of the matcher, which counts towards the limit of the cache.
+        """
         return _SMALL + (self.matcher.weight if self.matcher else 0)
 
 
@@ -188,7 +189,8 @@ class _MadeOfJob:
 
     @property
     def weight(self) -> int:
-        """Return the number of forms by which the matcher counts towards the limit."""
+        """Return the number of forms of the matcher, which counts towards the limit of the cache.
+        """
         return _SMALL + (self.matcher.weight if self.matcher else 0)
 
 

@@ -87,9 +87,10 @@ async def answer(
 async def _attempt(
     route: ReadRoute, request: Request, response_cache: ResponseCache, after: int
 ) -> HandlerReply | None:
-    """Return the response if its index is above `after`, else None.
+    """Return the response if its index is above `after`, otherwise None.
 
-    If the object does not exist, raise `NotFound`, or return None if this is not newer.
+    If the object does not exist, raise `NotFound` if the index of the searched state is above
+    `after`, otherwise return None.
     """
     try:
         reply = await _read(route, request, response_cache)

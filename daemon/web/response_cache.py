@@ -37,7 +37,9 @@ class ResponseCache:
         self._bytes = 0
 
     def at(self, moment: int | None, route: ReadRoute, request: Request) -> HandlerReply | None:
-        """Return the cached response of a read, if it was valid at this version of the store."""
+        """Return the cached response of a read if it is valid at the store's change number
+        `moment`, otherwise None.
+        """
         if moment is None or not _is_cacheable(route, request):
             return None
         key = _key(route, request)
@@ -76,7 +78,9 @@ class ResponseCache:
         indexes: tuple[int, ...],
         handler_reply: HandlerReply,
     ) -> None:
-        """Store a response that was computed elsewhere, with the indexes of its tables then."""
+        """Store a response that was computed elsewhere, with the indexes that its tables had at
+        that time.
+        """
         if indexes:
             self._store(_key(route, request), indexes, handler_reply, None)
 

@@ -253,7 +253,9 @@ class UiRequest:
     # --- rejected forms
 
     async def reopen(self, target: str, message: str) -> HandlerReply:
-        """Return the page of a form that the API rejected; its template shows what was entered."""
+        """Return the page of a form that the API rejected; the template shows the values that the
+        user entered.
+        """
         place = urlsplit(target)
         pages, values = self._router.find(place.path)
         page = next(page for page in pages if page.method == "GET")
@@ -593,8 +595,9 @@ class UiPages:
     ) -> tuple[Request, Callable[[], bool]]:
         """Return a page's WebSocket request with the user's token, and a check.
 
-        The check returns whether the session is still valid. Raises `Denied` for a page of another
-        session, and `UnknownToken` for an invalid token.
+        `proof` is the CSRF token in the page's first message. The check returns whether the session
+        is still valid. Raises `Denied` for a page of another session, and `UnknownToken` for an
+        invalid token.
         """
         session = self._session(_names(headers, is_secure=is_secure))
         known = session.proof if session else ""

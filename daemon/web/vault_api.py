@@ -122,7 +122,8 @@ class VaultApi:
     async def _with_body(
         self, request: Request, caller: Caller, long_body: Body, *, is_open: bool
     ) -> Request:
-        """Return a call with its long body; without it if the caller may not write to the path.
+        """Return a call with its long body, or without the body if the caller may not write to the
+        path.
 
         Raises `TooLarge` for an endpoint that is open to all, `Unavailable` or `BodyUnavailable`.
         """

@@ -94,7 +94,10 @@ def before_index(db: ReadSnapshot, index: int) -> int:
 
 
 def before_last(db: ReadSnapshot, count: int) -> int:
-    """Return the number before the last `count` events, without splitting a write's events."""
+    """Return the number of the last event before the newest `count` events.
+
+    Events of one write are not split.
+    """
     row = db.one(_INDEX_AT, {"number": newest(db) - count + 1})
     return before_index(db, row["write_index"]) if row else 0
 

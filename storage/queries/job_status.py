@@ -258,7 +258,11 @@ def count_child(
     after: str | None,
     number: int = 1,
 ) -> None:
-    """Move children from one status count of their parent to another; None means no count."""
+    """Move children from one status count of their parent to another.
+
+    `before` is None for children that no count included before the change, and `after` is None for
+    children that no count includes after it.
+    """
     change = {
         status.value: number * ((after == status) - (before == status)) for status in JobStatus
     }

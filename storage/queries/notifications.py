@@ -389,7 +389,7 @@ def _from(row: sqlite3.Row) -> Notification:
 
 
 def due(db: ReadSnapshot, now: int, most: int) -> list[Notification]:
-    """Return the notifications that are due on the channels of jobs, the oldest per channel."""
+    """Return the oldest due notification on the channels of each job, for up to `most` jobs."""
     found = [
         db.one(_FIRST, {"namespace": row["namespace"], "job_id": row["job_id"], "now": now})
         for row in db.all(_DUE, {"now": now, "most": most})

@@ -9,7 +9,8 @@ from storage.read_pool import ReadSnapshot
 
 
 class PresentVersions(NamedTuple):
-    """The versions of a job and of its allocations; `index` is 0 if the job does not exist."""
+    """The versions of a job and of its allocations; `create_index` is 0 if the job does not exist.
+    """
 
     create_index: int
     versions: frozenset[int]

@@ -49,7 +49,7 @@ class ClientAssertion(Record, frozen=True, kw_only=True):
 
 
 class _ConfigFields(Record, frozen=True, kw_only=True):
-    """The fields of a method's configuration that requests and responses write alike."""
+    """The configuration fields of a method that have the same form in requests and in responses."""
 
     jwt_validation_pub_keys: list[str] | None = msgspec.field(
         name="JWTValidationPubKeys", default=None

@@ -206,7 +206,8 @@ def cgroup_enforcement(version: str, controllers: Container[str]) -> dict[str, s
 
 
 def with_rlimits(enforced: Mapping[str, str]) -> dict[str, str]:
-    """Return `enforced`, with process resource limits if no cgroup limits memory."""
+    """Return the enforced limits; if no cgroup limits memory, add the resource limits of processes.
+    """
     return {MEMORY: BY_RLIMIT, **enforced}
 
 

@@ -24,7 +24,7 @@ from storage.records.task import Task
 
 
 class ServiceRegistrar:
-    """The services of one allocation. While `is_ending` returns true, none is registered."""
+    """The services of one allocation. While `is_ending` returns true, no service is registered."""
 
     def __init__(
         self,
@@ -79,7 +79,10 @@ class ServiceRegistrar:
         return faults(self._service_context())
 
     def port_conflicts(self) -> Iterator[tuple[str, str]]:
-        """Yield each task with the process that already uses a static port before any task runs."""
+        """Yield, for each task, a sentence about each static port that is already in use.
+
+        Call this before any task runs.
+        """
         ports = self._instance().allocation.placement.resources.static_ports
         found = self._host.listeners({number for _, number in ports})
         for text in describe_conflicts(ports, found):

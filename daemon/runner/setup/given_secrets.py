@@ -47,7 +47,8 @@ class GivenSecrets:
         self._unstored: list[str] = []
 
     def add(self, source: str, *secrets: str) -> None:
-        """Add the secrets that the task receives from a source; replace those it gave before.
+        """Add the secrets that the task receives from a source; replace the secrets that the source
+        gave before.
 
         The replaced secrets are no longer in use, but they are still masked.
         """

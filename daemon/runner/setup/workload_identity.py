@@ -144,7 +144,7 @@ class WorkloadIdentities:
             return None
 
     def next_renewal(self) -> int | None:
-        """Return the time of the next renewal in nanoseconds, or None."""
+        """Return the time of the next renewal in nanoseconds; None if no token must be renewed."""
         times = [due for _, due in self._renewals()]
         return min(times, default=None)
 

@@ -31,9 +31,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 async def follow_run(connection: Connection, run: Run) -> AsyncGenerator[Event, None]:
     """Yield the events of a registration until its outcome is certain.
 
-    The outcome of a batch job is certain when the job is dead. That of a service is certain when
-    its deployment has ended. Without a deployment, it is certain when the evaluation has ended and
-    no allocation is pending.
+    The outcome of a batch job is certain when the job is dead. The outcome of a service is certain
+    when its deployment has ended. Without a deployment, the outcome is certain when the evaluation
+    has ended and no allocation is pending.
     """
     if not run.eval_id:
         return

@@ -482,7 +482,7 @@ class SlurmAttempt:
         self._heard = trio.current_time()
 
     async def orders(self, seen: int) -> str:
-        """Return the unacknowledged commands, one per line, waiting until there is one."""
+        """Wait for commands with numbers above `seen`; return them, one per line."""
         self._is_sending = False  # a wrapper asks only before it sends files
         try:
             return await self._orders.after(seen, lambda: self.row.status == RunStatus.RUNNING)

@@ -73,9 +73,10 @@ class WrapperCommandQueue:
         return self._taken >= command.number
 
     async def after(self, seen: int, is_wanted: Callable[[], bool]) -> str:
-        """Return the commands after a number, one per line, waiting until there is one.
+        """Wait for commands with numbers above `seen`; return them, one per line.
 
-        The result is empty if `is_wanted` returns false, or after `close`.
+        All earlier commands count as acknowledged. The result is empty if `is_wanted` returns
+        false, or after `close`.
         """
         if not self._is_known:  # numbers depend on the system clock, which may have been set back
             self._is_known = True
