@@ -67,7 +67,7 @@ class Child:
         self._status: int | None = None
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when it has ended."""
+        """Return the descriptor that becomes readable when the process has ended."""
         return self._connection.fileno()
 
     def send_signal(self, number: int) -> None:
@@ -79,7 +79,7 @@ class Child:
         self.send_signal(signal.SIGKILL)
 
     def poll(self) -> int | None:
-        """Return its exit status if it has ended."""
+        """Return the exit status of the process if it has ended."""
         if self._status is None:
             ready = select.poll()  # which knows descriptors above 1023
             ready.register(self._connection, select.POLLIN)
@@ -88,7 +88,10 @@ class Child:
         return self.wait()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return its exit status, or the negated signal number. Raises `TimeoutError`."""
+        """Return the exit status of the process, or the negated signal number.
+
+        Raises `TimeoutError`.
+        """
         if self._status is None:
             self._connection.settimeout(timeout)
             (self._status,) = _NUMBER.unpack(self._connection.recv(_NUMBER.size))
@@ -98,7 +101,10 @@ class Child:
 
 
 class ForkServer:
-    """The process that forks the others. It ends with this end of its channel."""
+    """The process that forks the other processes.
+
+    It ends when this end of its channel is closed.
+    """
 
     def __init__(self, *words: str, env: Mapping[str, str]) -> None:
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -209,14 +215,14 @@ class Forked:
         return self._child.poll()
 
     async def wait(self) -> int:
-        """Return its exit status, or the negated signal number."""
+        """Wait for the process; return its exit status, or the negated signal number."""
         async with self._waiting:
             if self._child.poll() is None:
                 await trio.lowlevel.wait_readable(self._child)
         return self._child.wait()
 
     async def aclose(self) -> None:
-        """Kill it, reap it and close the pipes."""
+        """Kill the process, reap it, and close the pipes."""
         with trio.CancelScope(shield=True):
             self.kill()
             await self.wait()

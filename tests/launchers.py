@@ -153,7 +153,7 @@ class Direct(Launcher):
 
 @cache
 def _nursery() -> socket.socket:
-    """Start the fork server of all tests; it ends with them."""
+    """Start the fork server of all tests; it ends with the test process."""
     ours, process = start_server()
     atexit.register(process.wait)
     atexit.register(ours.close)  # called first
@@ -161,7 +161,7 @@ def _nursery() -> socket.socket:
 
 
 def start_server() -> "tuple[socket.socket, subprocess.Popen[bytes]]":
-    """Start a fork server; it ends with this end of its channel."""
+    """Start a fork server; it ends when this end of its channel is closed."""
     ours, theirs = pair()
     with theirs:
         words = [sys.executable, "-m", "tests.launchers", str(theirs.fileno())]

@@ -106,7 +106,7 @@ def namespace() -> Iterator[int]:
 
 
 def interfaces(prefix: str) -> Sequence[str]:
-    """Return the interfaces of the host whose name begins like this."""
+    """Return the interfaces of the host whose names begin with `prefix`."""
     done = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True)
     names = [line.split()[1].rstrip(":").partition("@")[0] for line in done.stdout.splitlines()]
     return [one for one in names if one.startswith(prefix)]

@@ -149,7 +149,7 @@ def calls(
 
 
 def name_of(call: ast.Call) -> str:
-    """Return the name of a call by path; empty for any other call."""
+    """Return the name of a call that names a file by path; empty for any other call."""
     function = call.func
     if isinstance(function, ast.Name):
         return function.id if function.id in BY_PATH[""] else ""
@@ -176,7 +176,7 @@ def is_by_descriptor(call: ast.Call, name: str) -> bool:
 
 
 def found_in(text: str, module: str) -> set[str]:
-    """Return the calls by path of a module, by location."""
+    """Return the locations of the calls in a module that name a file by path."""
     return {
         f"{module}:{'.'.join(within)}:{name}"
         for call, within in calls(ast.parse(text))
@@ -190,7 +190,7 @@ def name_in(path: Path) -> str:
 
 
 def found() -> set[str]:
-    """Return the calls by path of all modules."""
+    """Return the locations of the calls in all modules that name a file by path."""
     return {item for path in MODULES for item in found_in(path.read_text(), name_in(path))}
 
 

@@ -227,8 +227,10 @@ def _merged(path: str, rules: Sequence[tuple[str, PathRule]]) -> PathPermission:
 
 
 def _joined(lists: Iterable[_Lists]) -> _Lists:
-    """Merge the allowed values of each parameter from all lists; empty values mean that any value
-    is allowed.
+    """Merge the allowed values of each parameter from all lists.
+
+    Empty values mean that any value is allowed. A parameter with empty values in one list has empty
+    values in the result.
     """
     values_by_name: dict[str, tuple[Value, ...]] = {}
     for parameters in lists:

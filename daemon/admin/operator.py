@@ -294,10 +294,9 @@ def _opened(file: Path) -> Iterator[int]:
 
 @contextmanager
 def _scratch_directory(home: Path | None, account: ServiceAccount | None) -> Iterator[Path]:
-    """Yield a temporary directory that the account can write to, even if the account cannot enter
-    its parent directories.
+    """Yield a temporary directory to which the account can write.
 
-    Raises `Refused`.
+    The account can do so even if it cannot enter the parents of the directory. Raises `Refused`.
     """
     try:
         temporary = TemporaryDirectory(prefix=".drill-", dir=home)

@@ -67,9 +67,7 @@ async def make(request: Request) -> HandlerReply:
 
 
 def _warnings(db: ReadSnapshot, freeze: Freeze) -> str:
-    """Return a warning if a freeze names a queue that has no job and no limit, otherwise an empty
-    string.
-    """
+    """Return a warning if a freeze names a queue without a job and a limit, or an empty string."""
     from storage.queries import concurrency  # imported late: few freezes name a queue
 
     if not freeze.queue or freeze.namespace == EVERYTHING:

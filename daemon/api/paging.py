@@ -92,8 +92,9 @@ def _token(key: Key) -> str:
 
 
 def _parse(token: str, *, is_number: bool) -> Key:
-    """Return a page token converted to the type of the list's keys; an invalid number sorts before
-    all others.
+    """Return a page token converted to the type of the list's keys.
+
+    An invalid number sorts before all other keys.
     """
     head, _, tail = token.partition(".")
     if is_number:
@@ -149,9 +150,9 @@ class _Grouped(msgspec.Struct, frozen=True):
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """A position in a list: its start key, how many elements remain to be listed, and a group that
-    is still open. A `start` of None means the beginning of the list; a `left` of None means all
-    elements.
+    """A position in a list: its start key, how many elements remain, and a group in progress.
+
+    A `start` of None means the beginning of the list; a `left` of None means all elements.
     """
 
     start: Key | None

@@ -143,9 +143,7 @@ class WrapperProtocol(Protocol):
     """
 
     def admit(self, secret: str) -> None:
-        """Raise `Denied` unless the secret belongs to an attempt; the attempt may have been
-        withdrawn.
-        """
+        """Raise `Denied` unless the secret belongs to an attempt, even a withdrawn one."""
         ...
 
     async def claim(self, secret: str, *, nonce: str, job_id: str, host: str) -> IO[bytes]:

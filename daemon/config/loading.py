@@ -435,10 +435,10 @@ def _faults_of_clusters(config: Settings) -> Iterator[str]:
 
 
 def _usual_socket(environment: Mapping[str, str], *, is_usual: bool, is_root: bool) -> str:
-    """Return the usual path of the operators' socket; an empty string if the socket is in the data
-    directory.
+    """Return the usual path of the operators' socket, or an empty string.
 
-    `is_usual` means that the daemon uses the default data directory.
+    The result is empty if the socket is in the data directory. `is_usual` means that the daemon
+    uses the default data directory.
     """
     if not is_usual:
         return ""

@@ -166,8 +166,9 @@ def _end_of(step: RunStepView) -> str:
 
 
 def _of_counterparts(step: RunStepView, there: int) -> Iterator[Reason]:
-    """Yield a reason if elements of an open step wait for the elements of other steps; `there` is
-    the number of elements that exist.
+    """Yield a reason if elements of an open step wait for the elements of other steps.
+
+    `there` is the number of elements that exist.
     """
     if waiting := max(step.total - there, 0):
         words = f"{count_noun(waiting, 'element')} {'waits' if waiting == 1 else 'wait'}"

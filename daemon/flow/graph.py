@@ -375,9 +375,7 @@ def _shown_time(meta: Meta, key: MetaExtension[BeginTime | None]) -> str:
 
 
 def problems(job: Job) -> Iterator[str]:
-    """Yield the first errors in a job's workflow keys that a check of each single value cannot
-    find.
-    """
+    """Yield the first errors in a job's workflow keys that checks of single values cannot find."""
     return islice(_problems(job), MAX_PROBLEMS)
 
 
@@ -569,9 +567,7 @@ def _of_graph(steps: list[Step]) -> Iterator[str]:
 
 
 def _of_elements(steps: Iterable[Step]) -> Iterator[str]:
-    """Yield an error for each step that needs another step element by element, but has a different
-    number of elements.
-    """
+    """Yield an error for each step that has another number of elements than a need by elements."""
     steps_by_name = {graph_step.name: graph_step for graph_step in steps}
     dynamic = dict[str, bool]()
     for step in steps_by_name.values():

@@ -175,9 +175,7 @@ def _bind_name(rule: BindingRule, values: Mapping[str, str]) -> str:
 
 
 def _target(db: ReadSnapshot, kind: BindType, name: str) -> list[str]:
-    """Return a list with the policy's name or the role's ID; empty if there is no such policy or
-    role.
-    """
+    """Return a list with the policy's name or the role's ID; empty if no such object exists."""
     if kind is BindType.ROLE:
         role = policies.role_named(db, name)
         return [role.id] if role else []

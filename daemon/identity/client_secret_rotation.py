@@ -199,8 +199,7 @@ class ClientSecretRotator:
         text: str,
         also: Callable[[Transaction], None] = lambda tx: None,
     ) -> bool:
-        """Record a completed step in the store and in the audit log. Return whether the step
-        counts.
+        """Record a completed step in the store and in the audit log; return whether it counts.
 
         `states` are the state before the step and the state after it. The step does not count if a
         write of the configuration has cancelled the rotation in the meantime. `text` describes the

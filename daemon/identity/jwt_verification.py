@@ -96,9 +96,7 @@ class Claims(msgspec.Struct, frozen=True):
 
     @property
     def names_groups_elsewhere(self) -> bool:
-        """Return whether the token names a source of its groups, because the groups do not fit into
-        the token.
-        """
+        """Return whether the token names a source of its groups, which do not fit into it."""
         return self.hasgroups is True or "groups" in (self.claim_names or {})
 
 

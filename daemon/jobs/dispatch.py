@@ -235,9 +235,7 @@ class ChildDispatcher:
 
 
 class _LastCheck:
-    """A cache with the result of the last check: most dispatches are of the same job, so their
-    checks have the same result.
-    """
+    """A cache with the result of the last check, because most dispatches are of the same job."""
 
     def __init__(self) -> None:
         self._last: tuple[Job, Budgets, bool] | None = None

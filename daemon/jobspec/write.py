@@ -158,9 +158,7 @@ def _defaults(document: Document) -> Document:
 
 
 def _inherit(document: Document, job: Document) -> None:
-    """Add the blocks that groups and tasks of `job` inherit to `document`, which holds the
-    defaults.
-    """
+    """Add inherited blocks of `job` to the groups and tasks of the defaults in `document`."""
     # Only this part of the job's update block remains (`canonicalize`).
     around = {name: (job["Update"] or {}).get(name) for name in ("Stagger", "MaxParallel")}
     inherited = {name: value for name, value in around.items() if value is not None}

@@ -134,10 +134,10 @@ _log = logging.getLogger("steward.launcher")
 
 @contextmanager
 def impatient() -> Iterator[None]:
-    """Limit each request of the block to `PATIENCE` seconds; a request that takes longer raises
-    `LauncherSilent`.
+    """Limit each request of the block to `PATIENCE` seconds.
 
-    Requests that a child process handles may take longer, as long as the launcher itself responds.
+    A request that takes longer raises `LauncherSilent`. Requests that a child process handles may
+    take longer, as long as the launcher itself responds.
     """
     before = _patience.set(PATIENCE)
     try:
@@ -635,8 +635,7 @@ class Launcher:
         more: Sequence[int] = (),
         places: Sequence[trio.Semaphore] = (),
     ) -> tuple[Answer, list[int]]:
-        """Send a request with `descriptors`; return the answer and the descriptors that come with
-        it.
+        """Send a request with `descriptors`; return the answer and its descriptors.
 
         `spare` and `more` are descriptors that reserve numbers for those of the answer. `places`
         are the semaphores of the request, by default those of its type. Raises `OSError`, and

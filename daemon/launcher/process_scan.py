@@ -137,9 +137,7 @@ def _scan_criteria(directory: str, mark: ScanTarget) -> ProcessCriteria:
 
 
 def _users(folder: int, task: str | None) -> frozenset[int]:
-    """Return the user IDs of a task's processes, including the launcher's ID, because the launcher
-    starts them.
-    """
+    """Return the user IDs of a task's processes, and the ID of the launcher, which starts them."""
     users = {os.geteuid()}
     for name in {task} if task else {name for name, _ in attempts(folder)}:
         with suppress(OSError):  # removed

@@ -28,8 +28,9 @@ _READ = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def is_elsewhere(path: str) -> bool:
-    """Return whether the launcher has another mount namespace than the host, and the host also sees
-    the directory at this path.
+    """Return whether the launcher has another mount namespace than the host.
+
+    The result is false if the host does not see the same directory at this path.
     """
     try:
         if os.readlink(OURS) == os.readlink(FIRST):

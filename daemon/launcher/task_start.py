@@ -136,8 +136,7 @@ class Starter:
     def open_session(
         self, request: StartSession, task: TaskCommand, shim: int | None
     ) -> tuple[int, list[int]]:
-        """Start a command inside a task; return its process ID, its pidfd, and the daemon's ends of
-        its streams.
+        """Start a command inside a task; return its process ID, its pidfd, and its open streams.
 
         The daemon gets the ends of a terminal, or of standard input, output and error. `shim` is
         the shim of the attempt if the launcher is its parent. Raises the same errors as `start`.

@@ -157,10 +157,10 @@ def _counter(name: str, series: Series, times: Mapping[str, object]) -> dict[str
 def _timer(
     name: str, series: Series, times: Mapping[str, object], clock: float
 ) -> dict[str, object]:
-    """Return a timer as a summary. If the last interval has values, the summary includes its
-    quantiles.
+    """Return a timer as a summary.
 
-    `clock` is the present time on the timers' own clock, in seconds.
+    If the last interval has values, the summary includes their quantiles. `clock` is the present
+    time on the timers' own clock, in seconds.
     """
     values = zip(_QUANTILES, series.quantiles(clock, _QUANTILES), strict=True)
     quantiles = [{"quantile": at, "value": value} for at, value in values if math.isfinite(value)]

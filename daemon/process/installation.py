@@ -206,8 +206,9 @@ def check_program_owner(path: Path, owner: int = 0) -> None:
 
 
 def _way_to(path: Path) -> Iterator[Path]:
-    """Yield every path on which the resolution of a path depends: the path itself, its parents, and
-    the targets of links.
+    """Yield every path on which the resolution of a path depends.
+
+    These are the path itself, its parents, and the targets of links.
     """
     for component in (path, *path.parents):
         yield component

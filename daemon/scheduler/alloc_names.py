@@ -29,8 +29,7 @@ class AllocNameIndex:
         self._only: int | None = None
 
     def restrict(self, bits: int) -> int:
-        """Permit only the indexes that are set bits of `bits`; return the number of free indexes.
-        """
+        """Permit only the indexes that are set bits of `bits`; return how many of them are free."""
         self._only = bits
         for first, last in self._ranges:
             bits &= ~(((1 << (last - first + 1)) - 1) << first)

@@ -108,8 +108,9 @@ def page(template: str, *, is_shared: bool = False) -> Callable[[Maker], Handler
 
 
 async def _reloaded(ui_request: UiRequest, template: str, maker: Maker) -> HandlerReply:
-    """Answer a browser that shows an older version of a page: with the page, or with 304 if the new
-    page looks the same.
+    """Answer a browser that shows an older version of a page.
+
+    The answer is the page, or 304 if the new page looks the same.
     """
     request, session = ui_request.request, ui_request.session
     key = (
@@ -147,12 +148,12 @@ def _last_index(ui_request: UiRequest) -> int:
 
 
 def _tag(known: Found) -> str:
-    """Return a hash of the data of a page, and the session's CSRF token. Return an empty string if
-    the data cannot be hashed.
+    """Return a hash of the data of a page, and the session's CSRF token.
 
-    A thread computes the hash, so it does not read the store. The hash includes the current minute,
-    because pages show some durations in minutes. It also includes a value unique to this process,
-    because another process may have other templates.
+    Return an empty string if the data cannot be hashed. A thread computes the hash, so it does not
+    read the store. The hash includes the current minute, because pages show some durations in
+    minutes. It also includes a value unique to this process, because another process may have other
+    templates.
     """
     ui_request: Any = known["ui_request"]
     minute = ui_request.now // (60 * SECOND)

@@ -138,8 +138,7 @@ class _Known(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """Return the number of forms of the matcher, which counts towards the limit of the cache.
-        """
+        """Return the number of forms of the matcher, which count towards the cache's limit."""
         return _SMALL + (self.matcher.weight if self.matcher else 0)
 
 
@@ -189,8 +188,7 @@ class _MadeOfJob:
 
     @property
     def weight(self) -> int:
-        """Return the number of forms of the matcher, which counts towards the limit of the cache.
-        """
+        """Return the number of forms of the matcher, which count towards the cache's limit."""
         return _SMALL + (self.matcher.weight if self.matcher else 0)
 
 

@@ -377,9 +377,7 @@ class LogRateLimiter:
         self._untold = 0
 
     def warn(self, reason: object) -> None:
-        """Log a warning with the number of suppressed warnings, unless a warning was logged
-        recently.
-        """
+        """Log a warning with the number of suppressed warnings, at most once a minute."""
         now = trio.current_time()
         if now < self._next:
             self._untold += 1
@@ -508,9 +506,7 @@ def _accepted(listening: socket.socket) -> tuple[list[Connected], OSError | None
 
 
 def _single_address(listening: socket.socket) -> Address | None:
-    """Return the local address of all connections to a listening socket; None if the socket listens
-    on all addresses.
-    """
+    """Return the local address of all connections; None if the socket listens on all addresses."""
     if listening.family == socket.AF_UNIX:
         return None
     address: Address = listening.getsockname()

@@ -37,9 +37,7 @@ class ResponseCache:
         self._bytes = 0
 
     def at(self, moment: int | None, route: ReadRoute, request: Request) -> HandlerReply | None:
-        """Return the cached response of a read if it is valid at the store's change number
-        `moment`, otherwise None.
-        """
+        """Return the cached response of a read if its change number is `moment`, otherwise None."""
         if moment is None or not _is_cacheable(route, request):
             return None
         key = _key(route, request)
@@ -78,8 +76,9 @@ class ResponseCache:
         indexes: tuple[int, ...],
         handler_reply: HandlerReply,
     ) -> None:
-        """Store a response that was computed elsewhere, with the indexes that its tables had at
-        that time.
+        """Store a response that was computed elsewhere, with the former indexes of its tables.
+
+        The indexes are those at the time of the computation.
         """
         if indexes:
             self._store(_key(route, request), indexes, handler_reply, None)

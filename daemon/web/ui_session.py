@@ -253,9 +253,7 @@ class UiRequest:
     # --- rejected forms
 
     async def reopen(self, target: str, message: str) -> HandlerReply:
-        """Return the page of a form that the API rejected; the template shows the values that the
-        user entered.
-        """
+        """Return the page of a form that the API rejected, with the entered values."""
         place = urlsplit(target)
         pages, values = self._router.find(place.path)
         page = next(page for page in pages if page.method == "GET")

@@ -122,10 +122,10 @@ class VaultApi:
     async def _with_body(
         self, request: Request, caller: Caller, long_body: Body, *, is_open: bool
     ) -> Request:
-        """Return a call with its long body, or without the body if the caller may not write to the
-        path.
+        """Return a call with its long body.
 
-        Raises `TooLarge` for an endpoint that is open to all, `Unavailable` or `BodyUnavailable`.
+        The body is omitted if the caller may not write to the path. Raises `TooLarge` for an
+        endpoint that is open to all, `Unavailable` or `BodyUnavailable`.
         """
         if self._parts.tokens.asks and not caller.grant.everything:
             if is_open:

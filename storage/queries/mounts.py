@@ -68,8 +68,9 @@ def find_name(db: ReadSnapshot, path: str) -> MountName | None:
 
 
 def list_readable(db: ReadSnapshot) -> tuple[list[Mount], list[MountName]]:
-    """Return the mounts whose document can be decoded, and the names of all other mounts; both
-    lists are sorted by path.
+    """Return the mounts whose document can be decoded, and the names of all other mounts.
+
+    Both lists are sorted by path.
     """
     found, damaged = list[Mount](), list[MountName]()
     for row in db.all(_ALL):

@@ -9,8 +9,7 @@ from storage.read_pool import ReadSnapshot
 
 
 class PresentVersions(NamedTuple):
-    """The versions of a job and of its allocations; `create_index` is 0 if the job does not exist.
-    """
+    """The versions of a job and of its allocations; `create_index` is 0 without a job."""
 
     create_index: int
     versions: frozenset[int]

@@ -29,7 +29,7 @@ IP, PACKET = socket.AF_INET, socket.AF_PACKET
 
 
 def call(name: str, *arguments: Any) -> int:
-    """Call the kernel by the name of a call. Raises `OSError`."""
+    """Execute the system call with this name; return its result. Raises `OSError`."""
     library = ctypes.CDLL(None, use_errno=True)
     result = library.syscall(bpf.numbers(bpf.host_architecture())[name], *arguments)
     if result < 0:
@@ -38,7 +38,7 @@ def call(name: str, *arguments: Any) -> int:
 
 
 def main(directory: str, uid: str, sandbox: str) -> None:
-    """Become such a daemon, and run the received lines."""
+    """Confine this process like a daemon, and evaluate the lines of standard input."""
     channel = begin()
     say = {"say": ["/bin/true"]}
     config = Settings(data_dir=Path(directory), user=uid, notify_commands=say)

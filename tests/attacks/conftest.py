@@ -1,4 +1,6 @@
-"""Fixtures of the attacks: a node of root with the drivers of this host, and a file of root's."""
+"""Fixtures of the attacks: a node of root with the drivers of this host, and a file that belongs to
+root.
+"""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -51,7 +51,7 @@ def named(**fields: Any) -> dict[str, Any]:
 
 
 def asked(path: str) -> Iterator[tuple[Message, bytes | None]]:
-    """Yield each request that accesses files below such a path, with its arguments."""
+    """Yield each request that accesses files at or below `path`, with its arguments."""
     seen = {"allocation": ALLOCATION, "sees_secrets": True}
     for inner in (path, f"{path}/x", f"{path}/x/y"):
         yield WriteFile(**named(path=inner, mode=0o600, is_new=True, owner=None)), b"text"

@@ -1,4 +1,4 @@
-"""A compromised daemon sends any message to its launcher: each kind is tried.
+"""A compromised daemon sends any message to its launcher. Each kind of message is tried.
 
 A message without a line in `SAMPLES` fails the first test, so every message is attacked.
 """

@@ -101,7 +101,9 @@ PARTS += [("group", part) for part in OF_GROUP] + [("job", part) for part in OF_
 
 
 def job(number: int, driver: str, victim: Path) -> dict[str, Any]:
-    """Return a job whose task prints its user and what it can read of the victim's file."""
+    """Return a job whose task prints its user, and the content of the victim's file if the task can
+    read it.
+    """
     words = f"id -u; cat {victim}; exit 0"
     task = {
         "Name": "main",

@@ -195,7 +195,9 @@ def test_task_name_cannot_create_a_second_entry(talk: Talk, tmp_path: Path, plac
 
 
 class Held:
-    """An attempt in two groups: one of cgroup version 1, and the one for killing it."""
+    """An attempt in two control groups: one of cgroup version 1, and one through which its
+    processes are killed.
+    """
 
     def __init__(self, talk: Talk, directory: Path) -> None:
         self.talk, self.above = talk, [directory / "ends", directory / "bounds"]

@@ -45,7 +45,7 @@ def test_mount_points_may_have_any_characters() -> None:
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Path]:
-    """Mount a tmpfs of Steward in the directory of a task with such a name."""
+    """Mount a tmpfs of Steward in the directory of a task with an odd name."""
     place = tmp_path / f"{_ODD}/secrets"
     place.mkdir(parents=True)
     library = ctypes.CDLL(None, use_errno=True)
@@ -64,7 +64,7 @@ def test_mount_below_a_task_with_any_name_hides_no_other_mount(mounted: Path) ->
 
 @pytest.fixture(params=[b"a\xff", b"a\rTgid:\t1", b"\x85Tgid:\t1"])
 def process(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program whose process has such a name."""
+    """Run a program whose process has an odd name."""
     program = os.fsencode(tmp_path) + b"/" + request.param
     shutil.copy("/bin/sleep", program)
     with subprocess.Popen([program, "1000"]) as running:

@@ -1,4 +1,6 @@
-"""Runs in a real browser: why one failed, and dispatches with a payload and with an input file."""
+"""Runs in a real browser: the reason for a failure, and dispatches with a payload and with an input
+file.
+"""
 
 from pathlib import Path
 

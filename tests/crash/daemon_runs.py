@@ -48,7 +48,10 @@ class DaemonRun:
         self.steward.token = answer["SecretID"]
 
     async def play(self, scene: str) -> None:
-        """Execute a scene. The daemon is ready before, and also after it unless it is killed."""
+        """Execute a scene.
+
+        The daemon is ready before the scene, and also after it, unless the scene kills the daemon.
+        """
         match scene:
             case "begin":
                 await self.steward.kill()

@@ -47,13 +47,13 @@ class KillableDaemon(Steward):
         )
 
     async def start_with(self, flags: tuple[str, ...]) -> bool:
-        """Restart it with other arguments; return whether it became ready."""
+        """Restart the daemon with other arguments; return whether it became ready."""
         await self.stop()
         self.flags = flags
         return await self.start_or_die()
 
     async def start_or_die(self) -> bool:
-        """Start it, unless it has died at its point; return whether it became ready."""
+        """Start the daemon, unless it has died at its point; return whether it became ready."""
         if self.counters.has_fired:
             return False
         try:
@@ -82,7 +82,7 @@ class KillableDaemon(Steward):
         return self._process is not None
 
     async def bury(self) -> None:
-        """Reap it, and check that it was killed."""
+        """Reap the daemon, and check that it was killed."""
         assert self._process is not None
         with trio.fail_after(HAPPENS_WITHIN):
             status = await self._process.wait()

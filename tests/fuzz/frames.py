@@ -43,8 +43,10 @@ def frame(
 
 
 def codes(answer: bytes) -> list[int]:
-    """Return the codes of the close frames in the daemon's output. Raises `ValueError` for
-    nonsense."""
+    """Return the codes of the close frames in the daemon's output.
+
+    Raises `ValueError` for invalid output.
+    """
     found, at = [], 0
     while at < len(answer):
         kind, short = answer[at] & 15, answer[at + 1]
@@ -103,7 +105,9 @@ def _message(rng: random.Random) -> bytes:
 
 
 def _pieces(rng: random.Random) -> bytes:
-    """Return a message in fragments, perhaps with others between them, perhaps without an end."""
+    """Return a message in fragments, perhaps with other frames between the fragments, perhaps
+    without an end.
+    """
     text, sent = rng.choice(_TEXTS), b""
     for number in range(rng.randint(1, 6)):
         begin, text = text[: len(text) // 2], text[len(text) // 2 :]

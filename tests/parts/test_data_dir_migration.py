@@ -73,7 +73,7 @@ def back(place: Path) -> None:
 
 
 def killed(place: Path, last: int, *, can_exchange: bool = True) -> None:
-    """End a daemon that prepares a directory after this many effects."""
+    """Prepare a data directory in a simulated daemon that ends after `last` effects."""
     with pytest.MonkeyPatch.context() as patch:
         if not can_exchange:
             without_exchange(patch)

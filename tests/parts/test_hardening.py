@@ -54,7 +54,7 @@ def running(how: str, place: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """Give a directory that the other user can write to."""
+    """Yield a directory that the other user can write to."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o777)
         yield Path(directory)

@@ -29,7 +29,7 @@ THEM = ServiceAccount("them", 61234, 61234)
 
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
-    """Give a data directory whose store belongs to another user, with a secret in it."""
+    """Yield a data directory whose store belongs to another user, with a secret in it."""
     made = Path(tempfile.mkdtemp(prefix="steward-commands-"))
     made.chmod(0o711)
     store_dir(made).mkdir(mode=0o700)

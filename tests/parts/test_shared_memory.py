@@ -36,7 +36,7 @@ PLACES = (
 
 @pytest.fixture
 def shared_group() -> Iterator[Path]:
-    """Give a control group of 128 MiB without swap."""
+    """Yield a control group of 128 MiB without swap."""
     for parent, limit, swap in PLACES:
         group = parent / f"steward-test-{uuid4()}"
         try:

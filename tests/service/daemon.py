@@ -33,8 +33,8 @@ Condition = Callable[[Any], object]
 class Steward:
     """A daemon that can be stopped, killed and started again on the same data and port.
 
-    With `executed` or with words before its own, the daemon and its commands are executed instead
-    of forked.
+    With `executed`, or if `before` has words that precede the daemon's words, processes are
+    executed instead of forked.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Steward:
     # ---- its life ------------------------------------------------------------------------------
 
     async def start(self, *flags: str) -> None:
-        """Start it and return when it is ready; these flags are for this start only."""
+        """Start the daemon, and return when it is ready; these flags are for this start only."""
         given = [*self.flags, "--port", self._port, "--data-dir", str(self.data_dir), *flags]
         if "--dev" not in self.flags:
             given += ["--key-file", str(self._key_file())]
@@ -90,7 +90,7 @@ class Steward:
         return self._executed or bool(self.before)
 
     def _key_file(self) -> Path:
-        """Return the file of its root key.
+        """Return the file of the daemon's root key.
 
         The daemon creates a key in its data directory only in development mode.
         """
@@ -109,7 +109,7 @@ class Steward:
         return text.decode().partition("\n")[0]
 
     async def stop(self, number: int = signal.SIGTERM) -> int:
-        """Stop it; return its exit status."""
+        """Stop the daemon; return its exit status."""
         return await self._end(number)
 
     async def kill(self) -> None:
@@ -117,12 +117,12 @@ class Steward:
         await self._end(signal.SIGKILL)
 
     async def kill_and_restart(self) -> None:
-        """Kill it like a crash, and start it again on the same data."""
+        """Kill the daemon like a crash, and start it again on the same data."""
         await self.kill()
         await self.start()
 
     async def restart(self) -> None:
-        """Stop it in order, and start it again on the same data."""
+        """Stop the daemon regularly, and start it again on the same data."""
         await self.stop()
         await self.start()
 
@@ -139,7 +139,7 @@ class Steward:
         return status
 
     async def close(self) -> None:
-        """Kill it if it runs, and all processes that it left behind."""
+        """Kill the daemon if it runs, and all processes that it left behind."""
         if self._process is not None:
             await self._end(signal.SIGTERM)
         await self._http.aclose()
@@ -245,7 +245,9 @@ class Steward:
     # ---- what runs -----------------------------------------------------------------------------
 
     def processes(self, alloc_id: str = "") -> list[int]:
-        """Return the processes of its tasks, or of one allocation: those with its folder in their environment."""
+        """Return the processes of the daemon's tasks, or of one allocation, found by the directory
+        in their environment.
+        """
         mark = os.fsencode(alloc_dir(self.data_dir) / alloc_id)
         return sorted(
             int(entry.name)

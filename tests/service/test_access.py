@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="root is the operator"
 
 @pytest.fixture
 def open_path() -> Iterator[Path]:
-    """Give a directory that every user can pass through."""
+    """Yield a directory that every user can pass through."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         yield Path(directory)

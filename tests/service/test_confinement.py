@@ -22,7 +22,7 @@ def task(name: str, driver: str) -> Any:
 
 @pytest.fixture
 async def running(tmp_path: Path) -> AsyncIterator[Steward]:
-    """Run a daemon with an `exec` task and one of `raw_exec`."""
+    """Run a daemon with an `exec` task and a `raw_exec` task."""
     tasks = [task("walled", "exec"), task("bare", "raw_exec")]
     async with open_steward(tmp_path, "--dev", executed=True) as steward:
         (node,) = await steward.get("/v1/nodes")

@@ -1,4 +1,5 @@
-"""The client library hvac with such a login method, as its users call it."""
+"""The client library hvac with the login method for cloud identities, called as its users call it.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +28,7 @@ def world() -> Iterator[tuple[str, str, str]]:
 
 @pytest.fixture
 def operator(world: tuple[str, str, str]) -> Iterator[Any]:
-    """Enable and configure the method at a path, as the vendor calls it."""
+    """Enable and configure the login method at a path, by the vendor's names of the calls."""
     url, _, token = world
     client = hvac.Client(url=url, token=token)
     client.sys.enable_auth_method("azure", path="machines", description="ours")

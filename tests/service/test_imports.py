@@ -62,7 +62,7 @@ TABLES = {"daemon.api.vault_routes", "daemon.api.routes"}
 
 @pytest.fixture
 async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Steward]:
-    """Run a daemon that writes to its log what it imports."""
+    """Run a daemon that logs the modules that it imports."""
     monkeypatch.setenv("PYTHONVERBOSE", "1")
     async with open_steward(tmp_path, "--dev", executed=True) as running:
         yield running

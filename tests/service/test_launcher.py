@@ -1,6 +1,7 @@
 """The launcher of a real daemon: both end together, and tasks keep running.
 
-Daemon and launcher are executed instead of forked, because that decides what the launcher inherits.
+Daemon and launcher are executed instead of forked, because the way of the start determines the
+state that the launcher inherits.
 """
 
 import os

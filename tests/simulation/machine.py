@@ -61,12 +61,12 @@ class Process:
 
     @property
     def lasts(self) -> bool:
-        """Return whether it runs until it is stopped."""
+        """Return whether the process runs until it is stopped."""
         return self._end == _FOREVER
 
     @property
     def outcome(self) -> ExitResult:
-        """Return how it ended, and when."""
+        """Return how the process ended, and when."""
         return msgspec.structs.replace(self._exit, at=NOW + round(self._end * SECOND))
 
     async def over(self) -> None:
@@ -77,7 +77,7 @@ class Process:
                 await changed.wait()
 
     def end(self, outcome: ExitResult, after: float = 0) -> None:
-        """Let it end within this many seconds."""
+        """Let the process end within this many seconds."""
         at = trio.current_time() + after
         if at < self._end:
             self._end, self._exit = at, outcome
@@ -150,7 +150,7 @@ class Machine:
 
 
 class SimulatedDriver:
-    """The driver of such a host, created again with each daemon."""
+    """The driver of the simulated host, created again with each daemon."""
 
     name = "simulated"
     file_owner_rule: Whose = "ours"

@@ -64,7 +64,7 @@ class Target(replay.Target):
 
 
 def play(scenario: Mapping[str, Any], url: str, cloud_url: str, token: str) -> Failures:
-    """Replay a scenario; return what differs."""
+    """Replay a scenario; return the differences."""
     names = {
         "root_token": token,
         "tenant": fakecloud.TENANT,

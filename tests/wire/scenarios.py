@@ -98,7 +98,9 @@ def daemon(*flags: str, environment: Mapping[str, str] = {}) -> Iterator[str]:
 
 
 def run_scenario(scenario: Mapping[str, Any], known: set[str], door: str) -> Failures:
-    """Replay a scenario against a fresh daemon of the kind that it expects; return what differs."""
+    """Replay a scenario against a fresh daemon of the kind that the scenario expects; return the
+    differences.
+    """
     if scenario["agent"] == "open":
         with daemon(environment=DOORS[door]) as url:
             return play(scenario, url, known)
@@ -117,7 +119,7 @@ def bootstrapped(url: str) -> Mapping[str, Any]:
 def play(
     scenario: Mapping[str, Any], url: str, known: set[str], names: Mapping[str, Any] = {}
 ) -> Failures:
-    """Replay a scenario; return what differs. Steps in `known` are expected to differ."""
+    """Replay a scenario; return the differences. Steps in `known` are expected to differ."""
     player = replay.Player(replay.Target(url, vendor_names=False), dict(names))
     failures = {}
     for step in scenario["steps"]:

@@ -48,8 +48,9 @@ class EvalDeleteResponse(Record, frozen=True, kw_only=True):
 def _query_factory(
     request: Request, matches: Filter | None
 ) -> Callable[[Key | None, bool], PageRequest]:
-    """Return a function that creates the query for a page of evaluations, with the filters of the
-    request. Raises `Malformed`.
+    """Return a function that creates the query for a page of evaluations. Raises `Malformed`.
+
+    The query has the filters of the request.
     """
     query = request.query
     asked = {"job_id": query.text("job"), "status": query.text("status")}

@@ -245,8 +245,9 @@ def _jobs(db: ReadSnapshot) -> Iterator[GaugeValue]:
 
 
 class _Counted(msgspec.Struct, frozen=True):
-    """The cached numbers of jobs by state, with the time of counting and the time at which they
-    expire (nanoseconds).
+    """Cached numbers of jobs by state.
+
+    `at` is the time of counting, and `until` the time at which the numbers expire, in nanoseconds.
     """
 
     at: int
@@ -260,8 +261,9 @@ _SHARE = 20
 
 
 async def _job_states(parts: AppContext, now: int) -> list[GaugeValue]:
-    """Return the number of jobs in each state, from a cache, because determining each job's state
-    is expensive.
+    """Return the number of jobs in each state.
+
+    The numbers are cached, because determining each job's state is expensive.
     """
     cached = _COUNTED.get(parts.store)
     if cached is None or not cached.at <= now < cached.until:

@@ -121,8 +121,7 @@ def mount_points(mounts: str) -> list[str]:
 
 
 def _unescaped(path: str) -> str:
-    """Return a path from the kernel with its octal escapes, such as `\\040` for a space, decoded.
-    """
+    """Return a path from the kernel, in which a space is written as an octal escape, decoded."""
     return path.encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")
 
 

@@ -73,8 +73,7 @@ async def renew(request: Request) -> HandlerReply:
 
 
 def claims_of(node: Node, region: str, first: _First, ttl: int, now: int) -> dict[str, object]:
-    """Return the current claims of a node, computed from its first identity; times are in seconds.
-    """
+    """Return the current claims of a node, computed from its first identity; times in seconds."""
     number = max(now - first.made, 0) // max(ttl * 2 // 3, 1)
     made = first.made + number * max(ttl * 2 // 3, 1)
     claims = {

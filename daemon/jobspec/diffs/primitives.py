@@ -24,8 +24,9 @@ _ORDER = (DiffType.EDITED, DiffType.ADDED, DiffType.DELETED, DiffType.NONE)
 
 
 class BeforeAfter(msgspec.Struct, Generic[T], frozen=True):
-    """One object before and after a change; `old` or `new` is None if the object does not exist at
-    that time.
+    """One object before and after a change.
+
+    `old` or `new` is None if the object does not exist at that time.
     """
 
     old: T | None

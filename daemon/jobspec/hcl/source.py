@@ -56,8 +56,9 @@ class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.where}: {message}"
 
     def for_people(self) -> str:
-        """Return the diagnostic as text, without the prefix `<nil>: ` that Nomad writes if there is
-        no position.
+        """Return the diagnostic as text.
+
+        The text omits `<nil>: `, which Nomad writes if there is no position.
         """
         return str(self).removeprefix("<nil>: ")
 

@@ -133,8 +133,7 @@ class TaskRunner(TaskAttempts):
         await self._stop(None)
 
     async def settled(self) -> None:
-        """Wait until the driver has answered a pending start, unless the driver may take long to
-        start a task.
+        """Wait until the driver has answered a pending start, unless it may start tasks slowly.
 
         Until the driver answers, the task may be running already without this runner knowing it.
         """

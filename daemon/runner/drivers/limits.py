@@ -206,8 +206,7 @@ def cgroup_enforcement(version: str, controllers: Container[str]) -> dict[str, s
 
 
 def with_rlimits(enforced: Mapping[str, str]) -> dict[str, str]:
-    """Return the enforced limits; if no cgroup limits memory, add the resource limits of processes.
-    """
+    """Return the enforced limits, with limits of single processes if no cgroup limits memory."""
     return {MEMORY: BY_RLIMIT, **enforced}
 
 

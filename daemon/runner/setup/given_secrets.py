@@ -47,10 +47,10 @@ class GivenSecrets:
         self._unstored: list[str] = []
 
     def add(self, source: str, *secrets: str) -> None:
-        """Add the secrets that the task receives from a source; replace the secrets that the source
-        gave before.
+        """Add the secrets that the task receives from a source.
 
-        The replaced secrets are no longer in use, but they are still masked.
+        They replace the secrets that this source gave before. The replaced secrets are no longer in
+        use, but they are still masked.
         """
         before = self._in_use.pop(source, {})
         present = dict.fromkeys(filter(None, secrets))

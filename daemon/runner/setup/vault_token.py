@@ -114,8 +114,9 @@ class VaultTokenRenewer:
             ]
 
     def _due(self) -> int:
-        """Return the renewal time, at half of the TTL, in nanoseconds; without a token, return the
-        present time.
+        """Return the renewal time, at half of the TTL, in nanoseconds.
+
+        Without a token, return the present time.
         """
         token = self._token
         return (token.renewed_at + token.expires_at) // 2 if token else 0

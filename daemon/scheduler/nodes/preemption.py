@@ -113,9 +113,7 @@ class PreemptionCandidates:
         return holders
 
     def _remaining_shortage(self, need: ResourceAsk, holder: ResourceHolder) -> tuple[float, float]:
-        """Return the shortage after a preemption of `holder`, and the size of `holder`; lower
-        values are better.
-        """
+        """Return the shortage after a preemption of `holder`, and its size; lower is better."""
         node_capacity = self._room
         size = holder.cpu / (node_capacity.capacity_cpu or 1) + holder.memory / (
             node_capacity.capacity_memory or 1

@@ -42,11 +42,14 @@ class State:
         return self.jobs.get(str(number))
 
     def numbered(self, number: str) -> Job | None:
-        """Return the job or element with a separate number."""
+        """Return the job or array element whose own number this is."""
         return next((job for job in self.jobs.values() if job["number"] == number), None)
 
     def of_array(self, number: str, *states: str) -> list[Job]:
-        """Return the elements of an array, or the single job, in these states or any."""
+        """Return the elements of an array, or the single job.
+
+        With `states`, return only those in one of these states.
+        """
         return [
             job
             for job in self.jobs.values()

@@ -47,7 +47,7 @@ class Tasks:
 
 
 def parts_of(store: Store, config: Settings = DEFAULTS, *, asks: bool = True) -> AppContext:
-    """Return the parts of a daemon; `asks` is whether it requires tokens."""
+    """Return the parts of a daemon; `asks` is true if the daemon requires tokens."""
     clock: Any = Clock()
     door: Any = None  # no request here logs in
     notify: Any = None  # nor tests a receiver

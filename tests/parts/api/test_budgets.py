@@ -164,7 +164,7 @@ def limited(setting: str, most: int) -> Settings:
 
 
 async def comes_in(store: Store, way: str, config: Settings, document: Document) -> str:
-    """Submit a job by one route; return the reason for its refusal, or nothing."""
+    """Submit a job by one route; return the reason for its refusal, or an empty string."""
     try:
         match way:
             case "validate":

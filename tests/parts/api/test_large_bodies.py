@@ -104,7 +104,7 @@ def _asked(store: Store, body: bytes, **parameters: str) -> Request:
 
 
 async def _longest_step(work: Callable[[], Awaitable[object]]) -> int:
-    """Return the longest step of some work on the loop, in nanoseconds of its CPU time."""
+    """Return the CPU time of the longest step of `work` on the event loop, in nanoseconds."""
     measure = Longest()
     await trio.lowlevel.checkpoint()
     trio.lowlevel.add_instrument(measure)

@@ -50,7 +50,10 @@ def masked(log: TaskLog, masks: Known | OutputMatchers) -> MaskedLog:
 
 
 async def everything(log: MaskedLog, rng: random.Random, most: int) -> bytes:
-    """Return the whole log, read in pieces of random sizes, each in both ways."""
+    """Return the whole log, read in pieces of random sizes.
+
+    Both ways to read a piece must have the same result.
+    """
     stream, found = await log.current(), b""
     position, end = stream.span()
     while position < end:

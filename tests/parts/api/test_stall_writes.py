@@ -50,7 +50,7 @@ __all__ = ["asking", "searched_seldom"]  # fixtures
 
 
 def _last(row: str) -> tuple[bool, str]:
-    """Order rows: deletions come after the rows that need them."""
+    """Return a sort key of a row: deletions come after the rows that need the deleted objects."""
     return (row.startswith("DELETE") or row.endswith(DESTROYS), row)
 
 

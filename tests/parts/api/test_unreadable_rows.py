@@ -98,7 +98,9 @@ def change(store: Store, statement: str, values: tuple[object, ...] = ()) -> Non
 
 @contextmanager
 def damaged(store: Store, column: DocumentColumn, left: bytes) -> Iterator[tuple[object, ...]]:
-    """Damage the last row of a table; yield its key; empty if an index refuses the text."""
+    """Damage the last row of a table; yield the key of the row, or an empty key if an index refuses
+    the text.
+    """
     keys = KEYS[column.table]
     where = " AND ".join(f"{key} = ?" for key in keys)
     order = ", ".join(f"{key} DESC" for key in keys)

@@ -66,7 +66,7 @@ def test_a_job_that_is_not_stopped_is_not_started(fake: FakeDaemon, terminal: Te
 
 
 def restarted(fake: FakeDaemon) -> list[tuple[str, Any]]:
-    """Return which allocations were restarted, in order, and how."""
+    """Return, in order, each restarted allocation with the body of its request."""
     return [
         (request.path.split("/")[4], request.body)
         for request in fake.seen

@@ -14,7 +14,7 @@ from tests.samples import NOW, evaluation, group, job
 
 
 async def of_kind(cluster: Cluster, kind: str) -> ClusterState:
-    """Scale a job of a kind up and down; return what the next decision sees."""
+    """Scale a job of a kind up and down; return the state for the next decision."""
     for number in (1, 3, 1):
         await cluster.register(job("web", group(count=number), type=kind))
         await cluster.work()

@@ -464,7 +464,10 @@ async def test_failure_to_assess_a_deployment_fails_only_this_deployment(
 
 
 def loads(monkeypatch: pytest.MonkeyPatch, store: Store) -> list[tuple[object, bool]]:
-    """Unload the history of versions; return whether it is loaded at the beginning of each write."""
+    """Unload the module with the history of versions.
+
+    Return a list that notes, for each write, whether the module is loaded at its beginning.
+    """
     name, before, seen = version_history.__name__, store.write, list[tuple[object, bool]]()
     monkeypatch.setattr(jobs_package, "version_history", version_history)
     monkeypatch.delitem(sys.modules, name)

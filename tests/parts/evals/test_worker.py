@@ -269,7 +269,7 @@ async def test_evaluation_with_one_failure_is_processed_at_the_next_attempt(
 async def test_worker_retries_a_paused_evaluation(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The worker wakes for it automatically."""
+    """The worker wakes for the paused evaluation without another event."""
     autojump_clock.autojump_threshold = 0.2  # the clock stands still while a thread commits
     made = await cluster.register(job("web"))
     calls, real = count(), worker.load_cluster_state

@@ -1335,7 +1335,7 @@ PARENT = job("web", group(), type="batch", parameterized_job=Parameterized())
 
 
 async def child(cluster: Cluster, *groups: TaskGroup) -> None:
-    """Run a child of `web` up to its first tasks; its ID is the one of the other tests."""
+    """Run a child of `web` up to its first tasks; its ID is the same as in the other tests."""
     await cluster.register(PARENT)
     fields = {"parent_id": "web", "parameterized_job": Parameterized(), "dispatched": True}
     await begun(cluster, msgspec.structs.replace(workflow(*groups), **fields))

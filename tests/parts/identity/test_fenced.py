@@ -41,7 +41,7 @@ class Two:
         return self.methods.warm._fences
 
     def failed(self) -> list[tuple[str, int]]:
-        """Return the units that have failed, with their failures."""
+        """Return the units that have failed, with the number of their failures."""
         return [(fault.key, fault.failures) for fault in self.fences.faults()]
 
 

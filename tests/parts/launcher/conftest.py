@@ -92,7 +92,7 @@ class Place:
 
 
 def policed(policy: LauncherPolicy = launchers.EVERYTHING) -> int:
-    """Return a descriptor of the policy."""
+    """Return a descriptor of a sealed file with the policy."""
     return sealed(msgspec.msgpack.encode(policy))
 
 
@@ -117,19 +117,19 @@ def ordered(*words: str, **changed: Any) -> TaskCommand:
 
 
 def payload(*words: str, **env: str) -> int:
-    """Return a descriptor of a command."""
+    """Return a descriptor of a sealed file with a command."""
     return passed(
         ordered(*words, env={os.fsencode(one): os.fsencode(value) for one, value in env.items()})
     )
 
 
 def passed(order: TaskCommand) -> int:
-    """Return a descriptor of an order."""
+    """Return a descriptor of a sealed file with the description of a task's command."""
     return sealed(msgspec.msgpack.encode(order))
 
 
 def asked(program: str, *words: str, **changed: Any) -> int:
-    """Return a descriptor of the order for a program of a cluster."""
+    """Return a descriptor of a sealed file with the description of a cluster program's command."""
     plain = ProgramCommand(program=program, user="", args=[*words])
     return sealed(msgspec.msgpack.encode(msgspec.structs.replace(plain, **changed)))
 

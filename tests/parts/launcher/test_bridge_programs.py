@@ -59,7 +59,10 @@ def test_program_runs_again_after_a_pause(
 def test_program_stuck_in_the_kernel_is_abandoned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here the signal is lost; in the kernel, it has no effect until the program returns."""
+    """In this test, the signal is lost.
+
+    In the kernel, a signal has no effect until the program returns from its call.
+    """
     lost: list[int] = []
     monkeypatch.setattr(root_programs.os, "kill", lambda pid, _: lost.append(pid))
     before = time.monotonic()

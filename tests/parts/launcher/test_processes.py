@@ -70,7 +70,8 @@ class Lingering(subprocess.Popen[bytes]):
 
 @pytest.fixture
 def lingering(tmp_path: Path) -> Iterator[Any]:
-    """Starts such processes, and ends them at the end of the block."""
+    """Yield a function that starts a waiting process; kill these processes at the end of the test.
+    """
     every: list[Lingering] = []
 
     def start(text: str = LINGER, **env: str) -> Lingering:

@@ -1,4 +1,4 @@
-"""Users of allocations: no two share one, despite removals, restarts and kills."""
+"""Users of allocations: no two allocations share a user, despite removals, restarts and kills."""
 
 import os
 import pwd

@@ -90,7 +90,7 @@ def groups(request: pytest.FixtureRequest, data_dir: Path) -> Iterator[ProcessGr
 async def held_world(
     store: Store, data_dir: Path, groups: ProcessGroups, launcher: Launcher
 ) -> AsyncIterator[World]:
-    """A node with each of these mechanisms."""
+    """A node with each of the mechanisms that `groups` provides."""
     drivers = {"raw_exec": RawExecDriver(groups, {}, launcher)}
     async with open_world(store, data_dir, drivers=drivers) as opened:
         yield opened

@@ -141,7 +141,9 @@ def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> byt
 
 
 def table(names: list[str], said: int) -> bytes:
-    """Return a large zip archive of only its table, which claims to have `said` entries."""
+    """Return a large zip archive that consists only of its table, which claims to have `said`
+    entries.
+    """
     head = struct.pack("<4s6H3L5H2L", b"PK\1\2", *[0] * 9, len(names[0]), *[0] * 6)
     entries = b"".join(head + name.encode() for name in names)
     size = len(entries)

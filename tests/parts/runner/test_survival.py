@@ -220,7 +220,9 @@ async def test_attempts_are_counted_across_restarts_of_the_daemon(
 
 
 async def test_recovery_ignores_a_process_with_a_reused_pid(data_dir: Path, pipe: Pipe) -> None:
-    """As after a restart of the host: shim and task have ended, and the shim's number is in use."""
+    """As after a restart of the host: shim and task have ended, and another process has the shim's
+    process ID.
+    """
     alloc_id = alloc_id_in(data_dir)
     with daemon(data_dir, "recorded", f"echo $$ $PPID >{pipe.path}; exec sleep 600") as process:
         main, shim = map(int, (await pipe.line()).split())

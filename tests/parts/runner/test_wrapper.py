@@ -44,18 +44,18 @@ def dead(text: str) -> str:
 
 
 def elsewhere(text: str) -> str:
-    """Return a process of another host."""
+    """Return the identity of a process on another host."""
     return f"not-{text}"
 
 
 def rebooted(text: str) -> str:
-    """Return a process from before the machine was started again."""
+    """Return the identity of a process from before a restart of the host."""
     host, _, *rest = text.split()
     return " ".join([host, "another-boot", *rest])
 
 
 def confined(text: str) -> str:
-    """Return a dead process of a PID namespace that is not visible from here."""
+    """Return the identity of a dead process in a PID namespace that is not visible from here."""
     host, boot, _, *rest = dead(text).split()
     return " ".join([host, boot, "pid:[1]", *rest])
 

@@ -137,7 +137,7 @@ class World:
             await trio.sleep(0.005)
 
     async def want(self, alloc_id: str, **fields: Any) -> None:
-        """Change the scheduler's half of an allocation."""
+        """Change the part of an allocation that the scheduler owns."""
 
         def write(tx: Any) -> None:
             before = allocations.find(tx, alloc_id)

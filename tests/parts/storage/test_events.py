@@ -25,7 +25,9 @@ def begin(store: Store, index: int) -> int:
 
 
 async def fill(store: Store) -> tuple[int, int, int]:
-    """Write `a b`, `c`, `d e f`; return the indexes, and delete earlier events."""
+    """Write the events `a b`, `c` and `d e f` in three writes; return the indexes, and delete
+    earlier events.
+    """
     return await write(store, "a", "b"), await write(store, "c"), await write(store, "d", "e", "f")
 
 

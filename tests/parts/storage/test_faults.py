@@ -38,7 +38,9 @@ async def look(directory: Path) -> set[str]:
 
 
 async def crashed(directory: Path, *written: str) -> list[int]:
-    """Leave a store as a crash after these writes does; return how long the log was after each."""
+    """Leave a store as a crash after these writes does; return the length of the write-ahead log
+    after each write.
+    """
     sizes = []
     async with open_store(directory / "at work", cluster_id="c", now=NOW) as store:
         for name in written:
@@ -82,7 +84,7 @@ async def test_truncated_wal_gives_whole_writes_or_is_refused(work: Path, part: 
 
 
 async def opened_at(work: Path, log: bytes) -> set[str]:
-    """Restore the file as of the crash with this log, and open the store."""
+    """Restore the database file as of the crash with this write-ahead log, and open the store."""
     if not (work / "file").exists():
         shutil.copy(work / FILE_NAME, work / "file")
     shutil.copy(work / "file", work / FILE_NAME)

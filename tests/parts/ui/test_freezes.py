@@ -1,4 +1,4 @@
-"""The banner of a freeze on each page, and the page that makes and ends one."""
+"""The banner of a freeze on each page, and the page that creates and ends freezes."""
 
 import re
 

@@ -133,7 +133,7 @@ async def test_changed_token_changes_the_page_immediately(site: Site, reader: Br
 
 
 async def test_page_of_an_earlier_session_is_sent_again(site: Site) -> None:
-    """Its forms hold the CSRF token of that session."""
+    """The forms of the page hold the CSRF token of the earlier session."""
     secret, browser = await site.token(), site.browser()
     await browser.sign_in(secret)
     before = tag(await browser.get("/ui/jobs"))

@@ -112,7 +112,7 @@ async def serving_much(
 
 
 async def read_all(stream: trio.SocketStream) -> None:
-    """Read an answer of that size. Raises `EndOfAnswer`."""
+    """Read the long answer to its end. Raises `EndOfAnswer` if the answer is incomplete."""
     left = MUCH
     while left > 0:
         piece = await stream.receive_some()

@@ -69,7 +69,9 @@ async def stream(request: Request) -> HandlerReply:
 
 
 def parts_of_a_list(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Answer with a list in three parts; the last cannot be read when `breaks` is asked for."""
+    """Answer with a list in three parts; the last part cannot be read if the query contains
+    `breaks`.
+    """
 
     def last(_: ReadSnapshot) -> ListPart:
         if "breaks" in request.query:

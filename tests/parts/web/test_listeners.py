@@ -48,7 +48,7 @@ async def serving(store: Store, **settings: object) -> AsyncIterator[int]:
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """Give a directory that other users can pass through."""
+    """Yield a directory that other users can pass through."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o711)
         yield Path(directory)
@@ -96,7 +96,7 @@ print(answer.decode())
 async def as_user(
     path: Path, *, uid: int = NOBODY, gid: int = NOBODY, more: Sequence[int] = ()
 ) -> str:
-    """Send a request as another user; empty if that user cannot connect.
+    """Send a request as another user; return an empty string if that user cannot connect.
 
     The running program changes its user, because only root may be able to read its Python.
     """

@@ -1,4 +1,6 @@
-"""Job files with one mistake each: the first screen names the cause, and the exit status says how far it got."""
+"""Job files with one mistake each: the first screen names the cause, and the exit status shows how
+far the command got.
+"""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -21,17 +23,20 @@ class Told(NamedTuple):
 
 
 def refused(*parts: str) -> dict[str, Told]:
-    """Jobs that no node can ever run: both commands refuse them."""
+    """Return the results for jobs that no node can ever run: both commands refuse them."""
     return {"validate": Told(1, parts), "run": Told(1, parts)}
 
 
 def unplaced(*parts: str, then: str = "1 allocation not placed") -> dict[str, Told]:
-    """Jobs that no node can run now: a warning, and the run is not placed."""
+    """Return the results for jobs that no node can run now: a warning, and the run is not placed.
+    """
     return {"validate": Told(0, parts), "run": Told(2, (*parts, then))}
 
 
 def failing(warning: tuple[str, ...], *parts: str) -> dict[str, Told]:
-    """Jobs that fail when they run: a warning where possible, and the run fails."""
+    """Return the results for jobs that fail when they run: a warning where possible, and the run
+    fails.
+    """
     return {"validate": Told(0, warning), "run": Told(1, (*warning, *parts))}
 
 

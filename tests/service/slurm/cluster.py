@@ -149,7 +149,7 @@ class Cluster:
     # ---- talking to it -------------------------------------------------------------------------
 
     def environment(self) -> dict[str, str]:
-        """Return the environment in which its programs find it."""
+        """Return the environment in which the cluster's programs find the cluster."""
         return {"PATH": PATH, "LC_ALL": "C", "SLURM_CONF": str(self.config)}
 
     def run(self, *words: str, stdin: str = "", **more: str) -> subprocess.CompletedProcess[str]:

@@ -41,7 +41,9 @@ def with_pool(directory: Path, cluster_config: str = "") -> str:
 
 @pytest.fixture
 async def steward(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Steward]:
-    """Run a development daemon with the cluster as a pool; no job of it is left there."""
+    """Run a development daemon with the cluster as a pool; at the end, no job of the daemon is left
+    in the cluster.
+    """
     settings = with_pool(tmp_path, str(cluster.config))
     async with open_steward(tmp_path, "--dev", "--config", settings) as running:
         await running.until(f"/v1/node/pool/{POOL}/nodes", is_ready)

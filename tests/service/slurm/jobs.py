@@ -35,7 +35,9 @@ def script(job_id: str, text: str, **task: object) -> Document:
 
 
 class Task:
-    """A task that writes a line when it begins, waits for a signal, and writes one when it ends."""
+    """A task that writes a line when it begins, waits for a signal, and writes another line when it
+    ends.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._lines, self._sign = directory / "lines", directory / "go"

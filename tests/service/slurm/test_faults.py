@@ -40,7 +40,7 @@ def number_of(world: FakeSlurm, alloc_id: str) -> str:
 
 
 def told(allocation: Any) -> str:
-    """Return the texts of the events of its task."""
+    """Return the texts of the events of an allocation's task."""
     states = allocation["TaskStates"] or {}
     return "\n".join(event["DisplayMessage"] for event in states["main"]["Events"])
 

@@ -44,7 +44,7 @@ def following(steward: Steward, alloc_id: str) -> AbstractAsyncContextManager[St
 
 
 def ending(allocation: Any) -> Any:
-    """Return the event with the exit of its task."""
+    """Return the event with the exit of an allocation's task."""
     events = allocation["TaskStates"]["main"]["Events"]
     return [event for event in events if event["Type"] == "Terminated"][-1]
 
@@ -131,7 +131,7 @@ async def test_growing_log_is_followed(steward: Steward) -> None:
 
 
 async def command(steward: Steward, alloc_id: str, *words: str, **query: str) -> list[Any]:
-    """Run a command inside; return the frames up to the exit frame."""
+    """Run a command inside the task; return the frames up to the exit frame."""
     path = f"/v1/client/allocation/{alloc_id}/exec"
     given = {"task": "main", "command": json.dumps(words), **query}
     async with websocket_client.talk(steward.address, path, **given) as socket:

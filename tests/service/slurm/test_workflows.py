@@ -33,7 +33,7 @@ async def ended(steward: Steward, job_id: str) -> Any:
 
 
 async def outputs_of(steward: Steward, job_id: str, step: str) -> list[str]:
-    """Return what the elements of a step have printed, by their index."""
+    """Return the output of each element of a step, by index."""
     found = await steward.get(f"/v1/job/{job_id}/allocations")
     places = {alloc["Name"]: alloc["ID"] for alloc in found if alloc["TaskGroup"] == step}
     names = [f"{job_id}.{step}[{index}]" for index in range(len(places))]

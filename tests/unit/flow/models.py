@@ -35,7 +35,7 @@ def _condition(rng: random.Random, needs: tuple[str, ...]) -> str:
 
 
 def outcomes(graph: Graph, failing: set[str]) -> dict[str, Outcome]:
-    """Return how each step ends if those in `failing` fail whenever they run."""
+    """Return how each step ends if the steps in `failing` fail whenever they run."""
     found: dict[str, Outcome] = {}
 
     def of(step: Step) -> Outcome:

@@ -43,7 +43,9 @@ def random_graph(chance: random.Random, most: int = 6) -> Graph:
 
 
 def model(graph: Graph, failing: set[Element]) -> dict[str, tuple[Outcome, str]]:
-    """Return the outcome of each step, and which of its elements run: `+`, or `-` if it fails."""
+    """Return the outcome of each step, and a sign for each element: `+` if it runs, `-` if it runs
+    and fails.
+    """
     found: dict[str, tuple[Outcome, str]] = {}
     for step in graph.order:
         ran = "".join(_element(step, index, found, failing) for index in range(step.count))

@@ -24,7 +24,7 @@ def job(*groups: Document, **fields: Any) -> Document:
 
 
 def complete(given: Document) -> Job:
-    """Return the complete job for one as a client sends it."""
+    """Return the complete job for a job document as a client sends it."""
     return canonicalize(document(given))
 
 
@@ -49,12 +49,12 @@ def errors(given: Document) -> list[str]:
 
 
 def in_group(*texts: str, name: str = "web") -> list[str]:
-    """Return the errors of a job of which only one group is wrong."""
+    """Return the errors of a job in which only one group is wrong."""
     return [f"Task group {name} validation failed: {nested(*texts)}"]
 
 
 def in_task(*texts: str, name: str = "main") -> list[str]:
-    """Return the errors of a job of which only one task is wrong."""
+    """Return the errors of a job in which only one task is wrong."""
     return in_group(f"Task {name} validation failed: {nested(*texts)}")
 
 

@@ -21,7 +21,9 @@ def sized(name: str, memory: int = 1000, **fields: Any) -> Node:
 
 
 def where(wanted: Job, *nodes: Node) -> list[str]:
-    """Return the names of the nodes that allocations got, in the order of their placement."""
+    """Return the names of the nodes on which allocations were placed, in the order of their
+    placement.
+    """
     return [alloc.placement.node_name for alloc in World(*nodes).run(wanted).place]
 
 

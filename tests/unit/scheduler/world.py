@@ -261,7 +261,8 @@ class World:
         return self.set(allocation, desired=desired)
 
     def set_health(self, *, healthy: bool) -> None:
-        """Note the health of the deployment's running allocations, and count it there."""
+        """Set the health of the deployment's running allocations, and count it in the deployment.
+        """
         deployment = self.deployments[-1] if self.deployments else None
         if deployment is None or deployment.status not in ACTIVE:
             return
