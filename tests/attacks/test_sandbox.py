@@ -77,8 +77,7 @@ async def printed(node: World, text: str, env: dict[str, str], mode: str = "") -
 async def test_task_without_a_network_reaches_no_socket_of_the_host(
     node: World, listeners: dict[str, str], mode: str, found: str
 ) -> None:
-    """A task in the network of the host reaches both sockets, which proves that the sockets exist.
-    """
+    """A task in the host's network reaches both sockets, which proves that the sockets exist."""
     lines = await printed(node, CONNECTING, listeners, mode)
     assert lines == [f"abstract {found}", f"loopback {found}", "its own reached"]
 

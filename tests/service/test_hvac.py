@@ -1,5 +1,4 @@
-"""The client library hvac with the login method for cloud identities, called as its users call it.
-"""
+"""The client library hvac with the cloud login method, called as the users of hvac call it."""
 
 from collections.abc import Iterator
 from typing import Any
