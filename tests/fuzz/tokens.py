@@ -54,8 +54,7 @@ def _bits(token: str, rng: random.Random) -> str:
 
 
 def _parts(token: str, rng: random.Random) -> str:
-    """Return a token in which one part is replaced by an odd text or by another part of the token.
-    """
+    """Return a token with one part replaced by an odd text or by another part of the token."""
     parts = token.split(".")
     others = (*ODD, encoded(rng.choice(_RAW)), encoded(rng.randbytes(256)), *parts)
     parts[rng.randrange(len(parts))] = rng.choice(others)
