@@ -70,8 +70,7 @@ class Lingering(subprocess.Popen[bytes]):
 
 @pytest.fixture
 def lingering(tmp_path: Path) -> Iterator[Any]:
-    """Yield a function that starts a waiting process; kill these processes at the end of the test.
-    """
+    """Yield a function that starts waiting processes; kill them at the end of the test."""
     every: list[Lingering] = []
 
     def start(text: str = LINGER, **env: str) -> Lingering:

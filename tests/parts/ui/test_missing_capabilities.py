@@ -15,8 +15,7 @@ SUBMITTER = 'namespace "default" { policy = "write" } node { policy = "read" }'
 
 
 class Forms(HTMLParser):
-    """The forms of a page that change something: action, fields, and whether the form can be sent.
-    """
+    """The forms of a page that change data: action, fields, and whether the form can be sent."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

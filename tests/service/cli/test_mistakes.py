@@ -28,8 +28,7 @@ def refused(*parts: str) -> dict[str, Told]:
 
 
 def unplaced(*parts: str, then: str = "1 allocation not placed") -> dict[str, Told]:
-    """Return the results for jobs that no node can run now: a warning, and the run is not placed.
-    """
+    """Return the results for jobs that no node can run now: a warning, then no placement."""
     return {"validate": Told(0, parts), "run": Told(2, (*parts, then))}
 
 
