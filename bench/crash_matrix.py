@@ -99,7 +99,7 @@ def rows_of(kept: Path) -> list[Row]:
 
 
 def work(directory: Path, kept: Path, seed: int, numbers: list[int]) -> None:
-    """Execute the runs with these numbers."""
+    """Execute the planned runs with these numbers; record the results in `kept`."""
     trio.run(_work, directory, kept, matrix_of(kept, seed), numbers)
 
 

@@ -170,7 +170,7 @@ def count(connection: sqlite3.Connection, table: str) -> int:
 
 
 def measure(data_dir: Path, only: str) -> dict[str, Any]:
-    """Return the results of `bench.py`."""
+    """Return the results of `bench.py` for this data; `only` selects its measurements."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])

@@ -229,7 +229,10 @@ def talks(target: Attack, count: int, number: int, faults: dict[str, str]) -> fl
 
 
 def timed(send: Callable[[], str | None], what: str, faults: dict[str, str]) -> float:
-    """Send an input, record each kind of fault once, and return the duration in seconds."""
+    """Send an input, record each kind of fault once, and return the duration in seconds.
+
+    `what` describes the input in a fault.
+    """
     begun = time.perf_counter()
     if fault := send():
         faults.setdefault(fault[:80], f"{fault}\n    after {what[:2000]}")

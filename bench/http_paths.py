@@ -90,7 +90,7 @@ def middle(figures: list[Figure]) -> Figure:
 
 @contextmanager
 def served(door: str) -> Iterator[Server]:
-    """Run a daemon in which the job is registered."""
+    """Run a daemon in which the job is registered; `door` is `lean` (the fast path) or `wide`."""
     with daemon("--acl", environment=DOORS[door]) as url:
         token = bootstrapped(url)["management_token"]
         request = urllib.request.Request(

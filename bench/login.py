@@ -60,7 +60,10 @@ def pid_listening_at(url: str) -> int:
 
 
 def measure(url: str, path: str, body: bytes, clients: int, seconds: float) -> dict[str, float]:
-    """Return the requests per second, the latency in ms, and the server's CPU ms per request."""
+    """Return the requests per second, the latency in ms, and the server's CPU ms per request.
+
+    `clients` connections send the request concurrently for `seconds`.
+    """
     pid, port = pid_listening_at(url), int(url.rpartition(":")[2])
     lines = (f"POST {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json")
     request = "\r\n".join((*lines, f"Content-Length: {len(body)}", "", "")).encode() + body

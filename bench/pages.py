@@ -130,7 +130,7 @@ async def opened(steward: Steward, number: int, *, reloads: bool) -> AsyncIterat
 
 
 async def share(steward: Steward, *, dispatches: bool) -> float:
-    """Return the CPU use of the daemon in percent of a core."""
+    """Return the CPU use of the daemon in percent of a core, with or without regular dispatches."""
     before, began = spent(steward.pid), time.monotonic()
     while (left := began + SECONDS - time.monotonic()) > 0:
         if dispatches:
@@ -140,7 +140,7 @@ async def share(steward: Steward, *, dispatches: bool) -> float:
 
 
 async def main(jobs: int, children: int, number: int) -> None:
-    """Run all measurements, and print the results."""
+    """Run all measurements on a store with this many jobs and children, and print the results."""
     with tempfile.TemporaryDirectory(prefix="steward-pages-", dir=Path.cwd()) as name:
         place = Path(name)
         await prepare(place)

@@ -87,7 +87,7 @@ async def start(launcher: Launcher) -> None:
 
 
 async def measured(directory: Path, concurrent: int, starts: int) -> tuple[float, list[float]]:
-    """Return the starts per second, and the held times in milliseconds."""
+    """Return the starts per second, and the milliseconds for which the starts held the loop."""
     times, numbers = list[float](), iter(range(starts))
 
     async def work() -> None:

@@ -122,7 +122,10 @@ def started(directory: Path) -> tuple[float, int]:
 
 
 async def handed_out(directory: Path, way: str) -> float:
-    """Return the time in milliseconds to find the next evaluation or queued child."""
+    """Return the time in milliseconds to find the next evaluation or queued child.
+
+    `way` is a key of `WAYS`: the reason for which the children wait.
+    """
     async with open_store(directory, cluster_id="bench", now=NOW) as store:
         if way == "for capacity":  # first without free capacity, then with enough
             await store.write(lambda tx: nodes.put(tx, node(), "NodeRegistration"))

@@ -77,7 +77,7 @@ def files(area: str) -> list[Path]:
 
 
 def choose(area: str, sample: int, seed: int, only: str | None) -> list[Mutant]:
-    """Return a seeded random sample of the area's mutants."""
+    """Return a seeded random sample of the area's mutants; with `only`, those of `FILE:LINE`."""
     everything = [mutant for path in files(area) for mutant in mutants(path)]
     if only:
         place, _, line = only.partition(":")
@@ -100,7 +100,7 @@ def line_map(area: str, directory: Path) -> list[dict[str, Any]]:
 
 
 def judge(chosen: list[Mutant], tests: list[dict[str, Any]], directory: Path) -> int:
-    """Run each mutant; print the survivors and the share of detected mutants."""
+    """Run each mutant with its tests; print the survivors and the share of detected mutants."""
     counts = dict.fromkeys(("killed", "late", "survived", "not run"), 0)
     began = time.perf_counter()
     for number, mutant in enumerate(chosen, 1):

@@ -81,7 +81,7 @@ DRAINS_WITHIN = 300.0  # seconds until all accepted runs have ended
 
 
 async def look(soak: Soak, number: int, age: int, disturbance: str, before: float) -> Minute:
-    """Return the measurements of one minute."""
+    """Return the measurements of one minute; `before` is the daemon's CPU time at its start."""
     took, soak.took = soak.took, defaultdict(list)
     processor = (spent(soak.steward.pid) - before) / 60
     found = await trio.to_thread.run_sync(held, soak.steward)
@@ -149,7 +149,10 @@ async def work(
     *,
     can_fill: bool,
 ) -> None:
-    """Run the load and the disturbances, and then wait until all accepted runs have ended."""
+    """Run the load and the disturbances, and then wait until all accepted runs have ended.
+
+    The measured minutes are added to `seen`. `can_fill` means that the disk can be filled.
+    """
     async with trio.open_nursery() as endless:
         endless.start_soon(receive, soak, collector, receiver)
         for every, kind in ENDLESS:
@@ -169,7 +172,10 @@ async def work(
 async def pass_minutes(
     soak: Soak, options: argparse.Namespace, seen: list[Minute], *, can_fill: bool
 ) -> None:
-    """Disturb the daemon and measure, minute by minute."""
+    """Disturb the daemon and add the measurements of each minute to `seen`.
+
+    `can_fill` means that the disk can be filled.
+    """
     span = options.kill or SPAN
     disturbances = {span * 4 // 10: "busy CPUs"} | (
         {span * 7 // 10: "full disk"} if can_fill else {}

@@ -179,7 +179,10 @@ def job(job_id: str, kind: str, *words: str, count: int = 1, **more: object) -> 
 
 
 def step(name: str, script: str, count: int = 1, **keys: str) -> dict[str, object]:
-    """Return a group of a short job, which is retried without a limit after a failure."""
+    """Return a task group of a short job that runs a script; a failed script is retried forever.
+
+    `keys` are the `steward_` keys of its meta.
+    """
     return {
         "Name": name,
         "Meta": {f"steward_{key}": text for key, text in keys.items()},

@@ -189,7 +189,10 @@ class AuditScope:
         self._refusal = reason
 
     def ended(self, status: int, reason: str) -> None:
-        """Queue an entry if the request was rejected. Writes after this call add no entry."""
+        """Queue an entry if the request was rejected. Writes after this call add no entry.
+
+        `reason` is the text of the entry if the handler gave no other reason.
+        """
         self._is_noted = True
         if status in REFUSED or self._refusal:
             self._audit.refused(self._entry(status, self._refusal or reason))

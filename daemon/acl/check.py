@@ -44,7 +44,10 @@ MANAGEMENT = RequiredCapability(Requirement.MANAGEMENT)
 
 
 def on_namespace(*any_of: str, tells_why: str | None = None) -> RequiredCapability:
-    """Return a requirement for any of these capabilities in the request's namespace."""
+    """Return a requirement for any of these capabilities in the request's namespace.
+
+    `tells_why` is the text for `RequiredCapability.tells_why`.
+    """
     return RequiredCapability(Requirement.NAMESPACE, any_of, tells_why=tells_why)
 
 

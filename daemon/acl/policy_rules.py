@@ -241,7 +241,10 @@ def check(text: str) -> None:
 
 
 def _repetitions(body: PolicyObject, where: str) -> Iterator[str]:
-    """Yield an error for each repeated value; HCL would keep the last one without a message."""
+    """Yield an error for each repeated value; HCL would keep the last one without a message.
+
+    `where` is the prefix of the errors: the enclosing blocks.
+    """
     texts_by_name: dict[str, list[str]] = {}
     for item in body.items:
         name, values = item.keys[0], item.value if isinstance(item.value, list) else [item.value]
@@ -425,7 +428,10 @@ def _scopes(tree: PolicyObject) -> Iterator[tuple[str, str]]:
 
 
 def _go_struct(kind: _Kind, name: str, policy: str, capabilities: Sequence[str]) -> str:
-    """Format a rule as in error texts (recorded from Nomad: acl-00-bootstrap-policies-tokens)."""
+    """Format a rule as in Nomad's errors (recorded from Nomad: acl-00-bootstrap-policies-tokens).
+
+    `name` selects the objects of the rule, and `policy` is its access level.
+    """
     quoted = ", ".join(f'"{capability}"' for capability in capabilities)
     listed = f"[]string{{{quoted}}}" if capabilities else "[]string(nil)"
     more = ", Variables:(*acl.VariablesPolicy)(nil)" if kind is _NAMESPACES else ""
@@ -445,7 +451,10 @@ def _text(body: PolicyObject, key: str, where: str) -> str:
 
 
 def _texts(body: PolicyObject, key: str, where: str) -> list[str]:
-    """Return the texts of all lists of a key: HCL joins repeated lists."""
+    """Return the texts of all lists of a key: HCL joins repeated lists.
+
+    Raises `Malformed`; `where` is the prefix of the error.
+    """
     values: list[Value] = []
     for item in body.each(key):
         values += item.value if isinstance(item.value, list) else [item.value]

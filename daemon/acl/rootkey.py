@@ -206,7 +206,10 @@ def _read(path: Path) -> RootKey:
 
 
 def _key_in(content: bytes, origin: str) -> bytes:
-    """Return a key from its 32 bytes, or from their hexadecimal or base64 form."""
+    """Return a key from its 32 bytes, or from their hexadecimal or base64 form.
+
+    Raises `Invalid`, which names the `origin` of the content.
+    """
     if len(content) == KEY_SIZE:
         return content
     for decode in (bytes.fromhex, base64.b64decode):

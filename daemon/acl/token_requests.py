@@ -134,7 +134,10 @@ def _networks(token_request: TokenRequestFields, is_orphan: bool) -> tuple[str, 
 
 
 def _with_sudo(token_request: TokenRequestFields, field: str, act: str) -> bool:
-    """Return whether a field is set that needs sudo. Raises `Malformed` without sudo."""
+    """Return whether a field that needs sudo is set. Raises `Malformed` without sudo.
+
+    `act` describes the operation in the error.
+    """
     if not token_request.fields.raw(field):
         return False
     if not token_request.has_sudo:
@@ -173,7 +176,7 @@ def _uses(token_request: TokenRequestFields) -> int:
 
 
 def _check_batch(token_request: TokenRequestFields, uses: int) -> None:
-    """Refuse limits that a batch token cannot have, because batch tokens are not stored."""
+    """Raise `Malformed` for limits that a batch token cannot have: batch tokens are not stored."""
     fields = token_request.fields
     asked = {
         "explicit_max_ttl": _duration(fields, "explicit_max_ttl"),
@@ -319,7 +322,10 @@ def _told_of_role(token_request: TokenRequestFields) -> Iterable[str]:
 
 
 def _lease(token_request: TokenRequestFields, names: Sequence[str]) -> TokenLifetime:
-    """Return the TTL of the token; a root token never expires unless a TTL is given."""
+    """Return the TTL of a token with these policies.
+
+    A root token never expires unless a TTL is given.
+    """
     fields = token_request.fields
     asked = _duration(fields, "ttl") or _duration(fields, "lease")
     period, explicit = _period(token_request), _explicit_max_ttl(token_request)

@@ -339,7 +339,7 @@ async def explain_request(request: Request) -> HandlerReply:
 
 
 def _holder(db: ReadSnapshot, names: Iterable[str]) -> Token:
-    """Return an unsaved token with these policies. Raises `NotFound`."""
+    """Return an unsaved token with the policies in `names`. Raises `NotFound`."""
     holder_policies = tuple(dict.fromkeys(names))
     if missing := [policy for policy in holder_policies if policies.find(db, policy) is None]:
         raise NotFound(f"ACL policy {missing[0]} not found")

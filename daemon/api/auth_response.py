@@ -9,7 +9,10 @@ from storage.records.base import SECOND
 def auth_block(
     secret: str, token: Token, identity_policies: Sequence[str] = ()
 ) -> dict[str, object]:
-    """Return the `auth` field for a token, without fields that Vault omits when they are empty."""
+    """Return the `auth` field for a token, without fields that Vault omits when they are empty.
+
+    `identity_policies` are added to the policies of the token.
+    """
     block: dict[str, object] = {
         "client_token": secret,
         "accessor": token.accessor,

@@ -64,7 +64,10 @@ def _first_line(request: Request) -> int:
 async def _answers(
     request: Request, lines: list[DispatchLine], origin: str, person: str
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the answers to each batch of lines."""
+    """Yield the answers to each batch of lines.
+
+    `origin` and `person` are the origin and the person of the request.
+    """
     suffix = next(request.parts.ids)[:_SUFFIX]
     query = request.query
     token = query.text("idempotency_token") or query.text("IdempotencyToken")
@@ -81,9 +84,9 @@ async def _answers(
 async def _dispatched(
     request: Request, reader: StreamSubscriber, batch: Sequence[LineRequest], suffix: str
 ) -> bytes:
-    """Dispatch a batch, and return its answers.
+    """Dispatch a batch, and return the answers to its lines.
 
-    If the whole batch fails, each line is answered with the error.
+    If the whole batch fails, each answer is the error. `suffix` is part of the IDs of the children.
     """
     parts = request.parts
     try:

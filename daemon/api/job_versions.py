@@ -114,7 +114,7 @@ class _Walk(msgspec.Struct, frozen=True, kw_only=True):
             yield version, document if is_wanted else None
 
     def page(self, db: ReadSnapshot, first: int, most: int) -> tuple[list[bytes], str]:
-        """Return the selected versions of a page as JSON, and the token of the next page."""
+        """Return the selected versions from `first` on as JSON, and the token of the next page."""
         documents, size = list[bytes](), 0
         for version, document in self._wanted_versions(db, first):
             if document is None:
@@ -177,7 +177,10 @@ class _Walk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _walk(request: Request, db: ReadSnapshot, base: int | None, *, with_diffs: bool) -> _Walk:
-    """Return the requested iteration. Raises `Malformed`, and `Refused` for an unknown tag."""
+    """Return the requested iteration. Raises `Malformed`, and `Refused` for an unknown tag.
+
+    Differences compare with the version `base`, unless the request names a tag.
+    """
     query, namespace, job_id = request.query, request.namespace, request["job_id"]
     expression = query.text("filter")
     matches = compile_filter(expression, Job) if expression else None

@@ -117,7 +117,10 @@ async def write(call: RouteCall) -> VaultBody:
 
 
 def _check_version(before: Policy | None, expected: int | None, *, required: bool) -> None:
-    """Raise `Malformed` unless the stored version is the expected one; -1 expects no policy."""
+    """Raise `Malformed` unless the stored version is the expected one; -1 expects no policy.
+
+    If `expected` is None, raise `Malformed` when the caller or the policy requires a version.
+    """
     if expected is None:
         if required or (before is not None and before.cas_required):
             raise Malformed("check-and-set parameter required for this call")

@@ -163,9 +163,10 @@ class WrapperProtocol(Protocol):
         ...
 
     async def orders(self, secret: str, seen: int, used: tuple[int, int, int], span: float) -> str:
-        """Wait for commands with numbers above `seen`, and return them, one per line.
+        """Return the commands with numbers above `seen`, one per line; wait up to `span` seconds.
 
-        The result is empty if there are none within `span` seconds.
+        `used` are the CPU ticks of the task in user and system mode, and its memory pages. The
+        result is empty if there are no commands.
         """
         ...
 

@@ -437,8 +437,8 @@ def _faults_of_clusters(config: Settings) -> Iterator[str]:
 def _usual_socket(environment: Mapping[str, str], *, is_usual: bool, is_root: bool) -> str:
     """Return the usual path of the operators' socket, or an empty string.
 
-    The result is empty if the socket is in the data directory. `is_usual` means that the daemon
-    uses the default data directory.
+    `is_usual` means that the daemon uses the default data directory. Otherwise, the result is
+    empty, because the socket is in the data directory. `is_root` means that root starts the daemon.
     """
     if not is_usual:
         return ""

@@ -42,7 +42,10 @@ def hint(text: str) -> str:
 
 
 def translated(values: Mapping[str, object], origin: str) -> dict[str, object]:
-    """Return settings with Nomad's names translated to Steward's. Raises `Invalid`."""
+    """Return settings with Nomad's names translated to Steward's.
+
+    Raises `Invalid`; the error begins with the `origin` of the settings.
+    """
     translated_values = {name: value for name, value in values.items() if name not in _BLOCKS}
     for written, name, value in _found(values, origin):
         if name in translated_values:

@@ -56,7 +56,7 @@ class DeniedAddresses(NamedTuple):
 
 
 def programs(denied: Iterable[DeniedAddresses]) -> Mapping[int, bytes]:
-    """Return a program for each attachment type."""
+    """Return the eBPF programs that deny connections to these addresses, by attachment type."""
     targets = list(denied)
     four = [target for target in targets if isinstance(target.network, IPv4Network)]
     six = [target for target in targets if isinstance(target.network, IPv6Network)]
@@ -201,7 +201,7 @@ def _answer(verdict: int) -> Iterator[bytes]:
 
 
 def _do(operation: int, *, to: int = 0, by: int = 0, offset: int = 0, number: int = 0) -> bytes:
-    """Return an eBPF instruction."""
+    """Return an eBPF instruction: `to` and `by` are registers, `number` is the constant."""
     return struct.pack("=BBhI", operation, by << 4 | to, offset, number & 0xFFFFFFFF)
 
 
@@ -241,7 +241,7 @@ def _load(where: int, program: bytes) -> int:
 
 
 def _count(descriptor: int, where: int) -> int:
-    """Return the number of attached programs of a type on a cgroup."""
+    """Return the number of attached programs of the type `where` on an open cgroup."""
     form = ctypes.create_string_buffer(struct.pack("=IIIIQII", descriptor, where, 0, 0, 0, 0, 0))
     _call(_PROG_QUERY, form)
     return int(struct.unpack_from("=I", form, 24)[0])

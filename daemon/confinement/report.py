@@ -141,7 +141,7 @@ def user_of(pid: int) -> int:
 
 
 def main_process(pids: Iterable[int], *, is_walled: bool) -> int | None:
-    """Return the oldest process of a task; with a sandbox, the oldest process inside it."""
+    """Return the oldest process of a task; with a sandbox (`is_walled`), the oldest inside it."""
     outside = _levels("self")
     for pid in sorted(pids):
         with suppress(OSError):  # it has ended
@@ -235,9 +235,9 @@ def _fields(status: str) -> dict[str, str]:
 
 
 def _capabilities(fields: Mapping[str, str], *, can_gain: bool) -> list[str]:
-    """Return the capabilities in any set; the bounding set counts only if it is usable.
+    """Return the capabilities in any set, given the fields of `/proc/PID/status`.
 
-    With no_new_privs, an ordinary user gains no capabilities from a program file.
+    The inheritable set and the bounding set count only if the process can gain capabilities.
     """
     mask = 0
     is_root = fields["Uid"].split()[1] == "0"

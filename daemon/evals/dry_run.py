@@ -130,7 +130,10 @@ def _annotations(db: ReadSnapshot, plan: Plan, namespace: str) -> PlanAnnotation
 
 
 def _as_stored(job: Job, present: Job | None, ids: Iterator[str]) -> Job:
-    """Return the job as it would be stored; an unchanged job keeps its version."""
+    """Return the job as the store would hold it after a registration.
+
+    `present` is the stored version; an unchanged job keeps its version number.
+    """
     index = present.job_modify_index + 1 if present else 1
     planned = keep_scaling_ids(job, present, ids, index)
     if present is None:

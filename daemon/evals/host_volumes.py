@@ -53,7 +53,8 @@ def complete(
 ) -> DynamicVolume:
     """Return a requested volume completed with defaults, except for its ID and times.
 
-    Raises `Malformed`, `NotFound` or `Conflict`.
+    `registered` means that the directory exists already. Raises `Malformed`, `NotFound` or
+    `Conflict`.
     """
     _check_size(volume)
     if faults := list(_faults(volume, registered=registered)):

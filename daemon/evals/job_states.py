@@ -242,7 +242,10 @@ def _rollout(latest: Deployment | None) -> DeploymentFacts | None:
 def _blocked(
     db: ReadSnapshot, row: job_status.Row, waiting: list[Evaluation], *, has_any: bool
 ) -> str:
-    """Return why allocations are unplaced; empty if none are, or if they are about to be placed."""
+    """Return why allocations are unplaced; empty if none are, or if they are about to be placed.
+
+    `waiting` are the unfinished evaluations; `has_any` means that the job has allocations.
+    """
     blocked = [evaluation for evaluation in waiting if evaluation.status == EvalStatus.BLOCKED]
     if blocked:
         return "; ".join(placement_message.describe_failures(blocked[-1]))
@@ -386,7 +389,10 @@ def line(db: ReadSnapshot, namespace: str, job_id: str, now: int) -> StateLine |
 def line_of_row(
     db: ReadSnapshot, row: job_status.Row, facts: JobFacts, *, with_strip: bool = False
 ) -> StateLine:
-    """Return a job's state in API form, given its database row and its facts."""
+    """Return a job's state in API form, given its database row and its facts.
+
+    `with_strip` adds the results of its latest children.
+    """
     state = job_state(facts)
     runs = None
     if facts.runs is not None:

@@ -92,7 +92,10 @@ def _missing_resources(
 def _values(
     job: Job, group: TaskGroup, members: Sequence[Node], filtered: Container[str]
 ) -> Iterator[str]:
-    """Yield the existing values of a constrained attribute, or say that no node has one."""
+    """Yield the existing values of each attribute that a constraint in `filtered` compares.
+
+    For an attribute that no node has, yield a message about the missing attribute.
+    """
     constraint_lists = [
         job.constraints,
         group.constraints,
@@ -118,7 +121,7 @@ def _values(
 def _amounts(
     need: ResourceAsk, node_capacities: Iterable[NodeCapacity], short: Iterable[str]
 ) -> Iterator[str]:
-    """Yield the ask for each insufficient resource, and the maximum that is free on any node."""
+    """Yield the ask for each resource in `short`, and the maximum that is free on any node."""
     known = list(node_capacities)
     cpu = max(node_capacity.cpu_of(need) for node_capacity in known)
     amounts = (

@@ -188,7 +188,10 @@ def _reason(
     queues: Sequence[StepQueue],
     without: Mapping[str, str],
 ) -> str:
-    """Return the reason of a step, or why an open step has no starting or running allocation."""
+    """Return the reason of a step, or why an open step has no starting or running allocation.
+
+    `without` has the reasons of missing allocations by group; an empty name means all groups.
+    """
     if any(queue.waiting and not queue.held for queue in queues):
         before = max(queue.before for queue in queues)
         detail = f", {before} {'step waits' if before == 1 else 'steps wait'} before it"

@@ -154,7 +154,7 @@ def _hours(text: str) -> tuple[int, int] | None:
 
 
 def _moment(text: str, zone: tzinfo, *, is_end: bool) -> int | None:
-    """Return a time or the boundary of a date; None for any other text."""
+    """Return a time, or the start of a date (with `is_end`, its end); None for any other text."""
     if (day := _date(text)) is not None:
         return _start_of(day + timedelta(days=1) if is_end else day, zone)
     if not _MOMENT.fullmatch(text) or int(text[:4]) not in YEARS:

@@ -92,7 +92,8 @@ def value(
 ) -> str:
     """Return the value of a reference as text; empty if the output was not written.
 
-    `step_outputs` are the outputs of the step, which has `total` elements.
+    `step_outputs` are the outputs of the step, which has `total` elements. With `is_list`, a step
+    with elements has the list of their values.
     """
     texts = {
         row.element: row.outputs[reference.name]
@@ -185,7 +186,10 @@ def problems(
 def _kept_problems(
     by_name: Mapping[str, TaskGroup], name: str, earlier: Collection[str]
 ) -> Iterator[str]:
-    """Yield the errors of artifacts that are kept files of other steps."""
+    """Yield the errors of a group's artifacts that are kept files of other steps.
+
+    `earlier` are the steps that come before the group.
+    """
     for address in kept_sources(by_name[name]):
         if "${" in address:  # known only when the task begins
             continue

@@ -77,7 +77,7 @@ def _complete(rule: Repetition, start: date) -> Repetition:
 
 
 def _periods(rule: Repetition, start: date, last: date) -> Iterator[Iterable[date]]:
-    """Yield the days of each period. A period is a year, a month, a week or a day."""
+    """Yield the days of each period up to `last`. A period is a year, a month, a week or a day."""
     match rule.frequency:
         case "YEARLY":
             for year in range(start.year, last.year + 1, rule.interval):

@@ -145,7 +145,8 @@ def _matches(selector: str, document: object) -> bool:
 def bind(db: ReadSnapshot, rules: Iterable[BindingRule], values: Mapping[str, str]) -> Bindings:
     """Return the roles and policies that the matching rules grant. Raises `Malformed`.
 
-    Roles and policies that do not exist are omitted. A management rule overrides all others.
+    `values` are the mapped claims of the login, which replace references in the rules. Roles and
+    policies that do not exist are omitted. A management rule overrides all others.
     """
     found: dict[BindType, list[str]] = {BindType.POLICY: [], BindType.ROLE: []}
     lowered = {name: value.lower() for name, value in values.items()}

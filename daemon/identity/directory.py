@@ -267,7 +267,10 @@ def _is_current(tx: Transaction, mount: Mount, settings: CloudSettings) -> bool:
 
 
 def _merged(keys: list[DirectoryKey], before: Directory | None, now: int) -> list[DirectoryKey]:
-    """Return the published keys, followed by the earlier keys, which are marked as removed."""
+    """Return the published keys, followed by earlier keys of the directory.
+
+    An earlier key that is no longer published is marked as removed.
+    """
     published = {key.n for key in keys}
     removed_keys = [
         msgspec.structs.replace(key, gone_at=key.gone_at or now)

@@ -25,7 +25,10 @@ class LoginTrace:
             raise Refused(broken.refusal)
 
     def rule(self, rule: str, looked_at: str, seen: str = "") -> "_Rule":
-        """Return a context that records a verdict: the rule is broken if its block raises."""
+        """Return a context for a rule's verdict; the rule is broken if the block raises.
+
+        `looked_at` is the part of the login that the rule checks, and `seen` is its value.
+        """
         return _Rule(self, rule, looked_at, seen)
 
     def broken(self) -> str:

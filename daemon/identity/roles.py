@@ -115,7 +115,10 @@ def _older_value(fields: RequestFields, name: str) -> object:
 def _with_older_names(
     fields: RequestFields, older: dict[str, object], changes: dict[str, object]
 ) -> dict[str, object]:
-    """Return the fields set by older names; a newer name has precedence."""
+    """Return the fields set by older names; a newer name has precedence.
+
+    `older` are the values under older names, and `changes` are the requested changes.
+    """
     more: dict[str, object] = {}
     for name, newer in _OLDER.items():
         if newer in fields:

@@ -22,7 +22,10 @@ def new_evaluation(
     job_modify_index: int = 0,
     kind: str = "",
 ) -> Evaluation:
-    """Return a pending evaluation of a job; priority and type default to the job's."""
+    """Return a pending evaluation of a job.
+
+    The default of `priority` is the job's priority, and the default of `kind` is the job's type.
+    """
     return Evaluation(
         id=eval_id,
         namespace=job.namespace,

@@ -278,7 +278,10 @@ class PayloadFiles:
         return deleted + await self._sweep()
 
     async def _collect(self, namespace: str, digest: str, before: int) -> bool:
-        """Delete a file unless a job uses it again; return whether the file was deleted."""
+        """Delete a file unless a job uses it or it has changed since `before`.
+
+        Return whether the file was deleted.
+        """
         path = self._file_path(namespace, digest)
         retire = partial(payload_files.retire, namespace=namespace, digest=digest, before=before)
         async with _lock(path):

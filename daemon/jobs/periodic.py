@@ -319,7 +319,10 @@ def _forecast(slots: Slots, openings: "JobOpenings", *, until: int, now: int) ->
 
 
 def _known(due_launch: periodic.DueLaunch, late: int) -> Sequence[int | None]:
-    """Return a sequence with the next slot of a job; empty if the slot is not computed yet."""
+    """Return a sequence with the next slot of a job; empty if the slot is not computed yet.
+
+    `late` is the launch delay, which the stored time includes.
+    """
     if due_launch.next_slot is None:
         return ()
     return [None if due_launch.next_slot == periodic.NEVER else due_launch.next_slot - late]
@@ -381,7 +384,10 @@ def _decide_by_calendar(
     now: int,
     eval_id: str,
 ) -> None:
-    """Decide due slots of a job with a calendar: the first, and those with the same outcome."""
+    """Decide due slots of a job with a calendar: the first, and those with the same outcome.
+
+    `started` is the start time of the daemon; earlier launches are caught up.
+    """
     late = launch_jitter(job)
     first = forecast.launches[0]
     if first.at is None:

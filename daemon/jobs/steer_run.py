@@ -90,9 +90,10 @@ class VersionSource(Protocol):
     """The versions with which steps can run again."""
 
     def candidate(self, tx: Transaction, present: Job, number: int) -> Job:
-        """Return the definition for a new version of a job, as in an earlier version.
+        """Return the definition of the version `number` as the definition of a new version.
 
-        Raises `NotFound`, `Invalid`, `Refused` or `Malformed`.
+        `present` is the current version of the job. Raises `NotFound`, `Invalid`, `Refused` or
+        `Malformed`.
         """
 
     def store(self, tx: Transaction, candidate: Job, number: int) -> Job:
@@ -192,12 +193,12 @@ async def act_on_run(
     knows_people: bool = True,
     versions: VersionSource | None = None,
 ) -> RunActOutcome:
-    """Carry out an operation on a run. Without access control, `knows_people` is false.
+    """Carry out an operation on a run.
 
-    A re-run with another version needs `versions`.
-
-    Raises `NotFound` if the run does not exist, and `Malformed` for unknown steps. Raises `Denied`
-    for a step with a gate that the person may not pass.
+    With `may_approve`, the caller may also end a step with a gate. `labels` are the caller's roles
+    and policies; None means all. Without access control, `knows_people` is false. A re-run with
+    another version needs `versions`. Raises `NotFound` if the run does not exist, and `Malformed`
+    for unknown steps. Raises `Denied` for a step with a gate that the person may not pass.
     """
     if len(request.note) > MAX_NOTE:
         raise Malformed(f"Note has {len(request.note)} characters; the maximum is {MAX_NOTE}")

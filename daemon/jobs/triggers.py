@@ -310,7 +310,10 @@ def _end(
     *,
     is_told: bool = True,
 ) -> None:
-    """Store the final state of a trigger; notify the follower if it was refused or has expired."""
+    """Store the final state of a trigger.
+
+    If the run was refused or has expired, notify the follower, unless `is_told` is false.
+    """
     done = msgspec.structs.replace(trigger, state=state, reason=reason, decided=now, expires=0)
     triggers.put(tx, done)
     settings = notify_settings(follower.meta)

@@ -143,7 +143,10 @@ def _with_values(
     *,
     is_strict: bool,
 ) -> Scope:
-    """Return the scope with variables and locals. Raises `HclError`."""
+    """Return the scope with variables and locals. Raises `HclError`.
+
+    With `is_strict`, a value for an undeclared variable is an error.
+    """
     problems: list[Diagnostic] = []
     constants = msgspec.structs.replace(scope, functions=None)
     variables = declared(_declarations(body_contents), constants, problems)

@@ -236,7 +236,10 @@ def _refers_to(node: Expression, name: str) -> bool:
 
 
 def given_in_file(source: SourceText, origin: str = "varfile") -> dict[str, VariableValue]:
-    """Return the values in the text of a variables file. Raises `HclError`."""
+    """Return the values in the text of a variables file. Raises `HclError`.
+
+    `origin` names the kind of source in errors about the values.
+    """
     if is_json(source):
         arguments = _properties(read_json_body(source), source)
     else:

@@ -64,7 +64,7 @@ class Networks:
     def connect(self, allocation: str, ports: Sequence[ForwardedPort], shims: Iterable[int]) -> str:
         """Return the address of an allocation on the bridge; connect it first if needed.
 
-        Raises `Refusal` or `OSError`.
+        `shims` are the shims of the allocation. Raises `Refusal` or `OSError`.
         """
         if self._bridge is None or self._trouble:
             raise Refusal(self._trouble)

@@ -186,7 +186,11 @@ def _user_and_sandbox(tools: Tools, user: User | None, wrap: Sequence[str]) -> l
 def _exporting(
     tools: Tools, carriers: Sequence[str], last: Sequence[str], closed: Sequence[int]
 ) -> list[str]:
-    """Return the arguments of a second shell that exports the passed variables."""
+    """Return the arguments of a second shell, which exports variables and runs a command.
+
+    `carriers` are the variables that hold the texts `NAME=VALUE`. `last` are the words before the
+    command, and the shell closes the descriptors `closed`.
+    """
     values = " ".join(f'"${name}"' for name in carriers)
     export = f"export {values}; unset {' '.join(carriers)}; " if carriers else ""
     shut = "".join(f" {descriptor}<&-" for descriptor in closed)

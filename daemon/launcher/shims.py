@@ -82,10 +82,11 @@ class Shims:
     def signal(
         self, folder: int | None, key: Key, name: str, *, is_walled: bool, to_shim: bool
     ) -> bool:
-        """Send a signal to the main process of an attempt or to its shim.
+        """Send a signal to the main process of an attempt, or with `to_shim` to its shim.
 
-        Return whether the signal was sent. A main process that is still the shell would ignore the
-        signal, so only SIGKILL is sent to it. Raises `ValueError`.
+        `is_walled` means that the task is in a sandbox. Return whether the signal was sent. A main
+        process that is still the shell would ignore the signal, so only SIGKILL is sent to it.
+        Raises `ValueError`.
         """
         try:
             number = signal.Signals[name]
@@ -126,7 +127,10 @@ class Shims:
 
 
 def _signal_main(shim: int, number: signal.Signals, *, is_walled: bool) -> bool:
-    """Signal the main process below a shim. Raises `ProcessLookupError` if it has just ended."""
+    """Signal the main process below a shim, or below its sandbox with `is_walled`.
+
+    Raises `ProcessLookupError` if the process has just ended.
+    """
     for pid in _main(shim, is_walled=is_walled):
         has_begun = is_walled or number == signal.SIGKILL or os.getsid(pid) == pid
         if not has_begun or (descriptor := _open(pid)) is None:
@@ -143,7 +147,7 @@ def _signal_main(shim: int, number: signal.Signals, *, is_walled: bool) -> bool:
 
 
 def _main(shim: int, *, is_walled: bool) -> list[int]:
-    """Return the only child of the shim, or the process below its sandbox."""
+    """Return the only child of the shim; with `is_walled`, the process below its sandbox."""
     pids = children(shim)
     for _ in range(_WALLS if is_walled else 0):
         pids = children(pids[0]) if pids else []

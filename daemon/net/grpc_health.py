@@ -45,7 +45,10 @@ async def check_health(
     known_as: str,
     permit: http_client.Permit,
 ) -> str:
-    """Return the status of a service as the protocol names it. Raises `HttpError`."""
+    """Return the status of a service as the protocol names it. Raises `HttpError`.
+
+    `known_as` is the expected name in the certificate, which is checked unless `verify` is false.
+    """
     host = f"[{address}]" if ":" in address else address
     try:
         stream = await http_client.connect(

@@ -112,7 +112,8 @@ async def connect(
 ) -> Stream:
     """Connect to the first reachable address of a name. Raises `HttpError`.
 
-    Exceptions of `permit` propagate.
+    The arguments are those of `send_request`; `protocol` is the ALPN protocol for TLS. Exceptions
+    of `permit` propagate.
     """
     context = None
     if tls:

@@ -43,7 +43,10 @@ def snapshot_time(name: str) -> int | None:
 
 
 def wait(names: Iterable[str], *, interval: int, now: int) -> int:
-    """Return the nanoseconds to wait for the next snapshot, at most one hour."""
+    """Return the nanoseconds to wait for the next snapshot, at most one hour.
+
+    `names` are the file names of the existing snapshots.
+    """
     made = [at for name in names if (at := snapshot_time(name)) is not None and at <= now]
     return min(max(max(made) + interval - now, 0), _LOOK_AGAIN) if made else 0
 
@@ -59,7 +62,7 @@ def expired_snapshots(names: Iterable[str], keep: int, *, latest: str) -> list[s
 
 
 def save_snapshot(source: Path, target: Path, *, keep: int, now: int) -> Path:
-    """Save a snapshot of the store in `source`, verify it, and delete superfluous snapshots.
+    """Save a snapshot of the store in `source`, verify it, and delete all but `keep` snapshots.
 
     Raises `StewardError` or `OSError`. The existing snapshots then stay unchanged.
     """

@@ -226,7 +226,7 @@ class _Parser:
     def _variables(self, where: str) -> tuple[list[str], bool]:
         """Consume `$x :=`, `$x =` or, in a range, `$i, $x :=`.
 
-        Return the names and whether they are new.
+        `where` is the keyword of the action. Return the names and whether they are new.
         """
         first = self._take(TokenType.VARIABLE)
         if first is None:

@@ -259,7 +259,7 @@ async def remove_rule(ui_request: UiRequest) -> str:
 
 
 def method_url(name: str) -> str:
-    """Return the page of an auth method."""
+    """Return the URL of the page of an auth method."""
     return formatting.address("/ui/auth-method/", name)
 
 

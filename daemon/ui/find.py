@@ -131,7 +131,10 @@ def _action(text: str) -> tuple[str, str]:
 
 
 def _actions(ui_request: UiRequest, name: str, jobs: list[dict[str, Any]], is_cut: bool) -> Hits:
-    """Return the pages on which an action on jobs can be confirmed."""
+    """Return the pages on which the action `name` on jobs can be confirmed.
+
+    `is_cut` means that more jobs match than `jobs` has.
+    """
     if not name:
         return Hits("Actions", [])
     ending, act = _ACTIONS[name]

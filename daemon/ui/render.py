@@ -274,7 +274,7 @@ async def optional(ui_request: UiRequest, path: str, **query: object) -> Any:  #
 
 
 def return_url(ui_request: UiRequest, otherwise: str = PLACE) -> str:
-    """Return the URL of the page whose form was sent."""
+    """Return the URL of the page whose form was sent; `otherwise` if the form names no page."""
     target = ui_request.form.get("back", "")
     return target if formatting.is_internal_url(target) else otherwise
 

@@ -60,7 +60,7 @@ def _comparable(value: object) -> tuple[float, str]:
 
 
 def link(path: str, pairs: Sequence[tuple[str, str]], **changes: object) -> str:
-    """Return the URL of the page at an escaped path with some parameters changed.
+    """Return the URL of the page at an escaped path: the parameters `pairs` with some changes.
 
     An empty value removes a parameter.
     """

@@ -68,7 +68,7 @@ def _page_of_form(ui_request: UiRequest) -> str:
 
 
 def _named(ui_request: UiRequest) -> tuple[str, str, str, dict[str, object]]:
-    """Return the path and namespace of the variable in a form, and its API URL and query.
+    """Return the path and namespace of the variable in a form, and the API URL and query for it.
 
     Raises `Malformed`.
     """

@@ -177,16 +177,20 @@ class FastPath:
         return Handover(data, since, has_asked, until)
 
     def _limit(self, idleness: trio.CancelScope, since: float, *, has_asked: bool) -> None:
-        """Set the deadline of a wait for a request.
+        """Set the deadline of a wait for a request that began at `since`.
 
-        The deadline may be slightly early, because the HTTP server then continues the wait.
+        `has_asked` means that the connection has sent an earlier request. The deadline may be
+        slightly early, because the HTTP server then continues the wait.
         """
         latest = self._latest(since, has_asked=has_asked)
         if not latest - _EXACT <= idleness.deadline <= latest:
             idleness.deadline = latest
 
     def _latest(self, since: float, *, has_asked: bool) -> float:
-        """Return the time at which a connection without a new request must be closed."""
+        """Return the time at which a connection that sends no request after `since` must be closed.
+
+        `has_asked` means that the connection has sent an earlier request.
+        """
         return since + (self._settings.keep_alive_timeout if has_asked else HEAD_TIMEOUT)
 
     async def _first_bytes(self, stream: trio.SocketStream, idleness: trio.CancelScope) -> bytes:
@@ -251,7 +255,10 @@ class FastPath:
         *,
         is_last: bool,
     ) -> bool:
-        """Send a list while it is read; return whether the connection stays open."""
+        """Send a list while it is read; return whether the connection stays open.
+
+        With `is_last`, it closes after the response.
+        """
         await send_with_timeout(stream, self._head(answer, "transfer-encoding: chunked", is_last))
         try:
             async with AsyncExitStack() as stack:
@@ -266,7 +273,10 @@ class FastPath:
         return not is_last
 
     def _written(self, answer: WireResponse, *, is_last: bool) -> bytes:
-        """Return the bytes of a response, in the form of the HTTP server."""
+        """Return the bytes of a response, in the form of the HTTP server.
+
+        With `is_last`, the headers announce the end of the connection.
+        """
         return self._head(answer, f"content-length: {len(answer.body)}", is_last) + answer.body
 
     def _head(self, answer: WireResponse, length: str, is_last: bool) -> bytes:

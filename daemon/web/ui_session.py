@@ -433,7 +433,10 @@ class UiRequest:
             await self.request.parts.tokens.revoke(ending.token)
 
     def with_page_headers(self, reply: HandlerReply, *, is_secure: bool) -> HandlerReply:
-        """Return a response with the headers of all pages, and a changed cookie."""
+        """Return a response with the headers of all pages, and a changed cookie.
+
+        `is_secure` means that the browser uses TLS.
+        """
         headers = {**HEADERS, "Cache-Control": "no-store", **reply.headers}
         if self._cookie is not None:
             headers["Set-Cookie"] = (
@@ -670,7 +673,10 @@ def _cookie(is_secure: bool) -> str:
 
 
 def _names(headers: Mapping[str, str], *, is_secure: bool) -> list[str]:
-    """Return the values of all session cookies in a request; other services may have set some."""
+    """Return the values of all session cookies in a request; other services may have set some.
+
+    `is_secure` means that the browser uses TLS, for which the cookie has another name.
+    """
     return _values(headers, _cookie(is_secure))
 
 

@@ -19,7 +19,11 @@ UNAVAILABLE = 69
 
 
 def main(program: str, bill: str, project: str) -> int:
-    """Audit both lists; return 1 for an advisory even if another query failed."""
+    """Audit the shipped packages and the minimum versions; return the exit status.
+
+    The status is 1 for an advisory, even if a query failed. `program` is pip-audit; `bill` and
+    `project` are paths.
+    """
     found = [
         audit(program, "shipped packages", shipped(json.loads(Path(bill).read_text()))),
         audit(program, "minimum versions", oldest(tomllib.loads(Path(project).read_text()))),
@@ -48,7 +52,10 @@ def oldest(project: dict[str, dict[str, list[str]]]) -> list[str]:
 
 
 def audit(program: str, what: str, pinned: list[str]) -> int:
-    """Print the advisories for these packages; return the exit status for this list."""
+    """Print the advisories for the pinned packages; return the exit status for this list.
+
+    `what` names the list in messages.
+    """
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("\n".join(pinned))
         file.flush()

@@ -116,7 +116,11 @@ class Machine:
         return ["nsenter", "-t", str(self.pid), *which]
 
     def run(self, *words: str, check: bool = True, inside: bool = True) -> str:
-        """Run a command in the container and return its output."""
+        """Run a command in the container and return its output.
+
+        With `check`, a failed command ends the script. If `inside` is false, the command sees the
+        files of the host.
+        """
         done = subprocess.run(
             [*self.entering(inside=inside), *words],
             stdout=subprocess.PIPE,
@@ -149,7 +153,7 @@ class Machine:
 
 
 def until(what: str, holds: Callable[[], bool]) -> None:
-    """Wait until a condition holds. Exit after a time limit."""
+    """Wait until a condition holds. Exit after a time limit, with `what` in the message."""
     deadline = time.monotonic() + PATIENCE
     while not holds():
         if time.monotonic() > deadline:
@@ -158,12 +162,12 @@ def until(what: str, holds: Callable[[], bool]) -> None:
 
 
 def proved(what: str) -> None:
-    """Print a successful check."""
+    """Print `what` as a successful check."""
     print(f"    {what}", flush=True)
 
 
 def expect(what: str, *, holds: bool) -> None:
-    """Print a fact if it holds; otherwise exit with an error."""
+    """Print the fact `what` if it holds; otherwise exit with an error."""
     if not holds:
         raise SystemExit(f"check failed: {what}")
     proved(what)
@@ -281,7 +285,10 @@ def reloads(machine: Machine) -> None:
 
 @contextmanager
 def kept(machine: Machine, what: str) -> Iterator[None]:
-    """Check that after the block a new daemon runs, and the task processes are the same."""
+    """Check that after the block a new daemon runs, and the task processes are the same.
+
+    `what` names the check in messages.
+    """
     tasks, daemon = machine.tasks(), machine.show("MainPID")
     yield
     until(
@@ -351,7 +358,10 @@ def survives_with_controllers(machine: Machine) -> None:
 
 @contextmanager
 def hammered(machine: Machine, what: str) -> Iterator[None]:
-    """Check that a client that sends requests continuously gets all responses during the block."""
+    """Check that a client that sends requests continuously gets all responses during the block.
+
+    `what` names the check in messages.
+    """
     stop = machine.root / "enough"
     words = [
         *machine.entering(inside=False),

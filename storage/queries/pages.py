@@ -43,7 +43,10 @@ ALL = KeyRange()
 
 
 def numbers(start: Key | None, *, reverse: bool) -> dict[str, int]:
-    """Return `low` and `high`, the SQL parameters for the keys of a page ordered by number."""
+    """Return `low` and `high`, the SQL parameters for the keys of a page ordered by number.
+
+    `start` is the first key of the page.
+    """
     if start is None:
         return {"low": -1, "high": HIGHEST}
     first = int(start[0])

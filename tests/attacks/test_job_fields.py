@@ -125,7 +125,7 @@ def job(number: int, driver: str, victim: Path) -> dict[str, Any]:
 
 
 def put(tree: Any, path: str, value: str) -> None:
-    """Set the field at a path, in which `*` is a name that the author chooses."""
+    """Set the field at a path to a value; a final `*` is a name that the author chooses."""
     *above, last = (int(word) if word.isdecimal() else word for word in path.split("."))
     for word in above:
         tree = tree[word]
@@ -136,7 +136,7 @@ def put(tree: Any, path: str, value: str) -> None:
 
 
 def hostile(scope: str, part: str, victim: Path) -> Iterator[dict[str, Any]]:
-    """Yield a job for each field of a part, each value and each driver."""
+    """Yield a job for each field of a part of a scope, each hostile value and each driver."""
     given, fields = {"task": OF_TASK, "group": OF_GROUP, "job": OF_JOB}[scope][part]
     cases = itertools.product(fields, VALUES, ("exec", "raw_exec"))
     for number, (field, value, driver) in enumerate(cases):

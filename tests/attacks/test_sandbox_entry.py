@@ -56,7 +56,10 @@ def open_place(place: Place) -> Iterator[Path]:
 
 
 def _attack(talk: Talk, place: Place, open_place: Path, wait: str, **order: Any) -> None:
-    """Start a task that creates its own mount namespace, and run a command inside it."""
+    """Start a task that creates its own mount namespace, and run a command inside it.
+
+    `wait` is the last command of the task.
+    """
     text = FALSE.format(open=open_place if order["driver"] == "raw_exec" else "/tmp", wait=wait)  # noqa: S108  # as the task sees it
     answer = talk.ask(START, passed(ordered("/bin/sh", "-c", text, **order))).body
     assert isinstance(answer, ProcessStarted), answer

@@ -48,7 +48,7 @@ async def uploads(world: World) -> None:
 
 
 async def _upload_wrong(world: World) -> None:
-    """Upload content that does not have its digest. A kill may have left it unverified."""
+    """Upload content that does not have its digest. A kill may have left the upload unverified."""
     wrong = await _put_wrong(world, b"x", offset=0)
     if wrong.status_code == 409:
         wrong = await _put_wrong(world, b"", offset=1)

@@ -267,7 +267,10 @@ async def others(world: World) -> None:
 
 
 def _another_runs(shown: list[dict[str, Any]], *, before: str) -> bool:
-    """Return whether the desired allocations run, are new, and all others are terminal."""
+    """Return whether a new allocation runs, all desired ones run, and all others are complete.
+
+    `before` is the ID of the earlier allocation.
+    """
     states = [(item["DesiredStatus"] == "run", item["ClientStatus"]) for item in shown]
     is_new = any(item["ID"] != before and item["ClientStatus"] == "running" for item in shown)
     return is_new and all(

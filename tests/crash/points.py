@@ -285,7 +285,7 @@ def _owned(call: ast.Call) -> tuple[str, str]:
 
 
 def _effect(call: ast.Call, function: ast.AST | None) -> str:
-    """Return the name of a call's effect, or an empty string."""
+    """Return the name of a call's effect, or an empty string; `function` encloses the call."""
     owner, name = _owned(call)
     if owner in EFFECTS:
         is_effect = name in EFFECTS[owner] and not (owner == "os" and name == "open")

@@ -31,7 +31,7 @@ def frame(
     length: int | None = None,
     width: int = 0,
 ) -> bytes:
-    """Return a frame; `length` replaces its true length, in `width` bytes."""
+    """Return a WebSocket frame; `length` replaces its true length, in `width` bytes."""
     said = len(payload) if length is None else length
     width = width or (1 if said <= _LONGEST else 2 if said < 2**16 else 8)
     mark = 0x80 if masked else 0

@@ -26,10 +26,10 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 def texts(
     seed: int, count: int, corpus: Sequence[str], signs: Sequence[str] = HCL
 ) -> Iterator[str]:
-    """Yield texts: tokens of a language in any order, and changed texts of the corpus.
+    """Yield random texts, and changed texts of the corpus; `signs` are tokens of its language.
 
-    Some are changed anywhere, and few parsers accept these. In others, a word or two is changed,
-    mostly to a word from elsewhere. Parsers read more of these.
+    Some texts of the corpus are changed anywhere, and few parsers accept these. In others, a word
+    or two is changed, mostly to a word from elsewhere. Parsers read more of these.
     """
     chance, signs = random.Random(seed), (*signs, *ODD)
     words = sorted({word for text in corpus for word in _WORD.findall(text)})
@@ -44,7 +44,7 @@ def texts(
 
 
 def changed(text: str, rng: random.Random, signs: Sequence[str] = ODD) -> str:
-    """Return a text with some pieces taken out, put in, doubled or moved."""
+    """Return a text with some pieces removed, doubled, or replaced, for instance by `signs`."""
     for _ in range(rng.randint(1, 4)):
         start = rng.randint(0, len(text))
         end = min(len(text), start + rng.randint(0, 12))

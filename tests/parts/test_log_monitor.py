@@ -27,7 +27,7 @@ async def lines_of(level: str, count: int, *, as_json: bool = False) -> list[str
 
 
 async def said(level: str, *, as_json: bool = False, count: int = 1) -> list[str]:
-    """Log one line of each level; return the lines that a reader of this level receives."""
+    """Log a debug line and a warning; return the lines that a reader of this level receives."""
     found: list[str] = []
 
     async def read() -> None:

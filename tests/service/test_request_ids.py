@@ -36,7 +36,7 @@ async def ask(
 
 
 async def logged(steward: Steward, request_id: str, last: str) -> list[Any]:
-    """Return the log lines of a request, once one has this event."""
+    """Return the log lines of a request as soon as one of them has the event `last`."""
     with trio.fail_after(HAPPENS_WITHIN):
         while True:
             whole = steward.log.read_text().rpartition("\n")[0]

@@ -77,7 +77,7 @@ class Process:
                 await changed.wait()
 
     def end(self, outcome: ExitResult, after: float = 0) -> None:
-        """Let the process end within this many seconds."""
+        """Let the process end with this result within `after` seconds."""
         at = trio.current_time() + after
         if at < self._end:
             self._end, self._exit = at, outcome

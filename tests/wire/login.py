@@ -39,7 +39,10 @@ def cloud() -> Iterator[str]:
 
 @contextmanager
 def world(needs: list[str], door: str) -> Iterator[tuple[str, str, str]]:
-    """Run a cloud and a daemon that reaches it; yields both addresses and an operator's token."""
+    """Run a cloud and a daemon that reaches it; `door` is `lean` (the fast path) or `wide`.
+
+    Yield the address of the daemon, the address of the cloud and an operator's token.
+    """
     with cloud() as cloud_url:
         urls = {f"STEWARD_CLOUD_{name.upper()}_URL": cloud_url for name in URLS}
         fallback = ENVIRONMENT if "env" in needs else {}

@@ -98,8 +98,10 @@ def daemon(*flags: str, environment: Mapping[str, str] = {}) -> Iterator[str]:
 
 
 def run_scenario(scenario: Mapping[str, Any], known: set[str], door: str) -> Failures:
-    """Replay a scenario against a fresh daemon of the kind that the scenario expects; return the
-    differences.
+    """Replay a scenario against a fresh daemon of the kind that the scenario expects.
+
+    `door` is `lean` (the fast path) or `wide`. Return the differences; those of steps in `known`
+    are expected.
     """
     if scenario["agent"] == "open":
         with daemon(environment=DOORS[door]) as url:

@@ -82,7 +82,10 @@ def _is_number(name: str) -> bool:
 
 
 def differences(scenario: str, part: str) -> dict[str, list[str]]:
-    """Return the steps of a scenario whose request or answer is not as described, and how."""
+    """Return the differences between the description and the requests or responses of a scenario.
+
+    The result has the problems by step. The requests are compared if `part` is `sent`.
+    """
     found = {}
     for step in BY_SCENARIO[scenario]:
         request = step["request"]

@@ -67,7 +67,10 @@ def _read_reports(pids: list[int], driver: str) -> tuple[int, list[Finding]] | N
 
 
 def _of_node(config: Settings, *, has_users: bool) -> Iterator[Finding]:
-    """Yield findings about all tasks: settings, and the mount options of task directories."""
+    """Yield findings about all tasks: settings, and the mount options of task directories.
+
+    `has_users` means that tasks can run as other users than the daemon's.
+    """
     yield report.mount_flags(str(config.alloc_dir), report.mounts())
     users = ", ".join(config.permitted_users)
     yield Finding("task_users", "*" not in config.permitted_users, f"tasks may run as {users}")

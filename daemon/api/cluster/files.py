@@ -274,7 +274,7 @@ def _shown(files: AllocFiles, verb: str, path: str) -> Iterator[None]:
 
 @contextmanager
 def _with_nomad_errors(files: AllocFiles, verb: str, path: str) -> Iterator[None]:
-    """Convert errors of the operating system to Nomad's form.
+    """Convert errors of the operating system to Nomad's form, in which they begin with `verb`.
 
     Raises `NotFound` or `Refused`.
     """

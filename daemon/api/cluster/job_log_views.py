@@ -405,7 +405,10 @@ async def _follow(
 def _update(
     selection: _Selection, streams: list[OpenedStream], known: dict[str, int], unfinished_known: str
 ) -> _Update:
-    """Return the lines after the known positions. Runs in a thread."""
+    """Return the lines after the `known` positions, and the new positions. Runs in a thread.
+
+    `unfinished_known` is the unfinished text that the client has already received.
+    """
     positions = _begins(streams, known)
     page = page_after(streams, positions, _FOLLOWED)
     unfinished = "\n".join(line.text for line in page.lines if line.unfinished)

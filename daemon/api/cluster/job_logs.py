@@ -331,7 +331,11 @@ class MergedLogs:
 
 
 async def _fill(tail: Tail, *, most: int, lines: int, is_last: bool) -> bool:
-    """Read from a log until its queue has lines, or until its end; return whether it has lines."""
+    """Read from a log until its queue has lines, or until its end; return whether it has lines.
+
+    Each read gets up to `most` bytes and `lines` lines. `is_last` means that the log no longer
+    grows.
+    """
     while not tail.queue and await tail.pull(most, is_last=is_last, lines=lines):
         await trio.lowlevel.checkpoint()
     return bool(tail.queue)

@@ -164,7 +164,10 @@ def _gaps(lines: dict[int, LogLine]) -> Iterator[LogLine]:
 
 
 def _lines(stream: Stream, begin: int, stop: int, *, first: int, end: int) -> list[LogLine]:
-    """Return the lines of a section, which may begin inside a line and ends after a line."""
+    """Return the lines in the bytes from `begin` to `stop`, which may begin inside a line.
+
+    `first` is the position of the first stored byte; `end` is the end of the log.
+    """
     begin, data = _whole_lines(_read(stream, begin, stop), begin, first)
     return list(_split(data, begin, end))
 
@@ -187,7 +190,7 @@ def _last_lines(data: bytes, number: int) -> int:
 
 
 def _read(stream: Stream, begin: int, stop: int) -> bytes:
-    """Return the bytes of a section; fewer if the log was rotated in the meantime."""
+    """Return the bytes from `begin` to `stop`; fewer if the log was rotated in the meantime."""
     parts: list[bytes] = []
     position = begin
     while position < stop and (chunk := stream.read(position, stop - position)) is not None:

@@ -237,7 +237,7 @@ def merged(streams: list[list[LogLine]]) -> Iterable[LogLine]:
 async def _follow(
     request: Request, source: LogSource, task: str, positions: list[int]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield updates after a cursor, one JSON document per line, until the task has ended."""
+    """Yield updates after `positions`, one JSON document per line, until the task has ended."""
     store = request.parts.store
     kinds = KINDS if not request.query.text("type") else (request.query.text("type"),)
     sent_unfinished = ""  # unfinished lines that the reader already has

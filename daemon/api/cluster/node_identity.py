@@ -73,7 +73,10 @@ async def renew(request: Request) -> HandlerReply:
 
 
 def claims_of(node: Node, region: str, first: _First, ttl: int, now: int) -> dict[str, object]:
-    """Return the current claims of a node, computed from its first identity; times in seconds."""
+    """Return the current claims of a node, computed from its first identity; times in seconds.
+
+    `region` is part of the subject, and `ttl` is the lifetime of an identity.
+    """
     number = max(now - first.made, 0) // max(ttl * 2 // 3, 1)
     made = first.made + number * max(ttl * 2 // 3, 1)
     claims = {

@@ -109,7 +109,11 @@ def _held(db: ReadSnapshot, node: Node) -> NodeHeld:
 def node_list_item(
     db: ReadSnapshot, node: Node, *, resources: bool, system: bool, with_allocated: bool = False
 ) -> NodeStub:
-    """Return the list entry of a node; with `system`, it names the operating system."""
+    """Return the list entry of a node.
+
+    With `system`, the entry names the operating system. With `resources`, it has the resources of
+    the node. With `with_allocated`, it has the allocated part of them.
+    """
     line = NodeStub(
         id=node.id,
         address=node.http_addr.rpartition(":")[0],

@@ -79,7 +79,7 @@ def named(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def _chosen(registrations: list[Registration], choice: str) -> list[Registration]:
-    """Return the requested number of instances, chosen by a key.
+    """Return the registrations that `choice`, `NUMBER|KEY`, selects. Raises `Malformed`.
 
     The same key selects the same instances as long as these exist.
     """

@@ -193,7 +193,10 @@ def _kept_line(
     with_state: bool,
     with_strip: bool,
 ) -> bytes:
-    """Return the line of a job, from the cache if nothing that it shows has changed."""
+    """Return the line of a job, from the cache if nothing that the line shows has changed.
+
+    `with_state` adds the state of the job; `with_strip` adds the latest results of its children.
+    """
     key = (row.namespace, row.id, with_state, with_strip)
     stamp = job_stamps.load(db, row.namespace, row.id)
     if stamp is not None and (known := lines.find(key, stamp)) is not None:

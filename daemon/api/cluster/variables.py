@@ -276,7 +276,10 @@ def _locked(name: VariableKey) -> HandlerReply:
 
 
 def _answer(request: Request, done: ChangeResult, *, as_holder: bool = False) -> HandlerReply:
-    """Return the current variable; after a conflict, status 409 in Nomad's form, which is text."""
+    """Return the current variable; after a conflict, status 409 in Nomad's form, which is text.
+
+    With `as_holder`, the response shows the ID of the lock.
+    """
     if not done.conflict:
         assert done.entry is not None  # noqa: S101  # a successful change has an entry
         return HandlerReply(body=_shown(request, done.entry, as_holder=as_holder), index=done.index)
@@ -318,7 +321,7 @@ def _metadata(request: Request, entry: VariableRow, *, as_holder: bool = False) 
 
 
 def _lock(request: Request, entry: VariableRow, *, as_holder: bool) -> Lock | UnsetType:
-    """Return the lock; its ID is visible only to its holder and to management tokens."""
+    """Return the lock; only its holder (`as_holder`) and management tokens see its ID."""
     if not is_locked(entry, request.parts.clock.now()):
         return UNSET
     return Lock(

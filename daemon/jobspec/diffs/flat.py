@@ -20,7 +20,7 @@ _SCALARS = (inspect.StrType, inspect.IntType, inspect.BoolType, inspect.EnumType
 
 
 def own_values(record: object, hidden: Collection[str] = ()) -> Flat:
-    """Return a record's own values and the entries of its text maps.
+    """Return a record's values, without those in `hidden`, and the entries of its text maps.
 
     Callers handle nested blocks, lists and optional fields.
     """

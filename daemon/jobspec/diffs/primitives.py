@@ -143,7 +143,11 @@ def block(
     objects: Objects | None = None,
     show: Callable[[BeforeAfter[Flat]], list[FieldDiff]] = fields,
 ) -> Objects:
-    """Return the diff of a block with its values and children; empty if nothing changed."""
+    """Return the diff of a block; empty if nothing changed.
+
+    `flat` returns the values of a block, `show` selects the field diffs, and `objects` are the
+    diffs of its children.
+    """
     if both.same:
         return []
     return [_object(both.change_type, name, show(both.of(flat)), objects)]

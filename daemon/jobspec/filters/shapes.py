@@ -16,7 +16,7 @@ from storage.records.task import Task
 
 
 class DocumentShape(msgspec.Struct, frozen=True, eq=False):
-    """The kind of a value."""
+    """The shape of a value in a document: its kind, and the shapes of its fields or items."""
 
     kind: str
     name: str  # name of the type in error messages

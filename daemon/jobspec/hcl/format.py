@@ -101,7 +101,7 @@ def _format_tokens(source: SourceText) -> Iterator[_Word]:
 
 
 def _end_of_whole(kinds: Sequence[str], at: int) -> int:
-    """Return the index of the token that closes a quoted text or a heredoc."""
+    """Return the index of the token that closes the quoted text or heredoc opened at `at`."""
     depth = 0
     while True:
         depth += (kinds[at] in _WHOLE) - (kinds[at] in _WHOLE.values())
@@ -130,7 +130,7 @@ def _space(words: list[_Word]) -> None:
 
 
 def _are_apart(earlier: _Word | None, before: _Word, word: _Word) -> bool:
-    """Return whether a space separates two words."""
+    """Return whether a space separates `before` and `word`; `earlier` is the word before both."""
     if word.kind in (",", ".", "...", "::", ")", "]") or before.kind in ("(", "[", ".", "::", "!"):
         return False
     if before.kind == "{" and word.kind == "}":

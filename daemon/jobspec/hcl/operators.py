@@ -71,7 +71,10 @@ def _operand(
     scope: Scope,
     problems: list[Diagnostic],
 ) -> Value:
-    """Convert an operand to the operator's type; add a failure to the list of problems."""
+    """Convert an operand to the operator's type; add a failure to the list of problems.
+
+    `side`, `left` or `right`, names the operand in the failure.
+    """
     try:
         return convert(value, type_)
     except ConversionError as error:

@@ -40,7 +40,7 @@ def volume(request: Volume, group: TaskGroup, job_type: str) -> Iterator[str]:
 
 
 def mount(volume_mount: VolumeMount) -> Iterator[str]:
-    """Yield the errors of a mount. Whether its volume exists is checked elsewhere."""
+    """Yield the errors of a mount, without checking whether its volume exists."""
     if not volume_mount.volume:
         yield "volume mount references an empty volume"
     if volume_mount.propagation_mode not in _PROPAGATION:

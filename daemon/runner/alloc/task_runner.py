@@ -188,7 +188,10 @@ class TaskRunner(TaskAttempts):
             await wait_any(self._hurried.wait, self.dead.wait)
 
     async def _stop(self, at_most: float | None) -> None:
-        """Stop the current attempt, if it has not ended."""
+        """Stop the current attempt, if it has not ended.
+
+        `at_most` limits the seconds between the signal and the kill.
+        """
         if self._running is None:
             return
         task = self.task

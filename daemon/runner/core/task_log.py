@@ -98,7 +98,10 @@ class Logs:
     """The logs of all tasks. `moved` is the directory of rotated data by allocation."""
 
     def __init__(self, launcher: Launcher, moved: Path, most: int = 0) -> None:
-        """Create a cache of up to `most` descriptors; 0 means a share of the descriptor limit."""
+        """Create a cache of up to `most` descriptors; 0 means a share of the descriptor limit.
+
+        `moved` is the directory of rotated logs.
+        """
         self.launcher, self.moved = launcher, moved
         self._most = most or resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _PART
         self._open: OrderedDict[Place, OpenedFile] = OrderedDict()

@@ -43,7 +43,10 @@ class CgroupV2:
     """The cgroup with the processes of one attempt."""
 
     def __init__(self, path: str, *, threaded: bool = False, is_given: bool = False) -> None:
-        """Initialize; `is_given` means that the parent cgroup was set up before any task."""
+        """Initialize; `is_given` means that the parent cgroup was set up before any task.
+
+        With `threaded`, the cgroup is created as a threaded cgroup.
+        """
         self.label = path
         self._threaded, self._is_given = threaded, is_given
 
@@ -119,7 +122,10 @@ class CgroupV2Groups:
         return {"containment": "cgroup"}
 
     def of(self, alloc_id: str, task: str, *, pinned: bool = False) -> CgroupV2:
-        """Return the cgroup for the attempts of a task."""
+        """Return the cgroup for the attempts of a task.
+
+        `pinned` means that the task has reserved cores.
+        """
         path = f"{self._base}/{alloc_id}.{task}"
         return CgroupV2(path, threaded=self._threaded, is_given=self._is_given)
 

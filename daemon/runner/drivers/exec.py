@@ -83,7 +83,11 @@ class ExecDriver(ProcessDriver):
         *,
         unfiltered: bool = False,
     ) -> None:
-        """Create the driver; with `unfiltered`, tasks may relax the system call filter."""
+        """Create the driver; with `unfiltered`, tasks may relax the system call filter.
+
+        `inherited` are the agent's variables that tasks inherit, and `processes` is the default
+        limit of processes and threads.
+        """
         super().__init__(groups, inherited, launcher, bounds, processes)
         self._unfiltered = unfiltered
 

@@ -50,7 +50,7 @@ class TaskUsers:
 
 
 def without_rules(own: int | None = None) -> TaskUsers:
-    """Return rules that permit all users of this host."""
+    """Return rules that permit all users of this host; `own` is the launcher's user ID."""
     return TaskUsers(policy_of(Settings(dev=True, task_uids="none"), owner=0, lines=""), own)
 
 
@@ -58,5 +58,8 @@ ANY_USER = without_rules()
 
 
 def of(config: Settings, own: int | None = None) -> TaskUsers:
-    """Return the rules of a configuration; they are restrictive outside of development mode."""
+    """Return the rules of a configuration; they are restrictive outside of development mode.
+
+    `own` is the launcher's user ID.
+    """
     return TaskUsers(policy_of(config, owner=0, lines=""), own)

@@ -278,7 +278,7 @@ class ProcessDriver:
         return self._process(self._started(attempt, trace), watched)
 
     def _common(self, attempt: Attempt, entries: Sequence[str]) -> Common:
-        """Return the command fields that all drivers share."""
+        """Return the command fields that all drivers share; `entries` are the cgroups to enter."""
         env = attempt.env
         return {
             "user": attempt.user,

@@ -41,9 +41,10 @@ class RawExecDriver(ProcessDriver):
         *,
         enabled: bool = True,
     ) -> None:
-        """Create the driver.
+        """Create the driver. Unless `enabled`, no task starts, but running tasks are re-attached.
 
-        Unless `enabled`, no task starts, but running tasks are re-attached.
+        `inherited` are the agent's variables that tasks inherit, and `processes` is the default
+        limit of processes and threads.
         """
         super().__init__(groups, inherited, launcher, bounds, processes)
         self._enabled = enabled

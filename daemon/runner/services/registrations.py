@@ -137,7 +137,11 @@ def _register(context: ServiceContext, service: Service, task: str) -> Registrat
 def _address(
     context: ServiceContext, service: Service, task: str, label: str, mode: str
 ) -> tuple[str, int]:
-    """Return the address and port of a service. Raises `ServiceHasNoPort`."""
+    """Return the address and the port of a service; `label` is the label or number of the port.
+
+    With the `mode` `alloc`, the address and the port are those inside the allocation's network.
+    Raises `ServiceHasNoPort`.
+    """
     if not label:
         return context.address, 0
     inside = context.inside if mode == "alloc" else ""

@@ -46,7 +46,10 @@ async def read_log(
     origin: str,
     offset: int,
 ) -> bytes:
-    """Return the current output of a task. Raises `NotFound`."""
+    """Return the current output of a task. Raises `NotFound`.
+
+    `kind` is `stdout` or `stderr`. `offset` counts from `origin`, which is `start` or `end`.
+    """
     query: Query = {"task": task, "type": kind, "plain": True, "origin": origin, "offset": offset}
     call = Call(method="GET", path=_path(alloc_id), query=query, repeatable=True)
     return (await connection.send(call)).body

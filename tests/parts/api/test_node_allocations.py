@@ -91,7 +91,7 @@ async def test_holding_parameter_keeps_allocations_that_hold_resources(cluster: 
 async def hosted(
     store: Store, rules: str = "", *, query: str = "", node_id: str = ""
 ) -> tuple[list[tuple[str, str, str]], str]:
-    """Return a page of the running tasks of a node, and the token of the next page."""
+    """Return the running tasks on a page of a node (host, allocation, task), and the next token."""
     who = caller(rules) if rules else caller()
     asked = request(store, NODE_READ, who, node_id=node_id or node().id)
     asked = msgspec.structs.replace(asked, query=QueryParameters(query))

@@ -98,8 +98,9 @@ def change(store: Store, statement: str, values: tuple[object, ...] = ()) -> Non
 
 @contextmanager
 def damaged(store: Store, column: DocumentColumn, left: bytes) -> Iterator[tuple[object, ...]]:
-    """Damage the last row of a table; yield the key of the row, or an empty key if an index refuses
-    the text.
+    """Damage the last row of a table: its column gets the bytes `left`.
+
+    Yield the key of the row, or an empty key if an index refuses the text.
     """
     keys = KEYS[column.table]
     where = " AND ".join(f"{key} = ?" for key in keys)
@@ -149,7 +150,10 @@ def items(answer: WireResponse) -> list[object] | None:
 def fault_of(
     path: str, clean: WireResponse, answer: WireResponse, table: str, key: tuple[object, ...]
 ) -> str:
-    """Return the fault of a response while a row is unreadable; empty if it is correct."""
+    """Return the fault of a response while a row is unreadable; empty if it is correct.
+
+    `clean` is the response before the damage.
+    """
     text = answer.body.decode(errors="replace")[:200]
     try:
         every, shown = items(clean), items(answer)

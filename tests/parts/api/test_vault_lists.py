@@ -44,7 +44,7 @@ async def ask(
     path: str = "/v1/auth/token/accessors",
     **headers: str,
 ) -> tuple[bool, Any]:
-    """Return whether the list came in parts, and its body."""
+    """Return whether the list came in parts, and the body of the response."""
     dispatcher, secret = asking
     given = {"host": "localhost", "x-request-id": "1", "x-vault-token": secret, **headers}
     head = RequestHead(

@@ -27,7 +27,7 @@ async def asking(store: Store) -> Dispatcher:
 
 
 async def ask(dispatcher: Dispatcher, query: str) -> tuple[bool, Any]:
-    """Return whether an answer came in parts, and its body or error text."""
+    """Return whether the response came in parts, and its body or error text."""
 
     async def body() -> bytes:
         return b""

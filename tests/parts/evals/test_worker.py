@@ -189,7 +189,10 @@ async def all_attempts(cluster: Cluster) -> None:
 
 
 def broken_for(poisoned: str, real: Callable[..., Any], place: int) -> Callable[..., Any]:
-    """Return a function that raises for the evaluation of one job."""
+    """Return a function like `real` that raises for evaluations of the job `poisoned`.
+
+    The evaluation is the argument at `place`.
+    """
 
     def function(*args: Any, **kwargs: Any) -> Any:
         if args[place].job_id == poisoned:

@@ -46,7 +46,10 @@ class Two:
 
 
 def at(bad: Login, argument: Callable[[tuple[Any, ...], dict[str, Any]], str], real: Any) -> Any:
-    """Return a function that raises if its call is for the broken mount."""
+    """Return a function like `real` that raises if a call is for the broken mount.
+
+    `argument` returns the mount of a call.
+    """
 
     def called(*args: Any, **named: Any) -> Any:
         if argument(args, named) == bad.mount.accessor:

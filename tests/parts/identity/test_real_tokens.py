@@ -46,7 +46,10 @@ REFUSED = [
 
 
 async def log_in(login: Login, cloud: Cloud, shape: str, where: dict[str, str]) -> str:
-    """Log in with a token of a shape; the role binds principals and a resource group."""
+    """Log in with a token of a shape; the role binds principals and a resource group.
+
+    `where` are further fields of the login. Return the accessor of the issued token.
+    """
     claims = SHAPES[shape]
     await login.role("r", bound_service_principal_ids=claims["oid"], bound_resource_groups="rg-one")
     gone = dict.fromkeys(("xms_az_rid", "xms_mirid", "appid"))

@@ -49,7 +49,7 @@ class Talk:
         return answer
 
     def has_ended(self) -> bool:
-        """Return whether the launcher has closed its end; wait for its next message."""
+        """Wait for the launcher's next message; return whether the launcher has closed its end."""
         try:
             return self.channel.recv(LONGEST) == b""
         except ConnectionResetError:  # it has not even read what was sent

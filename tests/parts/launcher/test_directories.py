@@ -38,7 +38,7 @@ def room(task: str = "main", user: str = "", *, is_seen: bool = True) -> TaskDir
 def laid_out(
     talk: Talk, *task_dir_layout: TaskDirLayout, allocation: str = ALLOCATION, previous: Any = None
 ) -> Any:
-    """Return the answer to a request for an allocation of these tasks."""
+    """Return the answer to a request for an allocation of tasks with these layouts."""
     layout = AllocDirLayout(rooms=[*task_dir_layout], about=b"{}")
     passed = sealed(msgspec.msgpack.encode(layout))
     try:

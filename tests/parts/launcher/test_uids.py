@@ -143,7 +143,11 @@ class Life(RuleBasedStateMachine):
 
     @rule(made=integers(0, 2), heir=integers(0, 20))
     def place(self, made: int, heir: int) -> None:
-        """Place an allocation, perhaps as a replacement; the daemon may be compromised."""
+        """Place an allocation, perhaps as the replacement of an earlier one (`heir`).
+
+        If `made` is 0, the launcher restarts before the directory is created. The daemon may be
+        compromised.
+        """
         name, self.count = f"alloc-{self.count}", self.count + 1
         if heir < len(self.numbers):
             self.machine.uids.inherit(name, sorted(self.numbers)[heir])

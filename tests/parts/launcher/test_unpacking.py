@@ -27,7 +27,7 @@ def member(path: str, kind: str = "file", target: str = "", **fields: Any) -> Ar
 
 
 def framed(*members: Any, end: bytes = bytes(4)) -> bytes:
-    """Return a stream of members; each file has as many bytes as it says."""
+    """Return a stream of members, each with as many bytes as its `size`, and `end` at its end."""
     pieces = []
     for item in members:
         data = msgspec.msgpack.encode(item)

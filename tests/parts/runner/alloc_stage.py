@@ -32,7 +32,7 @@ NO_RESTARTS = RestartPolicy(attempts=0, interval=10 * SECOND, delay=SECOND, mode
 
 
 class JumpingClock:
-    """The wall clock of a test: as many seconds after its start as Trio's."""
+    """A wall clock that starts at a fixed time and advances like Trio's clock."""
 
     def __init__(self) -> None:
         self._began = trio.current_time()

@@ -32,7 +32,7 @@ UPDATE = Update(
 
 
 def at(stage: Stage, kind: str, task: str = "main") -> list[int]:
-    """Return the seconds at which something happened to a task."""
+    """Return the seconds at which a task had events of this kind."""
     return [second for second, type_, _ in stage.told(task) if type_ == kind]
 
 

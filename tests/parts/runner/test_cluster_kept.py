@@ -59,7 +59,7 @@ async def world(store: Store, slurm: FakeSlurm, tmp_path: Path) -> AsyncIterator
 
 
 def keeping(text: str, patterns: str, **task: Any) -> Job:
-    """Return a job that keeps files."""
+    """Return a job whose task runs a script and keeps the files that match the patterns."""
     given = script(text, meta={"steward_keep": patterns}, **task)
     return samples.job("job", samples.group("web", given), type="batch")
 

@@ -10,7 +10,7 @@ KILLED = ["Killing", "Terminated", "Killed"]
 
 
 def noting(name: str, then: str = "") -> str:
-    """Return a script that writes its name and the other tasks that it sees."""
+    """Return a script that appends its name to a shared file, and then runs `then`."""
     return f"echo {name} >>$NOMAD_ALLOC_DIR/order; {then}"
 
 

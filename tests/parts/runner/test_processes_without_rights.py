@@ -41,7 +41,7 @@ def driver_of(launcher: Launcher, holding: TaskCgroups, *, scans: bool = False) 
 
 
 async def attempt(launcher: Launcher, data_dir: Path, text: str, number: int = 0) -> Attempt:
-    """Return an attempt at a script, whose allocation has its directories."""
+    """Return an attempt at a script, in the allocation whose directories the first call creates."""
     if not number:
         rooms = [TaskDirLayout(task="main", driver="raw_exec", user="daemon", is_seen=True)]
         assert await launcher.lay_out(ALLOCATION, AllocDirLayout(rooms=rooms, about=b"{}")) == {}

@@ -38,7 +38,7 @@ def template(text: str = "", **fields: Any) -> Template:
 
 
 def telling(pipe: Pipe, what: str = "cat local/out") -> str:
-    """Return a script that prints a text, prints it again on USR1, and waits."""
+    """Return a script that prints the output of `what` at its start and on USR1."""
     said = f"{{ {what}; echo; }} > {pipe.path}"
     return f"trap '{said}' USR1; {said}; while :; do sleep 0.1; done"
 

@@ -268,7 +268,7 @@ def launcher_of(drivers: Mapping[str, Any], config: Settings) -> Launcher:
 
 
 class Signer:
-    """Signs in clear text: the claims, and the key that was asked for."""
+    """A signer of tokens without cryptography: the claims and the key ID are in clear text."""
 
     def sign(self, claims: Mapping[str, object], key_id: str = "") -> str:
         payload = base64.urlsafe_b64encode(msgspec.json.encode(claims)).rstrip(b"=").decode()

@@ -50,7 +50,7 @@ async def fill(site: Site, browser: Browser) -> dict[str, str]:
 
 
 async def visit(browser: Browser, found: dict[str, str]) -> list[tuple[str, dict[str, str]]]:
-    """Return the forms that can be sent on all pages."""
+    """Return the forms on all pages that this user can send."""
     forms = []
     jobs = [found["job_id"], "nightly", "convert"]
     for path in SHOWN:

@@ -58,7 +58,7 @@ class Elements(HTMLParser):
 
 
 def strange(text: str) -> list[tuple[str, dict[str, str | None]]]:
-    """Return the elements that run or style something within the page."""
+    """Return the elements of a page that run scripts, have styles or embed other content."""
     return [
         (tag, attributes)
         for tag, attributes in Elements(text).found

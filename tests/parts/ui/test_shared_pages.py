@@ -28,7 +28,7 @@ def tag(page: httpx.Response) -> str:
 
 
 async def reload(browser: Browser, path: str, shown: str) -> httpx.Response:
-    """Reload a page as its script does."""
+    """Reload a page as its script does; `shown` is the tag of the page that the browser shows."""
     return await browser.http.get(path, headers={"If-None-Match": f'"{shown}"'})
 
 

@@ -94,7 +94,10 @@ class EndOfAnswer(Exception):
 async def serving_much(
     store: Store, directory: Path, lean: bool
 ) -> AsyncIterator[trio.SocketStream]:
-    """Yield a connection with a long answer that the client does not read."""
+    """Yield a connection with a long answer that the client does not read.
+
+    `lean` selects the fast path.
+    """
     asked = trio.Event()
 
     def much(request: Request, db: ReadSnapshot) -> HandlerReply:

@@ -101,7 +101,7 @@ ROUTES = (
 async def serving(
     store: Store, directory: Path, *, lean: bool = True, routes: tuple[Route, ...] = ROUTES
 ) -> AsyncIterator[int]:
-    """Answer requests on a port."""
+    """Answer requests on a port, with `lean` over the fast path; yield the port."""
     parts = parts_of(store, Settings(data_dir=directory, lean_door=lean), asks=False)
     with listen("127.0.0.1", 0) as listener:
         async with open_web(parts, routes, (), [plain(listener)]):

@@ -41,7 +41,7 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Steward]:
 
 
 class Assistant:
-    """A client of the program."""
+    """A client of `steward mcp`."""
 
     def __init__(self, process: Forked) -> None:
         self._process, self._rest, self._number = process, b"", 0

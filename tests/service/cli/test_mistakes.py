@@ -72,7 +72,7 @@ def test_every_file_has_an_expected_message() -> None:
 
 
 async def faults(steward: Steward, name: str, verb: str, told: Told) -> list[str]:
-    """Return the errors in the first screen of a command about a file."""
+    """Return the faults in the first screen of a command about a file, compared with `told`."""
     done = await steward.cli(verb, str(FILES / f"{name}.hcl"))
     lines = (done.stderr + done.stdout).decode().splitlines()
     screen = "\n".join(lines[:SCREEN])

@@ -69,7 +69,7 @@ def shown(commands: Commands, number: str, pattern: str = FORMAT) -> str:
 
 
 def until(commands: Commands, number: str, *states: str) -> str:
-    """Return the listing of a job when it is in one of these states, found by polling."""
+    """Wait until a job is in one of these states; return its line in the listing."""
     ends = time.monotonic() + HAPPENS_WITHIN
     while shown(commands, number, "%T") not in states:
         assert time.monotonic() < ends, shown(commands, number)

@@ -49,7 +49,7 @@ def test_records_of_failed_logins_are_bounded() -> None:
 
 
 def failed(times: int, address: str = ELSEWHERE, *, every: int = 0) -> FailedLogins:
-    """Return the recorded failures, of which the last is at `NOW`."""
+    """Return the record of `times` failures, `every` nanoseconds apart, the last at `NOW`."""
     failures = FailedLogins(LockoutPolicy(threshold=3, span=SPAN))
     for number in range(times):
         failures.are_too_many(address, NOW - (times - 1 - number) * every)

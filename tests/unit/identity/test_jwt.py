@@ -41,7 +41,7 @@ KEYS = [public(KEY)]
 
 
 def accept(text: str, leeway: int = 0) -> None:
-    """Return if a token is good in every respect."""
+    """Check a token in all respects; return if it is valid."""
     token = parse_jwt(text)
     verify_signature(token, KEYS)
     check_standard(token, issuer=ISSUER, audience=AUDIENCE, now=NOW, leeway=leeway)

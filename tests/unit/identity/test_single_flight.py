@@ -24,7 +24,7 @@ class Fetch:
 
 
 async def join_all(flights: SingleFlight[str], fetch: Fetch, number: int) -> list[object]:
-    """Return the results or errors of this many callers of one key."""
+    """Let `number` callers join the fetch of one key; return their results or errors."""
     seen: list[object] = []
 
     async def call() -> None:

@@ -22,7 +22,7 @@ def steps(
     once: bool = True,
     chance: float = 0.0,
 ) -> list[RestartDecision]:
-    """Return the decisions when a task ends at each of these times."""
+    """Return the decisions when a task ends with this outcome at each of these times."""
     history, found = RestartHistory(since=START), []
     for moment in moments:
         step, history = decide_restart(

@@ -208,7 +208,10 @@ def _with_exponent(digits: str, exponent: int, letter: str) -> str:
 
 
 def _general(size: Number, precision: int | None, letter: str) -> str:
-    """Return a number with the necessary digits, in exponent form if that is shorter."""
+    """Return a number with the necessary digits, in exponent form if that is shorter.
+
+    `letter` is the `e` or `E` of the exponent.
+    """
     if not size:
         return "0"
     digits, point = shortest_digits(Fraction(size))

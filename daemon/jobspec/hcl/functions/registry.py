@@ -50,7 +50,10 @@ def function(
     rest: Parameter | None = None,
     cost: Callable[[tuple[Value, ...]], int] | None = None,
 ) -> HclFunction:
-    """Return an HCL function that calls `run` with the values of its arguments."""
+    """Return an HCL function that calls `run` with the values of its arguments.
+
+    `rest` describes further arguments, and `cost` returns the cost of a call for its arguments.
+    """
     return HclFunction(
         parameters=parameters, rest=rest, run=lambda values, _: run(*values), cost=cost
     )
@@ -73,7 +76,7 @@ def bounded(length: int) -> None:
 
 
 def whole_number(value: Value, subject: str) -> int:
-    """Return a number that must be an integer. Raises `FunctionFault`."""
+    """Return a number that must be an integer. Raises `FunctionFault` about the `subject`."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     raise FunctionFault(f"{subject} must be a whole number")

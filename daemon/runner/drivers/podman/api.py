@@ -157,7 +157,10 @@ class PodmanClient:
         done: Sequence[int] = (),
         within: float = _ANSWERS_WITHIN,
     ) -> bytes:
-        """Return the body of a response; statuses in `done` count as success."""
+        """Return the body of a response that arrives `within` seconds. Raises `PodmanFailed`.
+
+        Statuses in `done` count as success.
+        """
         content = b"" if body is None else msgspec.json.encode(body)
         sort = [("content-type", "application/json")] if content else []
         # Without a content length, the service would wait for the body of a POST.

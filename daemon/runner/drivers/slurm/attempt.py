@@ -111,7 +111,8 @@ class SlurmAttempt:
     async def wait_for_start(self, note: Callable[[str], None]) -> int | None:
         """Wait until a wrapper claims the attempt; return the time. Raises `StartFailed`.
 
-        Return None if the attempt ended before it was claimed.
+        `note` reports the state of the job while it waits. Return None if the attempt ended before
+        it was claimed.
         """
         self._note, tell = note, self._report_queue_state
         while self.row.status in BEFORE_CLAIM:

@@ -221,7 +221,10 @@ class WrapperApi:
         return await intake.take(offset, data)
 
     async def orders(self, secret: str, seen: int, used: tuple[int, int, int], span: float) -> str:
-        """Return the commands after number `seen`; wait up to `span` seconds for a command."""
+        """Return the commands after number `seen`; wait up to `span` seconds for a command.
+
+        `used` are the CPU ticks of the task in user and system mode, and its memory pages.
+        """
         run = self._running(secret)
         run.uses(user=used[0], system=used[1], pages=used[2])
         with trio.move_on_after(span):
@@ -285,9 +288,10 @@ class WrapperApi:
         await run.finished(end, digests)
 
     async def _kept(self, run: SlurmAttempt, word: str) -> tuple[Mapping[str, str], Sequence[str]]:
-        """Return the digests of kept files by path, and the reasons why other files were not.
+        """Return the digests of kept files by path, and the reasons why other files were not kept.
 
-        Raises `WrapperRejected` if an earlier daemon received the files.
+        `word` is the report of the wrapper about these files. Raises `WrapperRejected` if an
+        earlier daemon received the files.
         """
         if not run.attempt.keep:
             return {}, ()
@@ -333,7 +337,10 @@ class WrapperApi:
         return run
 
     def _known(self, secret: str, field: str) -> ClusterRun:
-        """Return the attempt of a secret. Raises `Denied`, or `WrapperRejected` if it was withdrawn."""
+        """Return the attempt whose `field` has the hash of a secret.
+
+        Raises `Denied`, or `WrapperRejected` if the attempt was withdrawn.
+        """
         alloc_id, _, rest = secret.partition(".")
         rows = self._store.read(lambda db: cluster_runs.of_allocation(db, alloc_id))
         hashed = _hash(secret)

@@ -191,7 +191,10 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
     # --- git ---
 
     async def _clone(self, source: ArtifactSource, request: ArtifactRequest, workshop: str) -> None:
-        """Clone a repository. The size of its tree is checked before files are written."""
+        """Clone a repository into `workshop`, the staging directory of the artifact.
+
+        The size of the tree is checked before files are written.
+        """
         parts = urlsplit(source.url)
         if parts.scheme not in {"https", "http", "ssh"}:
             raise InvalidSource(f"git over {parts.scheme!r} is not supported")

@@ -354,7 +354,7 @@ def read_key(text: str) -> bytes:
 
 
 class _Tree(msgspec.Struct):
-    """Counts the files and bytes in the output of `git ls-tree`.
+    """Counts the files and bytes in the output of `git ls-tree`; `rest` is an incomplete entry.
 
     Each entry is mode, type, ID and size, a tab and a name, and ends with a zero byte.
     """

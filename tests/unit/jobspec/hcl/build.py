@@ -13,7 +13,7 @@ OUTSIDE = FunctionEnvironment(random=bytes)  # as many zeros
 
 
 def job(config: str, *, before: str = "") -> str:
-    """Return a job file whose only task has this configuration."""
+    """Return a job file whose only task has this configuration; `before` is text before the job."""
     return (
         f'{before}\njob "x" {{\n  group "g" {{\n    task "t" {{\n      driver = "d"\n'
         f"      config {{\n{config}\n      }}\n    }}\n  }}\n}}\n"
@@ -27,14 +27,14 @@ def parse(
     flags: Mapping[str, str] | None = None,
     is_v1: bool = False,
 ) -> Document:
-    """Return the job of a file."""
+    """Return the job of a file; `variables` is the text of a variables file."""
     files = ((FILE_NAME, variables),) if variables else ()
     file = JobFile(text=text, variable_files=files, flags=flags or {}, is_v1=is_v1)
     return parse_job(file, OUTSIDE)
 
 
 def value(expression: str, *, before: str = "") -> object:
-    """Return the value of an expression."""
+    """Return the value of an expression in a job file; `before` is text before the job."""
     config = parse(job(f"r = {expression}", before=before))["TaskGroups"][0]["Tasks"][0]["Config"]
     return config.get("r")
 
