@@ -58,7 +58,7 @@ SHOWN = 20  # findings that are printed per target
 
 
 class Found(NamedTuple):
-    """The results of one target."""
+    """The results of one target of the fuzz test."""
 
     inputs: int
     faults: list[str]

@@ -166,7 +166,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def one_job(number: int) -> None:
-    """Evaluate one job with this count on a node that has capacity for only few allocations."""
+    """Evaluate a job of `number` allocations on a node that has capacity for only few of them."""
     wanted = job("many", group(count=number), type="batch")
     state = ClusterState(
         index=1, job=wanted, nodes=(held(node(), ()),), versions={wanted.version: wanted}

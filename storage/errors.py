@@ -147,7 +147,7 @@ class StorageUnreadable(StorageError):
 
     @classmethod
     def of_row(cls, table: str, key: tuple[object, ...], reason: object) -> "StorageUnreadable":
-        """Return the error of a known row."""
+        """Return the error about an unreadable row whose key is known."""
         # A column of the key may be damaged too.
         name = "/".join(map(str, key)).encode(errors="backslashreplace").decode()
         return cls(

@@ -36,7 +36,7 @@ class World:
         self.host, self.outside, self._original = host, outside, original
 
     def words(self, *command: str) -> list[str]:
-        """Return the words that run a command outside."""
+        """Return the words that run a command in the external network."""
         return inside(self.outside, *command)
 
     def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
@@ -55,7 +55,7 @@ class World:
             self.enter()
 
     def enter(self) -> None:
-        """Enter the host."""
+        """Move this thread into the network of the host."""
         found = os.open(f"/proc/{self.host}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             _call("setns", found, _NEW_NETWORK)

@@ -85,7 +85,10 @@ class _Replace(ast.NodeTransformer):
 
 
 def _places(tree: ast.Module) -> Iterator[tuple[ast.AST, int, bool]]:
-    """Yield each node that is code, with the line of its statement; annotations are not code."""
+    """Yield each node that is code, the line of its statement, and whether a function contains it.
+
+    Annotations are not code.
+    """
 
     def walk(
         node: ast.AST, statement: int, in_function: bool

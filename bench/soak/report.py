@@ -117,7 +117,7 @@ def line(minute: Minute) -> str:
 
 
 def middle(minutes: list[Minute], value: Callable[[Minute], float | None]) -> float:
-    """Return the median of a value over some minutes; NaN if none has it."""
+    """Return the median of a value over some minutes; NaN if no minute has the value."""
     found = [one for minute in minutes if (one := value(minute)) is not None]
     return statistics.median(found) if found else math.nan
 

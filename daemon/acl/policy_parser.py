@@ -36,7 +36,7 @@ class PolicyItem(msgspec.Struct, frozen=True):
 
 
 class PolicyObject(msgspec.Struct, frozen=True):
-    """The contents of a pair of braces."""
+    """The contents of a pair of braces in a policy."""
 
     items: tuple[PolicyItem, ...]
 
@@ -135,7 +135,7 @@ _CONSTANT = re.compile(r"(?:true|false)\b")
 
 
 class _Reader:
-    """A parser of one text."""
+    """A parser of the text of one policy."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -67,7 +67,7 @@ class KeySource(Protocol):
 
 
 class ConfiguredKey:
-    """A key from a credential or a passphrase."""
+    """A root key from a credential or a passphrase."""
 
     def __init__(self, key: RootKey) -> None:
         self._key = key

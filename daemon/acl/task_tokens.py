@@ -149,7 +149,7 @@ class TaskTokens:
 def _token_request(
     db: ReadSnapshot, workload: Workload, block: SecretsConfig
 ) -> "TokenRequestFields":
-    """Return the request for the token. Raises `Refused`."""
+    """Return the request for a task's token. Raises `Refused`."""
     from daemon.acl.token_requests import TokenRequestFields
 
     role = tokens.find_role(db, block.role) if block.role else None

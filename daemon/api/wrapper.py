@@ -79,7 +79,7 @@ def _number(request: Request, name: str) -> int:
 
 
 class BadNumber(StewardError):
-    """A parameter is invalid."""
+    """A numeric parameter of a request is invalid."""
 
     status = 400
 

@@ -36,7 +36,7 @@ MOST = 4096  # instructions that the kernel takes
 
 
 class ArgumentComparison(Enum):
-    """The comparison of an argument."""
+    """The ways in which a filter compares an argument of a system call."""
 
     EQUAL = "equal"
     UNEQUAL = "unequal"

@@ -24,7 +24,7 @@ _ALGORITHMS = ("binpack", "spread")  # equivalent on a single node
 
 
 def configuration(db: ReadSnapshot) -> SchedulerConfig:
-    """Return the stored configuration."""
+    """Return the stored configuration of the scheduler."""
     text = settings.find(db, _NAME)
     return msgspec.json.decode(text, type=SchedulerConfig) if text else _FIRST
 

@@ -42,7 +42,7 @@ _LONGEST_BACKOFF = 60 * MINUTE
 
 
 class ClientSecretRotator:
-    """The rotations of all mounts."""
+    """Rotates the client secrets of all mounts."""
 
     def __init__(
         self,

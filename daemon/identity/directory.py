@@ -57,7 +57,7 @@ class _VainFetch(msgspec.Struct, frozen=True):
 
 
 class DirectoryKeyCache:
-    """The directories of all mounts."""
+    """The cached documents of the directories of all mounts."""
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ class _Discovery(msgspec.Struct, frozen=True):
 
 
 class MethodKeys:
-    """The keys of all methods that have fetched some."""
+    """The signing keys of login methods, fetched when a login needs them."""
 
     def __init__(self, cache: KeyCache) -> None:
         self._cached, self._failures = cache.fetched, cache.failures

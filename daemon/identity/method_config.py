@@ -63,7 +63,7 @@ def client_secret(db: ReadSnapshot, seal: EnvelopeCipher, mount: Mount) -> str:
 
 
 def read(db: ReadSnapshot, mount: Mount) -> MethodConfig:
-    """Return a configuration. Raises `NotFound`."""
+    """Return the configuration of a mount. Raises `NotFound`."""
     config = identity.config(db, mount.accessor)
     if config is None:
         raise NotFound("")

@@ -107,7 +107,10 @@ class ResourceManager:
         )
 
     async def principal(self, client: CloudClient, text: str) -> str:
-        """Return the principal of a user-assigned identity. Raises `Refused`."""
+        """Return the principal of a user-assigned identity, given its resource ID.
+
+        Raises `Refused`.
+        """
         found = parse(text)
         if found is None:
             raise Refused(f"unable to parse the user assigned identity {quote(text)}")

@@ -97,7 +97,7 @@ class VersionSource(Protocol):
         """
 
     def store(self, tx: Transaction, candidate: Job, number: int) -> Job:
-        """Store the new version; return it."""
+        """Store `candidate`, the definition of version `number`, as a new version; return it."""
 
 
 class _NotNow(Exception):

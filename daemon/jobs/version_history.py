@@ -165,7 +165,7 @@ class RerunVersions:
         return _as_new_version(target, self._now)
 
     def store(self, tx: Transaction, candidate: Job, number: int) -> Job:
-        """Store the new version with the source of the earlier one; return it."""
+        """Store `candidate` as a new version, with the source of version `number`; return it."""
         job = jobs.append_version(tx, candidate)
         if not job.parent_id and (source := submissions.find(tx, job.namespace, job.id, number)):
             store_submission(tx, source, job)

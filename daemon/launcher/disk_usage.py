@@ -36,7 +36,7 @@ class DiskUsageScan:
         return sum(map(self._count, islice(self._found, most))) < most
 
     def run(self) -> None:
-        """Measure everything, with pauses."""
+        """Measure the files of all pending directories, with pauses."""
         is_over = False
         while not is_over:
             began = time.monotonic()

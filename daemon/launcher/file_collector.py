@@ -81,7 +81,7 @@ def collect(descriptors: Mapping[str, int], request: CollectFiles, stream: Binar
 
 
 class _Collection:
-    """Writes one stream, within its remaining limits."""
+    """Writes one stream of collected files, within the remaining limits of the request."""
 
     def __init__(self, request: CollectFiles, stream: BinaryIO) -> None:
         self._request, self._stream = request, stream

@@ -164,7 +164,10 @@ def belonging(processes: Iterable[Process], criteria: ProcessCriteria) -> list[P
 def undecided(
     processes: Iterable[Process], criteria: ProcessCriteria, members: Iterable[Process]
 ) -> list[Process]:
-    """Return the processes that may belong to the attempt, with unreadable environments."""
+    """Return the processes that may belong to the attempt: their environments are unreadable.
+
+    `members` are the processes that belong to it.
+    """
     decided = {criteria.shim, *(member.pid for member in members)}
     unclear = (item for item in processes if not item.allocation and item.pid not in decided)
     return [item for item in unclear if item.user in criteria.users]

@@ -202,7 +202,7 @@ class Server:
         self._policy, self._groups = policy, frozenset(policy.groups)
 
     def start(self, request: messages.StartTask, sent: int) -> Given:
-        """Start a shim."""
+        """Start a shim; `sent` is a sealed file with the task's command."""
         payload = read_record(sent, messages.MOST_PAYLOAD, _task_command)
         started = self._starter.start(request, payload)
         if started is None:
@@ -212,7 +212,7 @@ class Server:
         return messages.ProcessStarted(pid=pid), [descriptor]
 
     def open_session(self, request: messages.StartSession, sent: int) -> Given:
-        """Start a command inside a task."""
+        """Start a command inside a task; `sent` is a sealed file with the command."""
         payload = read_record(sent, messages.MOST_PAYLOAD, _task_command)
         own = self._shims.pid_of(_key(request))
         pid, descriptors = self._starter.open_session(request, payload, own)

@@ -81,7 +81,7 @@ def _entered(top: int, names: list[str]) -> Iterator[int]:
 
 
 class _Unpacking:
-    """Unpacks one stream, within its remaining limits."""
+    """Unpacks one stream, within the remaining limits of the request."""
 
     def __init__(self, target: int, request: UnpackStream, stream: BinaryIO) -> None:
         self._target, self._stream = target, stream

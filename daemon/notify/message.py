@@ -197,7 +197,7 @@ def batch_body(batch: Batch) -> bytes:
 
 
 def read_secret(text: str) -> bytes:
-    """Return the key in a secret. Raises `Invalid`."""
+    """Return the key in the secret of a webhook. Raises `Invalid`."""
     prefix, mark, encoded = text.partition(_PREFIX)
     try:
         key = base64.b64decode(encoded, validate=True)

@@ -37,5 +37,5 @@ def parse(text: str) -> TraceContext | None:
 
 
 def header(context: TraceContext) -> str:
-    """Return the header of a span."""
+    """Return the `traceparent` header for a span."""
     return f"{_VERSION}-{context.trace_id}-{context.span_id}-{context.is_sampled:02x}"

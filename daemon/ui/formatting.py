@@ -41,7 +41,7 @@ def is_internal_url(target: str) -> bool:
 
 
 def command(*words: object) -> str:
-    """Return the equivalent command line."""
+    """Return the command line that calls `steward` with these words."""
     return shlex.join(["steward", *(str(word) for word in words if word not in ("", None))])
 
 

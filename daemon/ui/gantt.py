@@ -56,7 +56,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A failure, or a kill."""
+    """A mark on the time axis for a failure or a kill."""
 
     x: float
     text: str

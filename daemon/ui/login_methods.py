@@ -174,7 +174,7 @@ async def disable(ui_request: UiRequest) -> str:
 
 @page("login_form.html")
 async def edit_config(ui_request: UiRequest) -> Found:
-    """Show the form of a configuration."""
+    """Show the form of a login method's configuration."""
     path = _path(ui_request)
     await _mount(ui_request, path)
     try:
@@ -186,7 +186,7 @@ async def edit_config(ui_request: UiRequest) -> Found:
 
 @with_error_message
 async def write_config(ui_request: UiRequest) -> HandlerReply:
-    """Create or change a configuration."""
+    """Create or change the configuration of a login method."""
     path = _path(ui_request)
 
     async def send() -> object:
@@ -281,7 +281,7 @@ def _role_address(path: str, name: str) -> str:
 
 
 def method_url(path: str) -> str:
-    """Return the page of a login method."""
+    """Return the URL of the page of a login method."""
     return formatting.address("/ui/method/", path)
 
 

@@ -472,7 +472,7 @@ class Dispatcher:
     async def _handled(
         self, route: ReadRoute | WriteRoute | StreamRoute, request: Request, audit_scope: AuditScope
     ) -> HandlerReply:
-        """Call a route."""
+        """Call the handler of a route."""
         await import_handler(route.handler)
         if isinstance(route, ReadRoute):
             reply = await blocking.answer(

@@ -247,7 +247,10 @@ def _short(path: Path) -> Iterator[str]:
 
 
 def peer_of(stream: trio.SocketStream, group: int | None) -> PeerAddress | None:
-    """Return the user at the other end; None for TCP. Root and members of `group` are operators."""
+    """Return the user at the other end of a connection; None for TCP.
+
+    Root and members of `group` are operators.
+    """
     if stream.socket.family != socket.AF_UNIX:
         return None
     packed = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)

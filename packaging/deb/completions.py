@@ -19,7 +19,7 @@ PLACES = {
 
 
 def main(target: Path) -> None:
-    """Write the script of each shell."""
+    """Write the completion script of each shell below the directory `target`."""
     for kind, place in PLACES.items():
         path = target / place
         path.parent.mkdir(parents=True, exist_ok=True)

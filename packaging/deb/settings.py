@@ -55,7 +55,7 @@ def _toml(field: msgspec.structs.FieldInfo) -> str:
 
 
 def commented(document: str) -> str:
-    """Return the text of the example file."""
+    """Return the text of the example settings file, in which all settings are comments."""
     parts = [_HEAD]
     for setting in settings(document):
         default = (

@@ -51,7 +51,7 @@ def numbers(source: str, *options: str) -> dict[str, int]:
 
 
 def main() -> None:
-    """Print the module."""
+    """Print the Python module with the numbers of system calls."""
     x86_64 = numbers("#include <asm/unistd_64.h>\n")
     aarch64 = numbers("#include <asm-generic/unistd.h>\n", *(f"-D{item}" for item in _AARCH64))
     version = int(defined("#include <linux/version.h>\n")["LINUX_VERSION_CODE"])

@@ -179,7 +179,7 @@ class ChildRows:
         return notification.encoded(notification.notify_settings(meta))
 
     def close(self) -> None:
-        """Count the new children."""
+        """Add the new children to the counts of their parent."""
         if self._number:
             self._tx.touch("jobs")
             self._tx.touch("job_versions")

@@ -63,7 +63,7 @@ def below(db: ReadSnapshot, prefix: str = "") -> list[SealedSecret]:
 
 
 def places(db: ReadSnapshot, prefix: str) -> list[str]:
-    """Return the paths with a prefix, sorted."""
+    """Return the sorted paths of the encrypted values with a prefix."""
     return [row["place"] for row in db.all(_PLACES, {"prefix": prefix})]
 
 

@@ -243,7 +243,7 @@ class AllocatedResources(Record, frozen=True, kw_only=True):
 
     @property
     def device_ids(self) -> set[str]:
-        """Return the devices."""
+        """Return the IDs of the devices."""
         devices = [device for task in self.tasks.values() for device in task.devices or ()]
         return {device_id for device in devices for device_id in device.device_ids}
 

@@ -53,5 +53,5 @@ class ClusterRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def job_name(allocation_id: str) -> str:
-    """Return the job name of an allocation."""
+    """Return the name of an allocation's job in the cluster."""
     return f"alloc-{allocation_id}"

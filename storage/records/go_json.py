@@ -28,7 +28,7 @@ def kind(value: object) -> str:
 
 
 def number(value: float) -> str:
-    """Format a number approximately as it was written."""
+    """Format a number in a JSON document approximately as the document wrote it."""
     return numbers.shorten(repr(value).replace("e+", "e"))
 
 

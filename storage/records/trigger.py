@@ -23,7 +23,7 @@ class TriggerState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Return whether the row is final."""
+        """Return whether the state is final."""
         return self not in (TriggerState.ARRIVED, TriggerState.WAITING)
 
 

@@ -223,7 +223,7 @@ _KIBIBYTE = 1024
 
 
 def series_of(task: str, block: UsageBlock) -> UsageSeries:
-    """Return a block in the units of the API."""
+    """Return a block in the units of the API; `task` is empty for a whole object."""
 
     def scaled(metric: UsageMetric, factor: int = 1) -> Values:
         return [None if item is None else item * factor for item in block.get(metric, ())]

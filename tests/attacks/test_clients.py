@@ -45,7 +45,7 @@ async def ask(steward: Steward, alloc: str, verb: str, path: str) -> httpx.Respo
 
 
 async def running(steward: Steward) -> Any:
-    """Return the allocation of the job once its secret is written."""
+    """Return the ID of the job's allocation as soon as the task has written the secret."""
     (alloc,) = await steward.run_job(JOB)
     secret = next(steward.data_dir.rglob("password.txt"), None)
     while secret is None or not secret.stat().st_size:

@@ -82,7 +82,7 @@ def cluster(talk: Talk, tmp_path: Path) -> Talk:
 
 
 def told(talk: Talk, *descriptors: int) -> str:
-    """Return the output of a program."""
+    """Start a program with these descriptors; return its output."""
     talk.send(1, len(descriptors), ASK, descriptors=descriptors)
     data, received = receive(talk.channel)
     body = msgspec.msgpack.decode(data, type=NumberedReply).body

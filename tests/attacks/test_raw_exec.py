@@ -24,7 +24,7 @@ OPEN = "raw_exec = true\n"
 
 
 def saying_who(driver: str = "raw_exec", user: str = "") -> Any:
-    """Return a job that prints its uid."""
+    """Return a job whose task prints its user ID."""
     config = {"command": "/usr/bin/id", "args": ["-u"]}
     task = {"Name": "main", "Driver": driver, "User": user, "Config": config}
     once = {"Attempts": 0, "Mode": "fail"}

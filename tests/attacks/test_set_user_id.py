@@ -43,7 +43,7 @@ async def test_a_set_user_id_program_has_no_effect_below_the_mount(tmp_path: Pat
 
 
 def as_stranger(shell: Path) -> str:
-    """Return the program's output for an unrelated user on the host."""
+    """Return the output of the program `shell` when an unrelated user of the host runs it."""
     return subprocess.run(
         [f"./{shell.name}", "-p", "-c", "echo $(id -u) $(id -g)"],
         cwd=shell.parent,

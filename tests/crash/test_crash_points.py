@@ -11,7 +11,7 @@ from tests.crash.wrappers import Wrappers
 
 
 class Killed(BaseException):
-    """Replacement for the end of the process."""
+    """An exception that replaces the end of the process."""
 
 
 def kill() -> None:

@@ -164,7 +164,7 @@ class World:
         )
 
     async def mint(self) -> str:
-        """Return a cloud token for one of its virtual machines."""
+        """Return a token of the fake cloud for one of the cloud's virtual machines."""
         async with httpx.AsyncClient(verify=trusted(), timeout=HAPPENS_WITHIN) as client:
             answer = await client.post(
                 f"{self.cloud_url}/_control/mint",

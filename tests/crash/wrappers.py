@@ -58,7 +58,7 @@ class Wrappers:
             self._within.reset(token)
 
     def plain(self, owner: object, name: str, effect: str) -> None:
-        """Wrap a function."""
+        """Replace the function `name` of `owner` by a wrapper that visits the effect's points."""
         inner = getattr(owner, name)
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -68,7 +68,7 @@ class Wrappers:
         setattr(owner, name, wrapper)
 
     def later(self, owner: object, name: str, effect: str) -> None:
-        """Wrap a coroutine function."""
+        """Replace the coroutine function `name` of `owner` by a wrapper that visits the points."""
         inner: Callable[..., Awaitable[Any]] = getattr(owner, name)
 
         async def wrapper(*args: Any, **kwargs: Any) -> Any:

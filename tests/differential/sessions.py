@@ -39,7 +39,7 @@ class Request(NamedTuple):
 
 
 def session(seed: int, length: int) -> Iterator[Request]:
-    """Yield the requests of one session."""
+    """Yield `length` random requests, which depend only on the seed."""
     chance = random.Random(seed)  # repeatable, not secret
     prefix = f"d{seed}-"
     for _ in range(length):
@@ -108,7 +108,7 @@ def _tag(chance: random.Random, job_id: str) -> Request:
 
 
 def _mostly(chance: random.Random, name: str, job_id: str) -> str:
-    """Return the job with this name in two of three cases, otherwise the given job."""
+    """Return the ID of the job `name` in two of three cases, otherwise `job_id`."""
     return chance.choice([job_id, *[f"{job_id.rpartition('-')[0]}-{name}"] * 2])
 
 

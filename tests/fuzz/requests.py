@@ -55,7 +55,7 @@ class Asked(NamedTuple):
 
 
 def values(schema: Mapping[str, Any], depth: int = 0) -> st.SearchStrategy[Any]:
-    """Return values as a schema describes them."""
+    """Return a strategy for values that a schema describes."""
     if depth > MAX_DEPTH:
         return st.none()
     if reference := schema.get("$ref"):

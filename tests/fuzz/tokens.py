@@ -41,7 +41,7 @@ def genuine() -> frozenset[str]:
 
 
 def tokens(seed: int, count: int) -> Iterator[str]:
-    """Yield tokens."""
+    """Yield `count` tokens for the parsers, each made from a genuine token."""
     chance, pool = random.Random(seed), sorted(genuine())
     for _ in range(count):
         forge = chance.choice(_FORGERIES)

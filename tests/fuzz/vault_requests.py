@@ -61,5 +61,5 @@ def _bodies(draw: st.DrawFn, body: Any) -> bytes | None:
 
 
 def any_requests() -> st.SearchStrategy[Asked]:
-    """Return requests to either API."""
+    """Return a strategy for requests to either API."""
     return st.one_of(requests(), requests(), requests(), calls())

@@ -34,7 +34,7 @@ OTHERS = ("steward.sock", "tasks.sock", "steward.toml", "notes.txt")
 
 
 class Killed(BaseException):
-    """The end of the process."""
+    """An exception that replaces the end of the process."""
 
 
 def older(place: Path) -> Path:
@@ -58,7 +58,7 @@ def _told(path: Path) -> str:
 
 
 def back(place: Path) -> None:
-    """Roll back as the guide describes."""
+    """Roll a data directory back to an older version, as the guide describes."""
     [block] = re.findall(
         r"((?:^    .*\n)*^    rmdir .*\n(?:^    .*\n)*)", GUIDE.read_text(), re.MULTILINE
     )

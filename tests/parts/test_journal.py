@@ -15,7 +15,7 @@ from storage.request_context import request_scope
 
 @pytest.fixture
 def ears(tmp_path: Path) -> Iterator[socket.socket]:
-    """The other end of a journal."""
+    """A socket that receives the records for the journal."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
         one.bind(str(tmp_path / "journal"))
         yield one

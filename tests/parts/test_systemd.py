@@ -21,7 +21,7 @@ from tests.time_limits import HAPPENS_WITHIN
 
 @pytest.fixture
 def ears(tmp_path: Path) -> Iterator[socket.socket]:
-    """The service manager's end."""
+    """A socket that receives the messages to the service manager."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
         one.bind(str(tmp_path / "notify"))
         one.setblocking(False)

@@ -113,7 +113,7 @@ class Steward:
         return await self._end(number)
 
     async def kill(self) -> None:
-        """Kill it like a crash."""
+        """Kill the daemon, like a crash."""
         await self._end(signal.SIGKILL)
 
     async def kill_and_restart(self) -> None:
@@ -152,13 +152,13 @@ class Steward:
 
     @property
     def pid(self) -> int:
-        """The process of the daemon."""
+        """Return the process ID of the daemon."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def log(self) -> Path:
-        """The log file of the daemon."""
+        """Return the path of the daemon's log file."""
         return self.directory / "daemon.log"
 
     # ---- talking to it -------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class Steward:
     async def request(
         self, method: str, path: str, body: object = None, /, **query: object
     ) -> httpx.Response:
-        """Return any answer, including errors."""
+        """Send a request, and return the response, even if it is an error."""
         return await self._http.request(
             method,
             f"{self.address}{path}",

@@ -25,7 +25,7 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Steward]:
 
 
 async def driven(steward: Steward, work: Callable[[str], Any]) -> Any:
-    """Run blocking work in a thread."""
+    """Call blocking work in a thread, with the address of the daemon; return the result."""
     return await trio.to_thread.run_sync(work, steward.address)
 
 

@@ -161,7 +161,7 @@ async def test_no_path_of_the_vault_api_is_open_without_a_token(guarded: Steward
 
 
 class Anything(dict[str, Any]):
-    """Values for all placeholders."""
+    """A map that has a value for every placeholder."""
 
     def __missing__(self, key: str) -> str:
         return "x"

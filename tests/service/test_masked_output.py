@@ -58,7 +58,7 @@ async def talking(steward: Steward) -> str:
 
 
 def routes(alloc_id: str) -> list[str]:
-    """Return the requests that show the output."""
+    """Return the API paths that show the output of an allocation."""
     return [
         f"/v1/client/fs/logs/{alloc_id}?task=main&type=stdout&plain=true",
         f"/v1/client/fs/logs/{alloc_id}?task=main&type=stdout&plain=true&origin=end&offset=40",

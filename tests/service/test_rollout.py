@@ -132,7 +132,7 @@ class Said:
         self.lines: list[str] = []
 
     async def until(self, *beginnings: str) -> None:
-        """Wait until the load generator has printed this many more lines with these beginnings."""
+        """Wait until the load generator has printed a new line for each of these beginnings."""
         wanted = list(beginnings)
         while wanted:
             line = (await self._stream.line()).decode()

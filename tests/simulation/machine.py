@@ -70,7 +70,7 @@ class Process:
         return msgspec.structs.replace(self._exit, at=NOW + round(self._end * SECOND))
 
     async def over(self) -> None:
-        """Wait until it has ended."""
+        """Wait until the process has ended."""
         while self.alive:
             changed = self._changed
             with trio.move_on_at(self._end):

@@ -30,7 +30,7 @@ _RARELY = 0.005  # chance that the time is long
 
 
 class SimulatedClock:
-    """The wall clock: its offset from its start equals Trio's."""
+    """A wall clock that advances like Trio's clock."""
 
     def now(self) -> int:
         return NOW + round(trio.current_time() * SECOND)

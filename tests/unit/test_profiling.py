@@ -142,7 +142,7 @@ def test_objects_are_counted_by_type() -> None:
 
 
 class Listed:
-    """Which generations were listed, from the interpreter's own audit events."""
+    """The generations that were listed, according to the interpreter's audit events."""
 
     def __init__(self) -> None:
         self.generations: list[int] | None = None

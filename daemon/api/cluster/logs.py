@@ -93,7 +93,7 @@ def parse_number(query: QueryParameters, name: str, default: str = "0") -> int:
 
 
 def parse_origin(query: QueryParameters) -> str:
-    """Return the origin of an offset. Raises `Malformed`."""
+    """Return the end from which an offset counts: `start` or `end`. Raises `Malformed`."""
     name = query.text("origin") or "start"
     if name not in ("start", "end"):
         raise Malformed("origin must be start or end")

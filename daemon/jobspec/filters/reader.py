@@ -85,7 +85,7 @@ class FilterReader:
         return ""
 
     def many(self, description: str, fits: Callable[[str], bool]) -> str:
-        """Consume all matching characters."""
+        """Consume all matching characters; `description` names their class in errors."""
         start = self.at
         while self.one_of(description, fits):
             pass

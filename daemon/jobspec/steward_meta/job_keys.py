@@ -59,7 +59,7 @@ def after_meta(text: str) -> dict[str, str]:
 
 
 def meta_name(text: str) -> str:
-    """Return the name of a meta key."""
+    """Check the name of a meta key, and return the name. Raises `Invalid`."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", text):
         raise Invalid("must be the name of a meta key")
     return text

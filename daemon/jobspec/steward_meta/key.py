@@ -142,7 +142,7 @@ _LONGEST_MOMENT = 40  # characters
 
 
 def calendar_name(text: str) -> str:
-    """Check the name of a calendar."""
+    """Check the name of a calendar, and return the name. Raises `Invalid`."""
     if not _CALENDAR_NAME.fullmatch(text):
         raise Invalid("must be the name of a calendar: 1 to 128 letters, digits, - and _")
     return text

@@ -176,7 +176,7 @@ def condition(text: str) -> str:
 
 
 def question(text: str) -> str:
-    """Return the question of a gate."""
+    """Check the question of a gate, and return the question. Raises `Invalid`."""
     if not text.strip() or len(text) > MAX_QUESTION_LENGTH:
         raise Invalid(f"must be a question of at most {MAX_QUESTION_LENGTH} characters")
     return text
@@ -228,7 +228,7 @@ def begin_time(text: str) -> BeginTime:
 
 
 def zone_name(text: str) -> str:
-    """Check the name of a time zone."""
+    """Check the name of a time zone, and return the name. Raises `Invalid`."""
     from daemon.jobspec.cron import zone  # imported late: few jobs name one
 
     try:

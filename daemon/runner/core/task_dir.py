@@ -29,7 +29,7 @@ _LONGEST = 255  # bytes of a file name
 
 
 def directories(root: str, task: str) -> TaskDirectories:
-    """Return the directories of a task."""
+    """Return the directories of a task in the allocation directory `root`."""
     return TaskDirectories(
         shared=f"{root}/{SHARED}", local=f"{root}/{task}/local", secrets=f"{root}/{task}/{SECRETS}"
     )

@@ -40,7 +40,7 @@ _FILTERED = {"enforced.seccomp": "bubblewrap"}
 
 
 class ExecConfig(msgspec.Struct, frozen=True):
-    """The driver configuration."""
+    """The driver configuration of `exec`."""
 
     command: str
     args: list[str] = []

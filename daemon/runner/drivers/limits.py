@@ -157,14 +157,14 @@ class RlimitEnforcer:
         self.above: list[Path] = []
 
     def entries(self, alloc_id: str, task: str, limits: ResourceLimits) -> list[str]:
-        """Return no files."""
+        """Return no cgroup files."""
         return []
 
     def prepare(self, alloc_id: str, task: str, limits: ResourceLimits) -> None:
         """Do nothing."""
 
     def present(self, alloc_id: str, task: str) -> list[str]:
-        """Return no files."""
+        """Return no cgroup files."""
         return []
 
     def killed(self, alloc_id: str, task: str) -> bool:

@@ -81,7 +81,7 @@ class PassedSession(_Conversation):
         self._status: int | None = None
 
     async def wait(self) -> int:
-        """Return the exit status."""
+        """Wait for the end of the command, and return its exit status."""
         while self._status is None:
             await trio.lowlevel.wait_readable(self._descriptor)
             status = await self._launcher.conclude(self._number)

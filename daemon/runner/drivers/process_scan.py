@@ -49,7 +49,7 @@ class ScannedGroup:
         return f"these processes do not end: {' '.join(map(str, found))}" if found else ""
 
     async def members(self, launcher: Launcher, attempt: int) -> list[int]:
-        """Return the processes that can be found."""
+        """Return the processes of an attempt, found by a scan of all processes."""
         return await self._act_on_processes(launcher, "find", attempt)
 
     async def pause(self, launcher: Launcher, attempt: int) -> None:

@@ -18,7 +18,7 @@ _UNENFORCED = {"unenforced.isolation": "a task can access everything that its us
 
 
 class RawExecConfig(msgspec.Struct, frozen=True):
-    """The driver configuration."""
+    """The driver configuration of `raw_exec`."""
 
     command: str
     args: list[str] = []

@@ -56,7 +56,7 @@ class ApiError(ClientError):
 
 
 class BadRequest(ApiError):
-    """The request is wrong."""
+    """The server rejected the request because the request itself is wrong."""
 
 
 class Denied(ApiError):

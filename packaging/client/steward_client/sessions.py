@@ -69,7 +69,7 @@ def _received(message: bytes) -> _Received:
 
 
 class Output(msgspec.Struct, frozen=True):
-    """A piece of the command's output."""
+    """A piece of a command's output; `stream` is `stdout` or `stderr`."""
 
     stream: Literal["stdout", "stderr"]
     data: bytes

@@ -19,7 +19,7 @@ WATCHED = {signal.SIGCHLD, signal.SIGTERM}
 
 
 def main(place: str, number: str) -> None:
-    """Run a job of the file to completion."""
+    """Run the job with this number in the state file to completion."""
     directory = Path(place)
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     with opened(directory) as state:

@@ -54,11 +54,11 @@ class FakeSlurm:
 
     @property
     def path(self) -> str:
-        """The PATH with its programs before those of the host."""
+        """Return a PATH with the fake programs before the programs of the host."""
         return os.pathsep.join([str(self.bin), os.defpath])
 
     def known(self) -> dict[str, Any]:
-        """Return the contents of the file."""
+        """Return the contents of the state file."""
         with opened(self.directory) as state:
             return state.known
 

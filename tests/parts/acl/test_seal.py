@@ -132,7 +132,7 @@ async def test_store_file_contains_neither_secrets_nor_keys(store: Store, tmp_pa
 
 
 class Crash(BaseException):
-    """The machine stops."""
+    """An exception that replaces a crash of the machine."""
 
 
 async def make_store(home: Path) -> None:

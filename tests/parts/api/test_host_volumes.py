@@ -76,7 +76,7 @@ class Volumes:
         return await api.delete(self._request(query, volume_id=volume_id))
 
     async def list(self, query: str = "") -> tuple[list[Any], str]:
-        """Return the elements of a page, and the token of the next one."""
+        """Return the elements of a page, and the token of the next page."""
         asked = self._request(f"type=host&{query}")
         reply = await self.store.read_any(lambda db: api.index(asked, db))
         while reply.later is not None:

@@ -29,7 +29,7 @@ def look(cluster: Cluster, wanted: Job) -> DryRunResult:
 
 
 def counts(outlook: DryRunResult, name: str = "web") -> dict[str, int]:
-    """Return the counts of a group that are not zero."""
+    """Return the counts of a group in a dry run, without zeros."""
     found = msgspec.structs.asdict(outlook.annotations.desired_tg_updates[name])
     return {key: number for key, number in found.items() if number}
 
@@ -76,7 +76,7 @@ async def test_a_plan_changes_nothing(cluster: Cluster) -> None:
 
 
 def contents(cluster: Cluster) -> str:
-    """Return a digest of everything in the file."""
+    """Return a digest of the content of the store."""
     tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
     rows = cluster.store.read(
         lambda db: [

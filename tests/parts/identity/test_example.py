@@ -17,7 +17,7 @@ __all__ = ["door", "tokens"]  # fixtures
 
 
 class Killed(Exception):
-    """Replacement for the end of the process."""
+    """An exception that replaces the end of the process."""
 
 
 def killed_before(number: int) -> Callable[..., Any]:

@@ -51,7 +51,7 @@ def files() -> Iterator[tuple[int, ...]]:
 
 
 async def begun(launcher: Launcher, order: TaskCommand = TRUE) -> tuple[int, int]:
-    """Return the process of an attempt that has not begun before."""
+    """Start an attempt; return its process ID and a descriptor of its process."""
     found = await launcher.start(START, order)
     assert found is not None
     return found

@@ -101,7 +101,7 @@ def of(store: Store, job_id: str = "web") -> list[Notification]:
 
 
 async def until(store: Store, *, attempts: int, job_id: str = "web") -> Notification:
-    """Return the one notification of a job after this many attempts."""
+    """Wait until the only notification of a job has this many attempts; return it."""
     with trio.fail_after(HAPPENS_WITHIN):
         while True:
             with store.watch(notifications.topic("default", job_id)) as changes:

@@ -153,7 +153,7 @@ async def test_task_that_stops_its_shim_has_its_real_exit(held_world: World, pip
 
 
 async def asleep(_: process_handle.ProcessHandle) -> None:
-    """Wake no shim."""
+    """Do nothing, in place of the function that wakes a shim."""
 
 
 async def test_stopped_shim_ends_with_its_task(

@@ -61,7 +61,7 @@ def confined(text: str) -> str:
 
 
 def living(text: str) -> str:
-    """Return the process itself."""
+    """Return the identity unchanged, for a process that still lives."""
     return text
 
 

@@ -141,7 +141,7 @@ async def test_log_lines_lost_by_the_host_do_not_block_later_ones(claimant: Clai
 
 
 async def announced(claimant: Claimant, size: int) -> bytes:
-    """Announce a piece of this size, but send nothing; return the begin of the response."""
+    """Announce a piece of this size, but send nothing; return the beginning of the response."""
     url = claimant.world.client.base_url
     stream = await trio.open_tcp_stream(url.host, url.port or 0)
     head = (

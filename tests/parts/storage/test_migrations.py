@@ -25,7 +25,7 @@ JOBS = ["web", "once", "nightly", "many", "huge"]
 
 
 def store_of(kept: Path, directory: Path) -> Path:
-    """Create the store of a dump again."""
+    """Create the store that a dump describes; return the path of its file."""
     path = directory / FILE_NAME
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")

@@ -62,7 +62,7 @@ class Life:
         self.dice = random.Random(seed)
 
     async def step(self) -> None:
-        """Let something happen."""
+        """Cause a random event."""
         happens: list[Callable[[], Awaitable[None]]] = [
             *(self.submit, self.submit, self.work, self.work, self.work, self.report),
             *(

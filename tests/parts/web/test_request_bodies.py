@@ -99,7 +99,7 @@ def status(text: str) -> int:
 
 @asynccontextmanager
 async def opening(store: Store, tmp_path: Path) -> AsyncIterator[Opened]:
-    """Open such a daemon."""
+    """Open a daemon with a few routes that requires tokens."""
     parts = parts_of(store, Settings(data_dir=tmp_path))
     rules = Policy(name="writer", rules=WRITER)
     await store.write(lambda tx: policies.put(tx, rules))

@@ -51,7 +51,7 @@ class Task:
         self._sign.touch()
 
     def lines(self) -> list[str]:
-        """Return its output."""
+        """Return the lines that the task has written."""
         return self._lines.read_text().splitlines() if self._lines.exists() else []
 
     async def until(self, *lines: str) -> None:

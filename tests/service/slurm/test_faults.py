@@ -35,7 +35,7 @@ async def begun(steward: Steward, job_id: str, task: Task) -> str:
 
 
 def number_of(world: FakeSlurm, alloc_id: str) -> str:
-    """Return the newest job of an allocation."""
+    """Return the ID of the newest cluster job of an allocation."""
     return str(world.jobs(f"alloc-{alloc_id}")[-1]["id"])
 
 

@@ -23,7 +23,7 @@ STUBBORN = "trap '' INT; echo begun; while :; do sleep 1; done"
 
 
 async def ended(steward: Steward, job: Any) -> Any:
-    """Register a job, and return its one allocation when that has ended."""
+    """Register a job, and return its only allocation when the allocation has ended."""
     await steward.register(job)
     (found,) = await steward.allocations(job["ID"], "complete", "failed", "lost")
     return found

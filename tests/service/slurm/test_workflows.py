@@ -24,7 +24,7 @@ def workflow(job_id: str, *groups: Any) -> Any:
 
 
 async def ended(steward: Steward, job_id: str) -> Any:
-    """Return the run of a job when that has ended."""
+    """Wait until the run of a job has ended; return the run."""
     ends = {"succeeded", "failed", "canceled"}
     (found,) = await steward.until(
         "/v1/runs", lambda runs: [run["Status"] in ends for run in runs] == [True], prefix=job_id

@@ -41,7 +41,7 @@ def wide(groups: int, **fields: Any) -> Job:
 
 
 def lines_of_plan(groups: int) -> int:
-    """Return the lines of an evaluation of a job whose deployment waits for capacity."""
+    """Return the number of lines that Python executes to evaluate a job waiting for capacity."""
     world = World()
     world.run(wide(groups, constraints=[IMPOSSIBLE]))
     with LineCount() as count:
@@ -67,7 +67,7 @@ def lines_of_update(groups: int) -> int:
 
 
 def lines_of_watch(groups: int) -> int:
-    """Return the lines of a decision about a deployment."""
+    """Return the number of lines that Python executes for a decision about a deployment."""
     world = World()
     world.run(wide(groups, constraints=[IMPOSSIBLE]))
     with LineCount() as count:

@@ -429,7 +429,7 @@ def test_update_preserves_the_required_number_of_healthy_allocations(
 
 
 def _there(world: World, well: set[str]) -> int:
-    """Return the number of desired allocations that run and are healthy."""
+    """Return the number of desired allocations that run and whose ID is in `well`."""
     return sum(
         alloc.client_status == ClientStatus.RUNNING and alloc.id in well
         for alloc in world.running()

@@ -188,7 +188,7 @@ class World:
         return evaluation(self.job, **{**given, **fields})
 
     def evaluate(self, evaluation: Evaluation | None = None, **fields: Any) -> Plan:
-        """Schedule and apply; return the plan."""
+        """Evaluate the job, and apply the plan; return the plan."""
         plan = self.dry_run(evaluation or self.evaluation(**fields))
         self.apply(plan)
         return plan

@@ -139,7 +139,7 @@ class ExecSpec(msgspec.Struct, rename="pascal", frozen=True):
 
 
 class PodmanClient:
-    """The service behind a socket."""
+    """A client of the podman service behind a Unix socket."""
 
     def __init__(
         self, socket: str, dial: Callable[[], Awaitable[trio.SocketStream]] | None = None

@@ -51,7 +51,7 @@ class PendingSubmission(msgspec.Struct, eq=False, kw_only=True):
         return (*self.attempt.family, self.row.task, self.user, *self.words)
 
     def finish(self, job_id: str = "", error: SlurmCommandFailed | None = None) -> None:
-        """Record the result."""
+        """Record the result of the submission: the job's ID, or the error."""
         self.is_done, self.job_id, self.error = True, job_id, error
 
 
