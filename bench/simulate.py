@@ -89,7 +89,10 @@ def _leave_signals() -> None:
 
 
 def live(seed: int, steps: int) -> tuple[list[str], list[str]]:
-    """Run a seed; return its trace, and a broken promise with the command to repeat it."""
+    """Run the simulation of a seed.
+
+    Return its trace, and a broken promise with the command that repeats the run.
+    """
     with tempfile.TemporaryDirectory(prefix="steward-simulation-", dir=place()) as name:
         try:
             return run(seed, Path(name), steps), []

@@ -160,7 +160,7 @@ class ForkServer:
 def begin(
     words: Sequence[str], *, env: Mapping[str, str], stderr: int = 2, module: str = PROGRAM
 ) -> tuple[Child, IO[bytes]]:
-    """Fork a process with these arguments; return it and its standard output."""
+    """Fork a process with these arguments; return the process and its standard output."""
     reading, writing = os.pipe()
     output = os.fdopen(reading, "rb")
     try:
@@ -241,7 +241,7 @@ async def open_process(
     own_session: bool = False,
     origin: Callable[[], ForkServer] = server,
 ) -> Forked:
-    """Fork a process of Steward with these arguments."""
+    """Fork a process of Steward with these arguments, variables and standard streams."""
     ends: dict[int, int] = {}
     with ExitStack() as stack:
         streams: list[int] = []

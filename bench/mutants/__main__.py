@@ -123,7 +123,7 @@ def judge(chosen: list[Mutant], tests: list[dict[str, Any]], directory: Path) ->
 
 
 def tests_of(mutant: Mutant, tests: list[dict[str, Any]]) -> tuple[list[str], float]:
-    """Return the tests to run for a mutant, which execute its line, and their total seconds."""
+    """Return the tests that execute the line of a mutant, and the seconds of all these tests."""
     by_file: dict[str, list[tuple[float, str]]] = {}
     for test in tests:
         lines = test["lines"].get(mutant.path, ())

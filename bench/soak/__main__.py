@@ -105,7 +105,7 @@ async def look(soak: Soak, number: int, age: int, disturbance: str, before: floa
 
 
 async def run(options: argparse.Namespace, seen: list[Minute]) -> list[str]:
-    """Run the soak test; return the failures."""
+    """Run the soak test, and add each minute to `seen`; return the failures."""
     with tempfile.TemporaryDirectory(prefix="steward-soak-", dir=options.directory) as name:
         place = Path(name)
         disk = place / "disk"

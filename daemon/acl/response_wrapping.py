@@ -75,7 +75,10 @@ async def wrap_response(
 async def unwrap_response(
     store: Store, tokens_: TokenStore, secret: str, *, one_time: bool = False
 ) -> WrappedResponse:
-    """Return a stored response and delete it. Raises `Malformed` if it does not exist."""
+    """Return a stored response and delete it. Raises `Malformed` if it does not exist.
+
+    `one_time` selects the responses of one-time tokens, which other callers cannot unwrap.
+    """
 
     def write(tx: Transaction) -> WrappedResponse:
         wrapped = _find(tx, tokens_, secret, one_time=one_time)

@@ -183,9 +183,10 @@ class TokenStore:
         return self.caller(db, token, may_take_long=may_take_long)
 
     async def identify_again(self, token: Token) -> Caller:
-        """Return the caller of a token whose last use deleted it, with its current permissions.
+        """Return the caller of a token that its last use has deleted.
 
-        Raises `UnknownToken` after the token's end, and `UnusableToken`.
+        The caller has the current permissions. Raises `UnknownToken` after the token's end, and
+        `UnusableToken`.
         """
         while not token.has_ended(self._clock.now()):
             try:

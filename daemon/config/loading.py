@@ -233,7 +233,10 @@ def split_pairs(texts: list[str], origin: str) -> dict[str, str]:
 
 
 def _check(name: str, value: object, origin: str) -> None:
-    """Raise `Invalid` unless a value has its setting's type and is one of its choices."""
+    """Raise `Invalid` unless a value has the type of its setting and is a permitted choice.
+
+    `origin` is the source of the value.
+    """
     if not _is_text(value):
         raise Invalid(f"{name} = {value!r} ({origin}): write it as UTF-8, without NUL")
     try:

@@ -109,7 +109,7 @@ def keep_to(rules: int) -> None:
 
 
 def are_files_restricted() -> bool:
-    """Return whether this process has restricted its file access. The kernel does not report it."""
+    """Return whether this process has restricted its own file access, according to its records."""
     return bool(_restricted)
 
 

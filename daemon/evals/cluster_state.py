@@ -132,7 +132,7 @@ def _grants(db: ReadSnapshot, job: Job, run: FlowRun) -> dict[str, StepGrant]:
 
     @cache
     def queue(name: str) -> tuple[StepSlots | None, int, int]:
-        """Return the first waiting step of a queue, its number of slots in use, and its limit."""
+        """Return the first waiting step of a queue, the number of slots in use, and the limit."""
         key = (run.namespace, name)
         return step_slots.first(db, key), concurrency.in_use(db, key), concurrency.limit(db, key)
 

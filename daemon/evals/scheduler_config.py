@@ -32,9 +32,10 @@ def configuration(db: ReadSnapshot) -> SchedulerConfig:
 async def configure(
     store: Store, config: SchedulerConfig, *, expected: int | None = None
 ) -> tuple[bool, int]:
-    """Store the configuration; with `expected`, only if that is its current index.
+    """Store the configuration; with `expected`, only if that is the index of its last change.
 
-    Return whether it was stored, and the index of its last change. Raises `Malformed`.
+    Return whether the configuration was stored, and the index of its last change. Raises
+    `Malformed`.
     """
     _check(config)
     if not config.scheduler_algorithm:

@@ -90,7 +90,7 @@ def _with_elements(group: TaskGroup, owner: TaskGroup) -> TaskGroup:
 
 
 def resolved_group(job: Job, name: str) -> TaskGroup | None:
-    """Return a group of a job, with a count or list that it takes from another group filled in."""
+    """Return a group of a job, in which a count or list from another group is filled in."""
     return resolved_groups(job).get(name)
 
 

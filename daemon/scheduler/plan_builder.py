@@ -68,7 +68,7 @@ class PlanBuilder:
         self._changed[allocation.id] = msgspec.structs.replace(allocation, modify_time=self._now)
 
     def place(self, allocation: Allocation, previous: Allocation | None) -> None:
-        """Add a new allocation, and store its ID in the one that it replaces."""
+        """Add a new allocation, and store its ID in the replaced allocation `previous`."""
         self.placed.append(allocation)
         if previous is not None:
             known = self._changed.get(previous.id, previous)

@@ -140,7 +140,7 @@ HELD_BY_FREEZE = "held by freeze "  # prefix of the reason of a held job
 
 
 def held_by(freeze: Freeze) -> str:
-    """Return why a job waits: a freeze holds it, or its freeze has just ended."""
+    """Return why a job waits: a freeze holds it, or the freeze that held it has just ended."""
     if freeze.ended:
         return f"freeze {freeze.id} has ended, and the job is about to begin"
     by = f" of {freeze.person}" if freeze.person else ""

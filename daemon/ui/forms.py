@@ -78,11 +78,11 @@ async def send_form(
 
 
 def errors_at(message: str, sections: Sections, values: Mapping[str, str]) -> dict[str, str]:
-    """Return a dictionary that assigns the message to the fields that it concerns.
+    """Return the message for each field that it concerns; empty if it concerns no field.
 
-    These are the fields that it names. If there are none, it concerns the first field of a section
-    whose subject it contains, or else the fields whose values it quotes. If it concerns no field,
-    the dictionary is empty.
+    A message concerns the fields that it names. If it names no field, it concerns the first field
+    of a section whose subject it contains. Otherwise, it concerns the fields whose values it
+    quotes.
     """
     fields = [field for section in sections for field in section.fields]
     words = set(re.findall(r"\w+", message))

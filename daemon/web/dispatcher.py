@@ -573,7 +573,7 @@ def _fault(path: str) -> HandlerReply:
 
 
 def _is_for_another(query: QueryParameters, route: Route, region: str) -> bool:
-    """Return whether a request names another region, on a route that checks it."""
+    """Return whether a request names another region, on a route that checks the region."""
     if isinstance(route, WriteRoute) and route.in_any_region:
         return False
     return (query.text("region") or region) != region

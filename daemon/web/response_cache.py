@@ -76,9 +76,9 @@ class ResponseCache:
         indexes: tuple[int, ...],
         handler_reply: HandlerReply,
     ) -> None:
-        """Store a response that was computed elsewhere, with the former indexes of its tables.
+        """Store a response that was computed elsewhere.
 
-        The indexes are those at the time of the computation.
+        `indexes` are the indexes of its tables at the time of the computation.
         """
         if indexes:
             self._store(_key(route, request), indexes, handler_reply, None)

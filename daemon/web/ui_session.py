@@ -101,7 +101,7 @@ class RejectedForm(msgspec.Struct, frozen=True):
         return name in self.values if self.message else otherwise
 
     def fault(self, name: str) -> str:
-        """Return the error if it concerns a field: it names the field, or quotes its value."""
+        """Return the error if it concerns the field `name`; otherwise an empty string."""
         return self.message if name in self._fields else ""
 
     @property

@@ -66,7 +66,7 @@ def job_of_clock(key: str) -> tuple[str, str]:
 
 
 def put(tx: Transaction, fault: Fault) -> None:
-    """Store a fault; it replaces the previous one of its unit."""
+    """Store a fault, in place of the previous fault of the same unit."""
     tx.execute(_PUT, msgspec.structs.asdict(fault))
     tx.touch("faults", TOPIC)
 

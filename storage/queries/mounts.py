@@ -111,7 +111,10 @@ def put(tx: Transaction, mount: Mount) -> None:
 
 
 def move(tx: Transaction, mount: Mount) -> None:
-    """Store a mount at its new path; its configuration belongs to its accessor."""
+    """Store a mount at its new path.
+
+    The configuration stays, because it belongs to the accessor of the mount.
+    """
     tx.execute(
         _MOVE,
         {

@@ -109,7 +109,7 @@ def unreadable(db: ReadSnapshot) -> list[UnreadableNode]:
 
 
 def _decoded(db: ReadSnapshot) -> Iterator[tuple[str, Node | StorageUnreadable]]:
-    """Yield each node by its ID, or the error of its row."""
+    """Yield the ID of each node, with the node or with the error of its row."""
     for row in db.all(_ALL):
         try:
             yield row["id"], _from(row)

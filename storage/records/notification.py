@@ -34,7 +34,7 @@ class NotifyEvent(StrEnum):
 
 
 class NotificationStatus(StrEnum):
-    """The delivery status."""
+    """The status of the delivery of a notification."""
 
     PENDING = "pending"
     SENT = "sent"

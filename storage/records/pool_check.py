@@ -4,7 +4,7 @@ from storage.records.base import Record
 
 
 class PoolFinding(Record, frozen=True, kw_only=True):
-    """One step: its subject, whether it succeeded, and a description."""
+    """The result of one step of a check: its subject, success or failure, and a description."""
 
     step: str
     good: bool

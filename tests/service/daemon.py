@@ -205,7 +205,7 @@ class Steward:
         return await self.post("/v1/jobs", {"Job": job, **options})
 
     async def run_job(self, job: object) -> list[Any]:
-        """Register a job and return its allocations when its evaluation is complete and all run."""
+        """Register a job; return its allocations when all of them run."""
         done = await self.register(job)
         path = f"/v1/evaluation/{done['EvalID']}"
         evaluation = await self.until(path, lambda shown: shown["Status"] == "complete")

@@ -45,7 +45,7 @@ async def parsed(steward: Steward, source: str = SOURCE) -> Any:
 
 
 async def followed(steward: Steward, eval_id: str) -> Any:
-    """Send the requests of `job run`: evaluation, its allocations, the deployment until it ends."""
+    """Follow an evaluation as `job run` does: with its allocations, until its deployment ends."""
     evaluation = await steward.until(
         f"/v1/evaluation/{eval_id}", lambda shown: shown["Status"] == "complete", **WHERE
     )

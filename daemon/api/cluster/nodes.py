@@ -111,8 +111,8 @@ def node_list_item(
 ) -> NodeStub:
     """Return the list entry of a node.
 
-    With `system`, the entry names the operating system. With `resources`, it has the resources of
-    the node. With `with_allocated`, it has the allocated part of them.
+    With `system`, the entry names the operating system. With `resources`, the entry has the
+    resources of the node. With `with_allocated`, the entry also has the allocated resources.
     """
     line = NodeStub(
         id=node.id,

@@ -39,7 +39,7 @@ class DocumentShape(msgspec.Struct, frozen=True, eq=False):
 
 
 class DocumentField(msgspec.Struct, frozen=True):
-    """A field of a record: its wire name, and its value if omitted."""
+    """A field of a record: its wire name, the shape of its value, and the value if omitted."""
 
     name: str
     shape: DocumentShape

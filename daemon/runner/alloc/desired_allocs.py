@@ -16,7 +16,7 @@ _REMEMBERED = 200  # latest events of a task that are used to count its restarts
 
 
 class DesiredAllocation(msgspec.Struct, frozen=True):
-    """An allocation and its job, as stored."""
+    """An allocation and its job, as stored; `pasts` are the stored states of its tasks by name."""
 
     allocation: Allocation
     job: Job

@@ -16,7 +16,7 @@ def predecessors_of(
 ) -> list[trio.Event]:
     """Return the events that are set when the predecessors of an allocation end.
 
-    Predecessors are the allocations that it replaces, those that use its ports, and those that were
+    Predecessors are the allocations that the allocation replaces, that use its ports, or that were
     preempted for it. If the node would still lack capacity without these, all stopping allocations
     are predecessors, because the scheduler has already assigned their resources. `capacity` is the
     node's CPU (MHz), memory and disk (MB), or None on a cluster with a queue. `is_known` returns

@@ -99,7 +99,10 @@ def _element(job: Job) -> dict[str, str]:
 
 
 def _until_ended(child: "subprocess.Popen[bytes]", patience: float) -> int:
-    """Return the wait status of the script when its session has no process left."""
+    """Return the wait status of the script when its session has no process left.
+
+    After SIGTERM, the processes have `patience` seconds until SIGKILL.
+    """
     ends: float | None = None
     while True:
         left = None if ends is None else max(0.0, ends - time.monotonic())

@@ -396,7 +396,10 @@ async def test_calendars_beyond_the_limit_stop_no_other_job(store: Store) -> Non
 
 
 def with_limit(most_steps: int, *, moves: bool) -> JobOpenings:
-    """Return the openings of a job whose calendar is closed until 2199."""
+    """Return the openings of a job whose calendar is closed until 2199.
+
+    A search takes at most `most_steps`; `moves` means that a slot moves to the next opening.
+    """
     blackout = Blackout(begin="2020-01-01", end="2199-12-30", reason="r")
     closed = Calendar(name="own", blackouts=[blackout])
     calendar = compiled("own", {"own": msgspec.json.encode(closed)})

@@ -255,7 +255,7 @@ def children(pid: int) -> list[int]:
 def measuring_child(talk: Talk, launcher: int) -> int:
     """Return a child that has begun to measure.
 
-    If one ends before the test sees it, another one is started.
+    If a child ends before the test sees it, another child is started.
     """
     while True:
         talk.send(1, 0, MeasureDirectory(allocation=ALLOCATION, is_kept=False))

@@ -43,7 +43,7 @@ TRUE = ordered("/bin/true")
 
 @pytest.fixture
 def files() -> Iterator[tuple[int, ...]]:
-    """Distinguishable descriptors."""
+    """Yield the descriptors of three different files."""
     opened = tuple(os.memfd_create(name) for name in "abc")
     yield opened
     for item in opened:

@@ -85,7 +85,7 @@ def listening(config: Settings) -> Iterator[tuple[Settings, ConnectionListeners]
 async def open_pool(store: Store, slurm: FakeSlurm, config: Settings) -> AsyncIterator[PoolWorld]:
     """Open a runner with a pool on a store.
 
-    A second one on the same store continues after a killed daemon.
+    A second runner on the same store continues after a killed daemon.
     """
     clock = SystemClock()
     with listening(config) as (config, listeners):  # with the port

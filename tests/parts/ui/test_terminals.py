@@ -52,7 +52,8 @@ Talk = Callable[..., AbstractAsyncContextManager[Conversation]]
 
 
 async def opened(site: Site, browser: Browser, query: str = "") -> tuple[str, Talk]:
-    """Open the page of a terminal; return its proof, and a function that opens its WebSocket."""
+    """Open the page of a terminal; return its CSRF token, and a function that opens the WebSocket.
+    """
     found = site.cluster.allocations()[0]
     answer = await browser.get(f"/ui/allocation/{found.id}/terminal{query}")
     told = terminal(answer.text)

@@ -51,7 +51,7 @@ def stored(version: dict[str, Any]) -> Job:
 
 
 def stopped_if(body: dict[str, Any], job: Job | None) -> Job | None:
-    """Return a job as it was when it was planned: it may have been stopped since it was sent."""
+    """Return a job in the state before a recorded plan, in which it may have been stopped."""
     was = {field["Name"]: field["Old"] for field in body["Diff"]["Fields"] or ()}
     return msgspec.structs.replace(job, stop=was.get("Stop") == "true") if job else None
 
