@@ -355,7 +355,7 @@ def _until(holds: Callable[[], bool], within: float = _DEADLINE) -> None:
 
 @contextmanager
 def started(kind: type[Rival]) -> Iterator[Rival]:
-    """Keep a program started, in a new directory, while the block runs."""
+    """Run a program in a new directory while the block runs."""
     with tempfile.TemporaryDirectory(prefix="rival-", ignore_cleanup_errors=True) as directory:
         rival = kind(Path(directory))
         rival.start()

@@ -1,7 +1,7 @@
 """Request and response types of each call, with its query parameters.
 
-The description of the API (`openapi.py`) is generated from this table and the route table. A call
-that is not in it is described by its path alone.
+The description of the API (`openapi.py`) is generated from this table and the route table. For a
+call that is not in this table, the description has only the path.
 """
 
 from collections.abc import Callable, Mapping

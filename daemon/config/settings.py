@@ -371,9 +371,9 @@ def is_loopback(host: str) -> bool:
 
 
 def default_data_dir(environment: Mapping[str, str], *, is_root: bool | None = None) -> Path:
-    """Return the default data directory: for root the one of the service, else one of the user.
+    """Return the default data directory: for root the service's directory, else one of the user.
 
-    `is_root` says whether root started the daemon. If it is None, the kernel is asked.
+    `is_root` says whether root started the daemon. If `is_root` is None, the kernel is asked.
     """
     if state := environment.get("STATE_DIRECTORY"):  # set by systemd
         return Path(state)

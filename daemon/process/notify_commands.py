@@ -22,7 +22,7 @@ async def run_by_launcher(launcher: Launcher, name: str, words: Sequence[str], b
     The launcher kills the command's process group at the end of the delivery attempt. Raises
     `DeliveryFailed`.
     """
-    del words  # the launcher has its own
+    del words  # the launcher has its own words of the command
     try:
         command = ProgramCommand(program=NOTIFY, user="", args=[name])
         number, ends = await launcher.start_program(command, body)

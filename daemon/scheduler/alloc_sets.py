@@ -51,7 +51,7 @@ class ReconcileContext(msgspec.Struct, frozen=True, kw_only=True):
     """The values common to all groups of a job."""
 
     job: Job
-    groups: Mapping[str, TaskGroup]  # of the job, by name
+    groups: Mapping[str, TaskGroup]  # the groups of the job, by name
     # Group -> number of stopped allocations that are counted but not loaded.
     ended: Mapping[str, int]
     settled: Mapping[str, SettledAllocations]

@@ -31,7 +31,7 @@ class MissingAllocation(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     previous: Allocation | None = None
-    rescheduled: bool = False  # the previous one failed and stops when this one is placed
+    rescheduled: bool = False  # the previous allocation failed; stop it when the new one is placed
     canary: bool = False
     # Keeps the version of the previous one, because the new version has canaries.
     downgrade: bool = False
@@ -42,7 +42,7 @@ class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
 
     stop: list[tuple[Allocation, str]] = []  # with the description
     update: list[Allocation] = []  # in place
-    replace: list[MissingAllocation] = []  # the previous one stops when this one is placed
+    replace: list[MissingAllocation] = []  # the previous one stops when the new one is placed
     # Outdated allocations to replace instead of missing ones that cannot be placed.
     replace_if: list[MissingAllocation] = []
     limit: int = 0  # how many may be replaced or started now

@@ -50,7 +50,7 @@ class Rollout:
         self._now = now
         self._ids = ids
         self._changed: dict[str, Deployment] = {}
-        # The deployment of this version, unless it was successful, or the one created by this plan.
+        # The deployment of this version, unless it was successful, or the deployment of this plan.
         self.current: Deployment | None = None
         self.old: Deployment | None = None
         if latest is not None:

@@ -153,6 +153,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     failed: Mapping[str, PlacementMetric] = {}  # group -> placement failure
     queued: Mapping[str, int] = {}  # group -> number of unplaced allocations
     annotations: PlanAnnotations = PlanAnnotations(desired_tg_updates={})
-    deployment_id: str = ""  # of the deployment of the evaluation
+    deployment_id: str = ""  # the ID of the evaluation's deployment
     flow: FlowChange | None = None
     frozen: str = ""  # the ID of the freeze for whose end the job waits

@@ -386,7 +386,7 @@ class LogRateLimiter:
         self._next, self._untold = now + _APART, 0
 
 
-Serve = Callable[[Stream, str], Awaitable[None]]  # with the client of the connection
+Serve = Callable[[Stream, str], Awaitable[None]]  # arguments: a stream, and its client
 
 
 class Acceptor:

@@ -32,7 +32,7 @@ class InvalidParameter(Malformed):
 
 
 class QueryParameters:
-    """The query parameters; for a repeated one, the first value counts.
+    """The query parameters; for a repeated parameter, the first value counts.
 
     `others` are fallback values from elsewhere in the request.
     """

@@ -17,7 +17,7 @@ class ResourceHolder(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
     job_type: str
     task_group: str
-    priority: int  # of its job, in the allocation's version
+    priority: int  # the priority of the job, in the allocation's version
     node_id: str
     alloc_modify_index: int
     ending: bool = False

@@ -24,11 +24,11 @@ class ClusterRun(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     status: RunStatus = RunStatus.SUBMITTING
     claim_hash: str = ""
-    token_hash: str = ""  # of the wrapper that has claimed it
+    token_hash: str = ""  # the hash of the token of the wrapper that has claimed the attempt
     nonce: str = ""  # identifies the wrapper
     array: str = ""  # job name of the Slurm array; empty for a single job
-    element: int = -1  # its number in the array
-    job_id: str = ""  # in the cluster; ARRAY_ELEMENT for an element
+    element: int = -1  # the number of the element in the array
+    job_id: str = ""  # the ID of the job in the cluster; ARRAY_ELEMENT for an element
     host: str = ""
     submitted_at: int = 0
     claimed_at: int = 0

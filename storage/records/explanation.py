@@ -12,19 +12,19 @@ class Cause(StrEnum):
     STOPPED = "stopped"  # the job was stopped
     CLOCK = "clock"  # the job launches children by its schedule
     DISPATCH = "dispatch"  # the job launches children on dispatch
-    CHILDREN = "children"  # its parent's limit on active children is reached
-    FREEZE = "freeze"  # a freeze holds it
-    TURN = "turn"  # the scheduler has not processed it yet
+    CHILDREN = "children"  # the limit of the job's parent on active children is reached
+    FREEZE = "freeze"  # a freeze holds the job
+    TURN = "turn"  # the scheduler has not processed the job yet
     PLACE = "place"  # no node is feasible or has capacity
     NODE = "node"  # all feasible nodes are ineligible
-    PREEMPTED = "preempted"  # it was preempted by a job with a higher priority
-    DELAY = "delay"  # it failed and will be retried
-    LIMIT = "limit"  # it failed and will not be retried
-    DEPLOYMENT = "deployment"  # a deployment holds it back
+    PREEMPTED = "preempted"  # a job with a higher priority has preempted the allocation
+    DELAY = "delay"  # the allocation failed and will be retried
+    LIMIT = "limit"  # the allocation failed and will not be retried
+    DEPLOYMENT = "deployment"  # a deployment holds the job back
     BROKEN = "broken"  # the daemon's own processing failed
-    TRIGGER = "trigger"  # it starts after other jobs
+    TRIGGER = "trigger"  # the job starts after other jobs
     STEP = "step"  # a step of a workflow waits, was skipped, or has ended
-    START = "start"  # it is placed and about to start
+    START = "start"  # the allocation is placed and about to start
 
 
 class Reason(Record, frozen=True, kw_only=True):

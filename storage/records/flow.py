@@ -83,8 +83,8 @@ ACCEPTED_REASON = "accepted by "
 class StepState(StrEnum):
     """The state of a step in a run. The last four states are final."""
 
-    WAITING = "waiting"  # something that it needs has not ended
-    HELD = "held"  # it may begin, but something else holds it back
+    WAITING = "waiting"  # a step that the step needs has not ended
+    HELD = "held"  # the step may begin, but something holds it back, such as its gate
     OPEN = "open"  # its elements are wanted
     RUNNING = "running"  # shown for an open step with a running element; never stored
     SUCCEEDED = "succeeded"
@@ -295,8 +295,8 @@ class Beyond(StrEnum):
 
     QUEUE = "queue"  # it waits
     SKIP = "skip"  # it is canceled
-    NEWEST = "newest"  # it waits, and earlier runs of its job that wait are canceled
-    CANCEL_OLDEST = "cancel-oldest"  # it waits, and the oldest active run of its job is canceled
+    NEWEST = "newest"  # the new run waits, and earlier waiting runs of its job are canceled
+    CANCEL_OLDEST = "cancel-oldest"  # the new run waits, and the oldest active run is canceled
 
 
 def slots_topic(namespace: str, name: str) -> str:

@@ -72,7 +72,7 @@ class MethodConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     rotation_period: int = 0
     rotation_policy: str = ""
     disable_automated_rotation: bool = False
-    root_password_expires_at: int | None = None  # after a completed rotation
+    root_password_expires_at: int | None = None  # of the newest secret, after a rotation
     # Fields that Vault does not have, shown only if they are set.
     token_file: str = ""  # path of a federated token that the platform writes
     clock_leeway: int = 0

@@ -27,8 +27,8 @@ class Run(Record, frozen=True, kw_only=True):
     started: int = 0
     ended: int = 0
     duration: int = 0
-    slot: int = 0  # the slot that launched it; 0 if it was dispatched or forced
-    meta: dict[str, str] = {}  # given by the dispatch
+    slot: int = 0  # the slot that launched the run; 0 for a dispatched or forced run
+    meta: dict[str, str] = {}  # the meta of the dispatch
     payload_size: int = 0  # bytes
     error: TaskError | None = None
     # Only for a run of a workflow without children:

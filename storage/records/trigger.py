@@ -14,8 +14,8 @@ class TriggerState(StrEnum):
     """The effect of an ended run on a follower. The last five are final."""
 
     ARRIVED = "arrived"  # nothing is decided yet
-    WAITING = "waiting"  # it waits for the other sources
-    FIRED = "fired"  # it has dispatched a child
+    WAITING = "waiting"  # the ended run waits for the other sources
+    FIRED = "fired"  # the follower has dispatched a child
     IGNORED = "ignored"  # the follower does not start after such a result
     REFUSED = "refused"  # the dispatch was not possible
     REPLACED = "replaced"  # a newer run of the same source waits instead

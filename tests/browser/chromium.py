@@ -329,7 +329,7 @@ async def _connect(place: str, path: str) -> AsyncIterator[Tab]:
 
 
 async def _page_of(place: str) -> str:
-    """Return the address of the first page's protocol."""
+    """Return the address at which the browser offers the protocol of its first page."""
     async with httpx.AsyncClient(verify=trusted(), trust_env=False, timeout=READY_WITHIN) as client:
         pages = (await client.get(f"http://{place}/json/list")).json()
     address: str = next(page["webSocketDebuggerUrl"] for page in pages if page["type"] == "page")

@@ -136,7 +136,7 @@ _VALUES: tuple[Any, ...] = (
 
 
 def _change(value: Any, rng: random.Random) -> None:
-    """Put another value somewhere into a document."""
+    """Replace a random value in a document."""
     while True:
         keys: list[Any] = list(value) if isinstance(value, dict) else list(range(len(value)))
         if not keys:

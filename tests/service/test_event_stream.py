@@ -22,7 +22,7 @@ def idle(job_id: str) -> dict[str, object]:
 
 
 class Reader:
-    """Reads from the beginning on, over as many connections as it takes."""
+    """A reader of the event stream, which continues on new connections."""
 
     def __init__(self, steward: Steward) -> None:
         self._steward = steward

@@ -121,7 +121,7 @@ def mount_points(mounts: str) -> list[str]:
 
 
 def _unescaped(path: str) -> str:
-    """Return a path from the kernel, in which a space is written as an octal escape, decoded."""
+    """Return the decoded form of a path from the kernel, in which an octal escape is a space."""
     return path.encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")
 
 

@@ -28,8 +28,7 @@ class SourceText(msgspec.Struct, frozen=True):
         return self.text.count("\n", 0, offset) + 1, column
 
     def line_at(self, offset: int) -> tuple[str, int]:
-        """Return the line at an offset, without its end, and the offset at which the line starts.
-        """
+        """Return the line at an offset, without its end, and the offset of its first character."""
         start = self.text.rfind("\n", 0, offset) + 1
         end = self.text.find("\n", offset)
         return self.text[start : len(self.text) if end < 0 else end].rstrip("\r"), start

@@ -133,7 +133,11 @@ def _viable_exponential(policy: ReschedulePolicy) -> tuple[int | None, int]:
 
 
 def _viable_fibonacci(policy: ReschedulePolicy) -> tuple[int | None, int]:
-    """Count attempts with Fibonacci delays up to the maximum, which then stay constant."""
+    """Return how many attempts fit into the interval, and the interval that all attempts need.
+
+    The number is None if all attempts fit. The delays are Fibonacci numbers up to the maximum, and
+    then stay constant.
+    """
     slots, cut = [policy.delay, policy.delay], False
     while len(slots) < policy.attempts and not cut:
         cut = slots[-1] + slots[-2] > policy.max_delay

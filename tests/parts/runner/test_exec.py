@@ -42,7 +42,7 @@ LINGER = "exec sleep 600"
 
 @pytest.fixture
 async def walled(store: Store, data_dir: Path, groups: ProcessGroups) -> AsyncIterator[World]:
-    """A node with the driver, with each mechanism that groups processes."""
+    """A node with the driver `exec`, for each mechanism that groups processes."""
     volumes = [
         HostVolume(name="data", path=str(shared(data_dir))),
         HostVolume(name="fixed", path=str(shared(data_dir)), read_only=True),

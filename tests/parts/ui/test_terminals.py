@@ -52,8 +52,7 @@ Talk = Callable[..., AbstractAsyncContextManager[Conversation]]
 
 
 async def opened(site: Site, browser: Browser, query: str = "") -> tuple[str, Talk]:
-    """Open the page of a terminal; return its CSRF token, and a function that opens the WebSocket.
-    """
+    """Open a terminal's page; return its CSRF token, and a function that opens the WebSocket."""
     found = site.cluster.allocations()[0]
     answer = await browser.get(f"/ui/allocation/{found.id}/terminal{query}")
     told = terminal(answer.text)
