@@ -91,7 +91,10 @@ def main() -> None:
 
 
 def measure(port: int, only: str, *, writes: bool) -> None:
-    """Print the longest wait of each route."""
+    """Print the longest wait of each route whose name contains `only`.
+
+    With `writes`, the routes for writes are included.
+    """
     names, rows = known(port), dict[str, list[Asked]]()
     last = sorted(expensive_writes.writes(SIZE), key=_destroys) if writes else []
     for expensive_request in (*expensive_requests.reads(), *expensive_requests.streams(), *last):

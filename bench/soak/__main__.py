@@ -81,7 +81,7 @@ DRAINS_WITHIN = 300.0  # seconds until all accepted runs have ended
 
 
 async def look(soak: Soak, number: int, age: int, disturbance: str, before: float) -> Minute:
-    """Return the measurements of one minute; `before` is the daemon's CPU time at its start."""
+    """Return the measurements of one minute; `before` is the daemon's CPU time at its beginning."""
     took, soak.took = soak.took, defaultdict(list)
     processor = (spent(soak.steward.pid) - before) / 60
     found = await trio.to_thread.run_sync(held, soak.steward)

@@ -198,7 +198,7 @@ def _align(chain: Sequence[tuple[_Word, int]]) -> None:
 
 
 def _width(words: Sequence[_Word]) -> int:
-    """Return the width of words on the line that contains the end of the last one."""
+    """Return the width of words on the line that contains the end of the last word."""
     width = 0
     for word in words:
         _, newline, last = word.text.rpartition("\n")

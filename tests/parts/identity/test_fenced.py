@@ -26,7 +26,7 @@ AUDIENCE = "api://exchange"
 
 
 class Broken(Exception):
-    """An error of the daemon."""
+    """An error that a test raises inside the daemon."""
 
 
 class Two:

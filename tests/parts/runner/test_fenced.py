@@ -15,7 +15,7 @@ from tests.time_limits import HAPPENS_WITHIN
 
 
 class Broken(Exception):
-    """An error of the daemon."""
+    """An error that a test raises inside the daemon."""
 
 
 def named(world: World, kind: str) -> list[str]:

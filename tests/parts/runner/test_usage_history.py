@@ -61,7 +61,7 @@ class Host:
         return self.time
 
     async def sample(self, *slots: int) -> None:
-        """Sample slots, counted from the start of a window."""
+        """Take the samples of these slots, which count from the start of a window."""
         for slot in slots:
             self.time = (BEGIN + (slot + 1) * FINE) * SECOND
             await self.recorder.sample(BEGIN // FINE + slot)

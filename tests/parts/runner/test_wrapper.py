@@ -39,12 +39,12 @@ def who(pid: int | str = "self") -> str:
 
 
 def dead(text: str) -> str:
-    """Return the identity of an earlier process with the same number."""
+    """Return an identity changed to that of an earlier process with the same number."""
     return f"{text.rpartition(' ')[0]} 1"
 
 
 def elsewhere(text: str) -> str:
-    """Return the identity of a process on another host."""
+    """Return an identity changed to that of a process on another host."""
     return f"not-{text}"
 
 

@@ -16,7 +16,7 @@ from storage.writer import Transaction
 
 
 def work(_: ReadSnapshot) -> int:
-    """Return the thread that did more than a share of work."""
+    """Do more than a share of work; return the ID of the thread that ends it."""
     spend(SHARE)
     spend(1)
     return threading.get_ident()

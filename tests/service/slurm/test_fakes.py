@@ -27,7 +27,7 @@ class Commands(Protocol):
 
 
 class Fake:
-    """The programs of the fake."""
+    """The programs of the fake cluster."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -238,7 +238,7 @@ class SlurmAttempt:
             note(f"job {job_id} was submitted to partition {pool.partition or self.row.pool}")
 
     async def _was_submitted(self, note: Callable[[str], None]) -> bool:
-        """Return whether the cluster has the job.
+        """Return whether the cluster has the job; `note` reports a cluster that does not answer.
 
         Return false if the job was missing in two polls, ten seconds apart.
         """
@@ -277,7 +277,7 @@ class SlurmAttempt:
         self.cluster.watch(self)
 
     async def wait(self) -> ExitResult:
-        """Return the exit result."""
+        """Wait until the attempt has ended; return the exit result."""
         while self.row.status not in OVER:
             if self.row.status != RunStatus.RUNNING:  # a withdrawal is in progress
                 await self._changes.wait()
