@@ -82,7 +82,7 @@ def is_output(text: str) -> bool:
 
 
 def for_each(text: str) -> str:
-    """Check the list of a step, and return it: a JSON list or object, or an output's reference."""
+    """Check and return the list of a step: a JSON list or object, or a reference to an output."""
     if len(text) > _MAX_LIST_LENGTH:
         raise Invalid(f"must be at most {_MAX_LIST_LENGTH} bytes long")
     if is_output(text):
