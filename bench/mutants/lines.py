@@ -1,4 +1,4 @@
-"""A pytest plugin that records the lines of an area that each test executes, and its duration.
+"""A pytest plugin that records, for each test, its duration and the executed lines of an area.
 
 The lines come from `sys.monitoring` (Python 3.12 and newer). The event of a line is switched off
 after its first occurrence, and on again for the next test. So the plugin slows tests down only a

@@ -173,7 +173,7 @@ def mounts() -> str:
 
 
 def loose_mounts(mountinfo: str) -> list[str]:
-    """Return the mount points that are writable without `nosuid`."""
+    """Return the mount points that are writable and lack `nosuid`."""
     return [
         mount_point
         for mount_point, words in _mounts(mountinfo)

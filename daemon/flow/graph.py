@@ -463,7 +463,7 @@ def _of_names_in(group: TaskGroup, group_names: Collection[str], hints: "Hints")
     needs = tuple(need.removesuffix(lists.EACH) for need in written)
     if ALL in needs:
         if written != (ALL,):
-            yield f"{quote(ALL)} in {NEEDS.name} must be the only name"
+            yield f"{quote(ALL)} in {NEEDS.name} must stand alone"
         return
     if len(set(needs)) < len(needs):
         twice = next(need for need in needs if need in written and need + lists.EACH in written)

@@ -128,8 +128,8 @@ def leads_elsewhere(name: str) -> bool:
 def user_of(home: int, task: str) -> Owner:
     """Return the user of a task: the owner of its directory, or of `local` if the launcher owns it.
 
-    A user who owns the directory could rename a directory of the launcher to `local`. Raises
-    `OSError`, including for the shared directory, which belongs to the launcher.
+    If a user owns the task's directory, `local` does not count, because the user could replace it.
+    Raises `OSError`, including for the shared directory, which belongs to the launcher.
     """
     if task == SHARED:
         raise OSError(errno.EPERM, "a task cannot have the name of the shared directory", task)

@@ -120,9 +120,9 @@ def _number(digits: str) -> int:
 
 
 def _bounded(digits: str) -> int:
-    """Return a number. If it has too many digits, return the number that its first digits form.
+    """Return `digits` as a number. If there are too many, return the number of the first digits.
 
-    The result is then still above the maximum. A number of many digits would take long to parse.
+    That number is still above the maximum of a version. To parse all digits would take long.
     """
     return int(digits.lstrip("0")[: len(str(_MOST)) + 1] or "0")
 

@@ -1,4 +1,4 @@
-"""The secrets that tasks received, stored encrypted so that their output can be masked later.
+"""The secrets that tasks received. They are kept encrypted, so that output can be masked later.
 
 The values outlive the variable that they came from, the token, and the daemon. They are deleted
 with the logs of their allocation.

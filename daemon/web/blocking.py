@@ -102,7 +102,7 @@ async def _attempt(
 
 
 async def _read(route: ReadRoute, request: Request, response_cache: ResponseCache) -> HandlerReply:
-    """Return the response. Its filter or search applies to the form that the caller sees."""
+    """Return the response. Filters and searches of the request apply to the data that the caller sees."""
     if request.parts.job_masks is None or not (route.searches or request.query.text("filter")):
         return await _made(route, request, response_cache)
     from daemon.web import job_masks  # imported late: few stores have such values

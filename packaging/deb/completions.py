@@ -1,7 +1,7 @@
 """Completion scripts for shells.
 
-`completions.py DIRECTORY` writes the scripts to the directories below DIRECTORY, which stands for
-/usr/share, in which the shells search for them.
+`completions.py DIRECTORY` writes each script to the place below DIRECTORY where its shell looks for
+it. DIRECTORY stands for /usr/share.
 """
 
 import sys

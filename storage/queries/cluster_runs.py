@@ -128,7 +128,7 @@ def put(tx: Transaction, run: ClusterRun) -> ClusterRun:
 
 
 def withdraw(tx: Transaction, run: ClusterRun) -> ClusterRun:
-    """Withdraw an attempt and mark its job for cancellation; delete it if it has ended."""
+    """Withdraw an attempt: mark its job for cancellation. If the attempt has ended, delete it instead."""
     if run.status == RunStatus.ENDED:
         remove(tx, run)
         return run

@@ -52,7 +52,10 @@ KINDS = ("node", "job", "alloc")
 def of_owner(
     db: ReadSnapshot, kind: str, namespace: str, owner: str, *, step: int, begin: int, end: int
 ) -> Blocks:
-    """Return the blocks of an object that overlap a period, in seconds since the epoch."""
+    """Return the blocks of an object that overlap a period.
+
+    The period is from `begin` to `end`, in seconds since the epoch.
+    """
     asked = {"kind": kind, "namespace": namespace, "owner": owner, "step": step}
     return _blocks(db, _OF_OWNER, asked | {"begin": begin - LENGTH[step] + 1, "end": end})
 

@@ -219,7 +219,7 @@ class JobCounts(Record, frozen=True, kw_only=True):
 
 
 class JobListing(Record, frozen=True, kw_only=True):
-    """The listing values of a job that only a new version changes.
+    """The values in the listing of a job that change only with a new version.
 
     The status, modify index and counts are not stored here; readers join them.
     """

@@ -265,7 +265,7 @@ async def _requested_streams(request: Request) -> _Selection:
 async def _select(request: Request) -> _Selection:
     """Select the newest allocations with stored logs.
 
-    Of each allocation, all requested streams are selected or none.
+    For each allocation, either all requested streams are selected, or none are.
     """
     store, kind = request.parts.store, request.query.text("type")
     kinds, task_name = (kind,) if kind else KINDS, request.query.text("task")

@@ -61,7 +61,7 @@ def _target(
     job = client.fetch(path, Job, namespace=namespace)
     groups = [group.name for group in job.task_groups or ()]
     if len(groups) != 1:
-        raise Invalid(f'job "{job.id}" has several groups, name one: {", ".join(groups)}')
+        raise Invalid(f'job "{job.id}" has several groups; name one of them: {", ".join(groups)}')
     return groups[0], int(number)
 
 

@@ -39,7 +39,9 @@ def init(screen: Screen, file: str, *, short: bool) -> int:
     example = resources.files("daemon.cli").joinpath("examples", name).read_text(encoding="utf-8")
     if file == "-":
         if screen.wants_document:
-            raise Invalid('FILE "-" prints the job file itself: leave out -json and -t')
+            raise Invalid(
+                'with "-" as FILE, the job file itself is printed: leave out -json and -t'
+            )
         click.echo(example, nl=False)
         return 0
     try:

@@ -122,7 +122,7 @@ class _Named(StringParamType):
 
 
 def offer_names(command: click.Command) -> None:
-    """Make the parameters of a command offer names of the daemon."""
+    """Make the parameters of a command complete with names that the daemon knows."""
     for parameter in command.params:
         if parameter.name in _FILES:
             parameter.type = click.Path()

@@ -347,7 +347,7 @@ class Expressions(TemplateParser):
         key, value = None, self.expression()
         if self.kind == "=>":
             if closing == "]":
-                raise self._bad_for("has no key when it builds a tuple")
+                raise self._bad_for("must not have a key when it builds a tuple")
             self.at += 1
             key, value = value, self.expression()
         elif closing == "}":

@@ -102,7 +102,7 @@ def _after(job: Job) -> Iterator[str]:
     if AFTER.name not in meta:
         yield f"{present[0]} needs {AFTER.name}"
     if block is None or job.type != JobType.BATCH:
-        yield f"{AFTER.name} needs a parameterized job of type batch"
+        yield f"{AFTER.name} needs a parameterized job"
         return
     if AFTER_JOIN.of(meta) != TriggerJoin.ALL:
         for item in (AFTER_KEY, AFTER_WITHIN):

@@ -114,7 +114,7 @@ def matrix(text: str) -> dict[str, list[object]]:
             )
     number_of_all = math.prod(map(len, found.values()))
     if number_of_all > MAX_ELEMENTS:
-        raise Invalid(f"has {number_of_all} combinations; the maximum is {MAX_ELEMENTS}")
+        raise Invalid(f"has {number_of_all} combinations; {MAX_ELEMENTS} is the most")
     if not found or not number_of_all:
         raise Invalid("must have at least one list, and no empty list")
     return found

@@ -124,7 +124,7 @@ class PreemptionCandidates:
         return missing, size
 
     def _spare(self, need: ResourceAsk, holders: list[ResourceHolder]) -> list[ResourceHolder]:
-        """Return the candidates that must be preempted; occupy the resources of the others again.
+        """Return the candidates that must be preempted. The others keep their resources.
 
         The candidates with the highest priority are spared first, and among these the smallest.
         """

@@ -1,7 +1,7 @@
 """The distribution of a job's allocations over values of a node attribute.
 
 `distinct_property` limits the allocations per value, and `spread` prefers a distribution. Both use
-the same counts: desired allocations, without those that the plan stops and with those that it has
+the same counts: the desired allocations, minus those that the plan stops, plus those that it has
 placed so far.
 """
 

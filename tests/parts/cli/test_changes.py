@@ -83,7 +83,7 @@ def test_several_groups_need_a_name(fake: FakeDaemon, terminal: Terminal) -> Non
     result = terminal.type("job", "scale", "web", "3")
     assert (result.exit_code, result.stderr) == (
         1,
-        'steward: job "web" has several groups, name one: api, db\n',
+        'steward: job "web" has several groups; name one of them: api, db\n',
     )
 
 

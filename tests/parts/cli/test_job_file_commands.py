@@ -259,7 +259,7 @@ def test_commands_without_standard_output_refuse_it(
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(command_line(), list(words))
     assert result.exit_code == 1
-    assert "-: " in result.stderr or '"-" prints' in result.stderr
+    assert "-: " in result.stderr or '"-" as FILE' in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""Receivers of the configuration: grouped, bounded, tested, and none of them delays another."""
+"""Configured receivers are grouped, bounded and tested, and none of them delays another."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

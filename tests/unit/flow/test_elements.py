@@ -243,7 +243,7 @@ def test_step_has_the_element_count_of_its_need() -> None:
             check(needs="load[i], load"),
             'Task group check needs "load" both as a whole and by element',
         ),
-        (load(), check(needs="*[i]"), '"*" in steward_needs must be the only name'),
+        (load(), check(needs="*[i]"), '"*" in steward_needs must stand alone'),
         (
             load(2),
             check(**{"if": "needs.load.failed > 0"}),

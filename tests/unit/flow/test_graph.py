@@ -93,7 +93,7 @@ def test_job_without_workflow_keys_is_no_workflow() -> None:
             workflow(group("a.b"), step("load", "a.b")),
             'Task group "a.b" is needed, so its name may only have letters, digits, - and _',
         ),
-        (workflow(step("a"), step("b", "*, a")), '"*" in steward_needs must be the only name'),
+        (workflow(step("a"), step("b", "*, a")), '"*" in steward_needs must stand alone'),
         (
             workflow(step("a"), step("b", "a"), type="service"),
             "steward_needs needs a job of type batch",

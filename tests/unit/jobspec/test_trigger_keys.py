@@ -59,7 +59,7 @@ def test_invalid_key_is_an_error(keys: dict[str, str], said: str) -> None:
 
 
 def test_a_follower_is_a_parameterized_batch_job_without_a_required_payload() -> None:
-    assert follower(None) == ["steward_after needs a parameterized job of type batch"]
+    assert follower(None) == ["steward_after needs a parameterized job"]
     assert follower({**REQUIRED, "Payload": "required"}) == [
         "steward_after passes no payload, but the job requires one"
     ]

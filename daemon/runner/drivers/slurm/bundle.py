@@ -103,7 +103,10 @@ def _write(file: IO[bytes], attempt: Attempt, texts: Mapping[str, str]) -> None:
 
 
 def _plain(tar_info: tarfile.TarInfo, without: str) -> tarfile.TarInfo | None:
-    """Return an archive member without owner; None for logs, special files and the file `without`."""
+    """Return an archive member with its owner removed.
+
+    Return None for logs, special files, and the file that `without` names.
+    """
     if tar_info.name.startswith(f"{_LOGS}/") or tar_info.name == without:
         return None
     if not (tar_info.isfile() or tar_info.isdir() or tar_info.issym() or tar_info.islnk()):

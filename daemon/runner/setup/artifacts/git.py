@@ -161,7 +161,8 @@ class GitClient:
     ) -> None:
         """Prepare the clone of a repository.
 
-        `server` is a host, a port and its address; `key_file` is the path of an SSH key, empty for none.
+        `server` is a host name, a port, and the IP address of the host. `key_file` is the path of an SSH
+        key, or empty.
         Raises `EgressDenied`.
         """
         host, port, address = server
