@@ -10,6 +10,10 @@ from collections.abc import Collection
 
 from daemon.config.settings import Settings
 
+# Services of Amazon, Azure (WireServer) and Alibaba that are not at a link-local address.
+_METADATA_SERVICES = frozenset({"fd00:ec2::254", "168.63.129.16", "100.100.100.200"})
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: the IPv4 address is in the last 32 bits
+
 
 class EgressDenied(Exception):
     """A connection to this address is blocked by the egress policy."""
@@ -17,9 +21,8 @@ class EgressDenied(Exception):
 
 def check(address: str, port: int, *, own_ports: Collection[int]) -> None:
     """Raise `EgressDenied` for a blocked address; `own_ports` are the daemon's listening ports."""
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    plain = getattr(ip, "ipv4_mapped", None) or ip
-    if plain.is_link_local or str(plain) == "fd00:ec2::254":
+    plain = _plain(address)
+    if plain.is_link_local or str(plain) in _METADATA_SERVICES:
         raise EgressDenied(
             f"{address} is the cloud's metadata service or another link-local address"
         )
@@ -27,6 +30,16 @@ def check(address: str, port: int, *, own_ports: Collection[int]) -> None:
         raise EgressDenied(f"{address}:{port} is the daemon itself")
     if plain.is_multicast or plain.is_unspecified:
         raise EgressDenied(f"{address} is not the address of a host")
+
+
+def _plain(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Return an address, or the IPv4 address that it stands for."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if not isinstance(ip, ipaddress.IPv6Address):
+        return ip
+    if ip in _NAT64:
+        return ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+    return ip.ipv4_mapped or ip
 
 
 def own_ports(config: Settings) -> frozenset[int]:

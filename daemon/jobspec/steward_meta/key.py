@@ -157,5 +157,7 @@ QUEUE_LETTERS = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 def queue_name(text: str) -> str:
     """Return the name of a queue without references. Raises `Invalid`."""
     if not QUEUE_LETTERS.fullmatch(text):
-        raise Invalid(f"must have 1 to {LONGEST_QUEUE} characters, each a letter, a digit, -, _ or .")
+        raise Invalid(
+            f"must have 1 to {LONGEST_QUEUE} characters, each a letter, a digit, -, _ or ."
+        )
     return text

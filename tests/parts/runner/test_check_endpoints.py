@@ -273,6 +273,9 @@ async def test_check_does_not_follow_redirects() -> None:
     [
         ("169.254.169.254", "169.254.169.254 is the cloud's metadata service"),
         ("::ffff:169.254.169.254", "is the cloud's metadata service"),
+        ("64:ff9b::a9fe:a9fe", "is the cloud's metadata service"),
+        ("168.63.129.16", "is the cloud's metadata service"),
+        ("100.100.100.200", "is the cloud's metadata service"),
         ("127.0.0.1", "127.0.0.1:4646 is the daemon itself"),
         ("0.0.0.0", "nomad: 0.0.0.0"),  # noqa: S104  # not bound
         ("a..b", "nomad: "),
