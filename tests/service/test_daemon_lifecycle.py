@@ -229,7 +229,7 @@ async def test_replaceable_data_directory_is_only_a_warning_in_development(tmp_p
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
-        ("GET", "/v1/job/a/submission?version=99999999999999999999", None),
+        ("GET", "/v1/job/a/submission?version=18446744073709551615", None),
         ("POST", "/v1/job/a/stable", {"JobID": "a", "JobVersion": 2**64 - 1, "Stable": True}),
         ("POST", "/v1/job/a/revert", {"JobID": "a", "JobVersion": 2**64 - 1}),
     ],

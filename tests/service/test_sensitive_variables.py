@@ -290,8 +290,8 @@ async def test_values_of_a_job_change_no_response_about_others(guarded: Steward)
 @pytest.mark.parametrize(
     ("default", "found"),
     [
-        ('"' + 70_000 * "x" + '"', "1 texts of 70000 bytes"),
-        (str([f"value {n:04d}" for n in range(101)]).replace("'", '"'), "101 texts of 1010 bytes"),
+        ('"' + 70_000 * "x" + '"', "1 values, in total 70000 bytes"),
+        (str([f"value {n:04d}" for n in range(101)]).replace("'", '"'), "101 values, in total 1010 bytes"),
     ],
 )
 @pytest.mark.parametrize("route", ["/v1/jobs", "/v1/job/talks/plan"])
