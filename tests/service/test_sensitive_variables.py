@@ -291,7 +291,10 @@ async def test_values_of_a_job_change_no_response_about_others(guarded: Steward)
     ("default", "found"),
     [
         ('"' + 70_000 * "x" + '"', "1 values, in total 70000 bytes"),
-        (str([f"value {n:04d}" for n in range(101)]).replace("'", '"'), "101 values, in total 1010 bytes"),
+        (
+            str([f"value {n:04d}" for n in range(101)]).replace("'", '"'),
+            "101 values, in total 1010 bytes",
+        ),
     ],
 )
 @pytest.mark.parametrize("route", ["/v1/jobs", "/v1/job/talks/plan"])
@@ -304,7 +307,7 @@ async def test_too_many_values_are_refused(
     assert answer.status_code == 400
     assert "Submission" in answer.text
     assert found in answer.text
-    assert "at most 100 texts of 65536 bytes" in answer.text
+    assert "at most 100 values and 65536 bytes are allowed" in answer.text
 
 
 GROUP = {
