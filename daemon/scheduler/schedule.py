@@ -17,6 +17,7 @@ from daemon.scheduler.service_scheduler import plan_service
 from daemon.scheduler.state import ClusterState, Plan
 from storage.records.allocation import Allocation
 from storage.records.evaluation import DesiredUpdates, Evaluation
+from storage.records.flow import STOPPED_REASON
 from storage.records.job import Job, JobType
 
 
@@ -33,9 +34,8 @@ def schedule(state: ClusterState, evaluation: Evaluation, *, now: int, ids: Iter
 def _schedule(state: ClusterState, evaluation: Evaluation, *, now: int, ids: Iterator[str]) -> Plan:
     job = state.job
     if job is None or job.stop:
-        return _end_run(
-            state, _stop(state, evaluation, now=now, ids=ids), "the job was stopped", now
-        )
+        plan = _stop(state, evaluation, now=now, ids=ids)
+        return _end_run(state, plan, STOPPED_REASON, now)
     if job.launches_children:
         return Plan(job_modify_index=job.job_modify_index)
     if state.freeze is not None and not is_workflow(job) and _is_held(state, job):

@@ -383,6 +383,8 @@ def append_version(tx: Transaction, job: Job, *, is_held: bool = False) -> Job:
     periodic.sync_schedule(tx, stored)
     runs.sync_sources(tx, stored)
     runs.sync_queues(tx, stored)
+    if stored.stop:
+        runs.note_stop(tx, stored)
     periodic.sync_calendars(tx, stored)
     if not row and stored.parent_id:
         job_status.count_child(tx, stored.namespace, stored.parent_id, None, JobStatus.PENDING)

@@ -18,6 +18,7 @@ from storage.records.flow import (
     SLOTS_FREE,
     SLOTS_TABLE,
     STEP_QUEUES,
+    STOPPED_REASON,
     FlowRun,
     FlowStatus,
     Outcome,
@@ -209,6 +210,21 @@ def _note_end(tx: Transaction, run: FlowRun) -> None:
         index=tx.index,
     )
     triggers.note_end(tx, ended)
+
+
+def note_stop(tx: Transaction, job: Job) -> None:
+    """Cancel the active run of a job that is being stopped, without clean-up.
+
+    A later version may start the job again before the scheduler has processed the stop. The mark
+    prevents that the run then continues, or that the new run takes over its results.
+    """
+    run = newest(tx, job.namespace, job.id)
+    if run is None or run.status.has_ended:
+        return
+    known = "" if run.is_superseded else run.reason
+    stopping = msgspec.structs.replace(run, reason=known).stopping(STOPPED_REASON, cleans_up=False)
+    if stopping != run:
+        put(tx, stopping, run)
 
 
 def touch(tx: Transaction, namespace: str, job_id: str) -> None:

@@ -78,6 +78,8 @@ SLOT_REASON = "slot: it waits for"  # a step waits for its own queues or that of
 TIME_REASON = "time: "
 TIMEOUT_REASON = "timeout: "
 ACCEPTED_REASON = "accepted by "
+SUPERSEDED_REASON = "superseded by version "
+STOPPED_REASON = "the job was stopped"  # the whole reason of a run
 
 
 class StepState(StrEnum):
@@ -178,6 +180,18 @@ class FlowRun(Record, frozen=True, kw_only=True):
     def is_late(self) -> bool:
         """Return whether the run has timed out."""
         return self.reason.startswith(TIMEOUT_REASON)
+
+    @property
+    def goes_on(self) -> bool:
+        """Return whether steps of the run may still begin, at least clean-up steps."""
+        return self.status == FlowStatus.RUNNING or (
+            self.status == FlowStatus.STOPPING and self.cleans_up
+        )
+
+    @property
+    def is_superseded(self) -> bool:
+        """Return whether the run is or was canceled only because of a newer version of its job."""
+        return self.reason.startswith(SUPERSEDED_REASON)
 
     def stopping(self, reason: str, *, cleans_up: bool) -> "FlowRun":
         """Return the run while its tasks end; an earlier reason stays."""
@@ -288,6 +302,14 @@ class Source(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.job_id}"
+
+
+class RunUpdate(StrEnum):
+    """The treatment of an active run when a new version of its job is registered."""
+
+    REPLACE = "replace"  # it is canceled, and the new run begins with its first steps
+    KEEP = "keep"  # it is canceled, and the new run takes over unchanged steps with good results
+    FINISH = "finish"  # it continues with its own version, and the new run waits for its end
 
 
 class Beyond(StrEnum):

@@ -301,6 +301,20 @@ async def test_a_stopped_job_cancels_its_run(cluster: Cluster) -> None:
     assert cluster.job("etl").status == "dead"
 
 
+async def test_stop_cancels_the_run_before_the_next_decision(cluster: Cluster) -> None:
+    await begun(cluster, CHAIN)
+    await cluster.register(msgspec.structs.replace(cluster.job("etl"), stop=True))
+    assert (run_of(cluster).status, run_of(cluster).reason) == ("stopping", "the job was stopped")
+    await begun(cluster, msgspec.structs.replace(CHAIN, priority=60))
+    await end(cluster, "a")
+    await cluster.work()
+    assert (run_of(cluster, 1).status, run_of(cluster, 1).reason) == (
+        "canceled",
+        "the job was stopped",
+    )
+    assert run_of(cluster).version == 2
+
+
 async def test_each_step_shows_its_unfinished_needs(cluster: Cluster) -> None:
     await begun(cluster, workflow(step("a"), step("b", "a"), step("c", "a, b")))
     found = cluster.store.read(lambda db: explain.explain_job(db, "default", "etl"))
