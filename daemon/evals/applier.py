@@ -78,7 +78,8 @@ async def apply(
 
     changes = len(plan.place) + len(plan.change) + len(plan.evict) + len(plan.deployments)
     steps = sum(len(run.steps) for run in plan.flow.runs) if plan.flow else 0
-    is_long = max(changes, len(plan.queued), steps) > _MANY
+    takes_over = plan.flow is not None and any(run.taken_over for run in plan.flow.runs)
+    is_long = takes_over or max(changes, len(plan.queued), steps) > _MANY
     return await store.write(write, is_long=is_long)
 
 
@@ -165,6 +166,8 @@ def _store_runs(tx: Transaction, state: ClusterState, flow: FlowChange | None, n
         if change.before is None and state.job is not None and not change.run.status.has_ended:
             _enter_queue(tx, state.job, change.run, now)
         runs.put_steps(tx, change.run, change.steps, change.known, positions)
+        if change.taken_over and flow.seen is not None:
+            runs.copy_outputs(tx, flow.seen, change.run, change.taken_over)
         for step in change.steps:
             known = change.known.get(step.name)
             is_new = known is None or known.reason != step.reason
@@ -176,6 +179,8 @@ def _store_runs(tx: Transaction, state: ClusterState, flow: FlowChange | None, n
             runs_kept = RUNS_KEPT.of(state.job.meta)
             key = (change.run.namespace, change.run.job_id)
             runs.remove_up_to(tx, *key, change.run.number - runs_kept)
+    if state.next_version is not None and flow.runs and flow.runs[-1].run.status.has_ended:
+        job_status.note_earlier_end(tx, flow.runs[-1].run)
     if state.job is not None and (flow.demands or flow.freed):
         _store_slots(tx, state.job, flow, positions, now)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from daemon.jobspec.steward_meta.job_keys import RUN_QUEUE, queue_of
+from daemon.jobspec.steward_meta.job_keys import RUN_QUEUE, RUN_UPDATE, queue_of
 from daemon.jobspec.steward_meta.step_keys import CALENDAR, FOR_EACH, IF, STEP_QUEUES
 from daemon.scheduler.state import (
     ClusterState,
@@ -50,25 +50,33 @@ def load_cluster_state(
     evaluation: Evaluation,
     states: tuple[NodeState, ...] | None = None,
     *,
-    kind: str | None = None,
+    planned: Job | None = None,
 ) -> ClusterState:
     """Return the job of an evaluation with its allocations, and all nodes with their usage.
 
-    `states` are the nodes if their usage is known already. `kind` replaces the job's type, for a
-    job that is not stored yet.
+    `states` are the nodes if their usage is known already. `planned` is a version that is not
+    stored yet; its type replaces that of the job.
     """
     namespace, job_id = evaluation.namespace, evaluation.job_id
     is_there = jobs.definition_index(db, namespace, job_id) is not None
     job = jobs.current(db, namespace, job_id) if is_there else None
     run = runs.newest(db, namespace, job_id)
+    earlier = None  # the version of an active run that a newer version replaces
+    next_version = None
+    newest = planned or job
+    if run is not None and newest is not None and _is_replaced(run, newest):
+        from daemon.jobs.run_updates import version_of_run  # imported late: few runs are replaced
+
+        earlier = jobs.version(db, namespace, job_id, run.version)
+        if (deciding := version_of_run(db, newest, run)) is not None:
+            job, next_version = deciding, newest
     steps = tuple(runs.steps(db, run)) if run is not None else ()
-    loaded = _unsettled(db, job, run, steps) if job is not None and kind is None else None
+    loaded = _unsettled(db, job, run, steps) if job is not None and planned is None else None
     if loaded is None:
         limits = _kept(job, run, steps)
-        loaded = _allocations(
-            db, namespace, job_id, kind or (job.type if job else None), run, limits
-        )
-    versions = {job.version: job} if job else {}
+        kind = planned.type if planned else job.type if job else None
+        loaded = _allocations(db, namespace, job_id, kind, run, limits)
+    versions = {known.version: known for known in (earlier, job) if known is not None}
     for number in {alloc.job_version for alloc in loaded.allocations} - versions.keys():
         if (earlier := jobs.version(db, namespace, job_id, number)) is not None:
             versions[number] = earlier
@@ -81,6 +89,7 @@ def load_cluster_state(
         settled=loaded.settled,
         versions=versions,
         deployment=deployments.latest(db, namespace, job_id),
+        next_version=next_version,
         run=run,
         steps=steps,
         approvals=runs.approvals(db, run) if run is not None else {},
@@ -91,6 +100,12 @@ def load_cluster_state(
         grants=_grants(db, job, run) if job and run and run.version == job.version else {},
         openings=_step_openings(db, job, run, steps) if job else {},
     )
+
+
+def _is_replaced(run: FlowRun, job: Job) -> bool:
+    """Return whether a run is active, and the job has a newer version that names a policy."""
+    is_newer = not run.status.has_ended and run.version < job.version
+    return is_newer and RUN_UPDATE.name in (job.meta or ())
 
 
 def _step_openings(

@@ -18,7 +18,7 @@ from daemon.jobspec.diffs.annotations import annotate
 from daemon.jobspec.steward_meta.step_keys import STEP_QUEUES, STEP_SLOTS
 from daemon.net.port_listeners import PortListener, describe_conflicts
 from daemon.scheduler.nodes.capacity import resource_ask
-from daemon.scheduler.state import Plan, StepGrant
+from daemon.scheduler.state import ClusterState, Plan, StepGrant
 from storage.queries import allocated_resources, allocations, concurrency, jobs, nodes
 from storage.read_pool import ReadSnapshot
 from storage.records import allocation_views
@@ -50,13 +50,9 @@ def dry_run(db: ReadSnapshot, job: Job, *, now: int, ids: Iterator[str]) -> DryR
         Trigger.JOB_REGISTER,
         job_modify_index=0 if present is None or is_same else planned.job_modify_index,
     )
-    state = load_cluster_state(db, evaluation, kind=planned.type)
-    alone = _as_one_instance(planned)
-    state = msgspec.structs.replace(
-        state, job=alone, versions={**state.versions, planned.version: alone}, slot=""
-    )
-    if state.run is None or state.run.version != planned.version:
-        state = msgspec.structs.replace(state, grants=_free_queues(db, alone))
+    state = load_cluster_state(db, evaluation, planned=planned)
+    if state.next_version is None:  # otherwise only the active run of an earlier version matters
+        state = _with_planned(db, state, planned)
     plan = decide(db, state, evaluation, now=now, ids=ids)
     # A registration itself creates no evaluations at the deadlines of its run.
     later = [
@@ -75,6 +71,17 @@ def dry_run(db: ReadSnapshot, job: Job, *, now: int, ids: Iterator[str]) -> DryR
         failed=dict(plan.failed),
         next_launch=_next_launch(db, job, now),
     )
+
+
+def _with_planned(db: ReadSnapshot, state: ClusterState, planned: Job) -> ClusterState:
+    """Return the state after the registration of a version."""
+    alone = _as_one_instance(planned)
+    state = msgspec.structs.replace(
+        state, job=alone, versions={**state.versions, planned.version: alone}, slot=""
+    )
+    if state.run is None or state.run.version != planned.version:
+        state = msgspec.structs.replace(state, grants=_free_queues(db, alone))
+    return state
 
 
 def _free_queues(db: ReadSnapshot, job: Job) -> dict[str, StepGrant]:

@@ -1,6 +1,6 @@
 """The keys that make a batch job a workflow."""
 
-from daemon.jobspec.steward_meta.job_keys import RUN_QUEUE, RUN_TIMEOUT
+from daemon.jobspec.steward_meta.job_keys import RUN_QUEUE, RUN_TIMEOUT, RUN_UPDATE
 from daemon.jobspec.steward_meta.step_keys import (
     CALENDAR,
     FAILURES_ALLOWED,
@@ -39,7 +39,8 @@ KEYS = tuple(
         *(CALENDAR, STEP_QUEUES, STEP_SLOTS),
     )
 )
-JOB_KEYS = frozenset((RUN_QUEUE.name, RUN_TIMEOUT.name))  # keys of the job with the same effect
+# Keys of the job with the same effect.
+JOB_KEYS = frozenset((RUN_QUEUE.name, RUN_TIMEOUT.name, RUN_UPDATE.name))
 _KEYS = frozenset(KEYS)
 
 

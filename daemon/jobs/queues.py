@@ -141,6 +141,11 @@ def serve(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
 def _hold(tx: Transaction, entry: QueueEntry, now: int) -> bool:
     """Return whether a freeze holds a run that waits for slots; if so, record that."""
     job = jobs.current(tx, entry.namespace, entry.job_id)
+    run = runs.find(tx, entry.namespace, entry.job_id, entry.number)
+    if job is not None and run is not None and run.version != job.version:
+        from daemon.jobs.run_updates import version_of_run  # imported late: few runs are replaced
+
+        job = version_of_run(tx, job, run) or job
     freeze = covering(tx, job, now) if job is not None else None
     if freeze is None or (
         freeze.strength == Strength.BEGIN

@@ -20,7 +20,13 @@ from daemon.jobspec.canonicalize import canonicalize, keep_scaling_ids, same_def
 from daemon.jobspec.policies import JobPolicySet
 from daemon.jobspec.rules.job import tag, total_count
 from daemon.jobspec.sandbox_exemptions import weakened_settings
-from daemon.jobspec.steward_meta.job_keys import AFTER, NOTIFY_COMMAND, NOTIFY_TO, RUN_QUEUE
+from daemon.jobspec.steward_meta.job_keys import (
+    AFTER,
+    NOTIFY_COMMAND,
+    NOTIFY_TO,
+    RUN_QUEUE,
+    RUN_UPDATE,
+)
 from daemon.jobspec.steward_meta.step_keys import STEP_QUEUES
 from daemon.jobspec.validate import ValidationResult, scaling_refusal, transition_error, validate
 from daemon.matching.cluster_support import unavailable_features, unsupported_on_cluster
@@ -426,6 +432,10 @@ def state_warnings(db: ReadSnapshot, job: Job, surroundings: RegistrationContext
         from daemon.jobs.queues import queue_warnings  # imported late: few jobs have a queue
 
         messages += queue_warnings(db, job)
+    if RUN_UPDATE.name in (job.meta or ()):
+        from daemon.jobs.run_updates import update_warnings  # imported late: few jobs have the key
+
+        messages += update_warnings(db, job)
     return messages
 
 

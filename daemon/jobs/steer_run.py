@@ -386,6 +386,10 @@ def _load(
         raise _NotNow(f"run {request.number} is over: run {newest.number} is the newest")
     if job.stop:
         raise _NotNow("the job is stopped; start it, which begins a new run")
+    if newest.version != job.version:
+        from daemon.jobs.run_updates import version_of_run  # imported late: few runs are replaced
+
+        job = version_of_run(tx, job, newest) or job
     if newest.version != job.version or not is_workflow(job):
         raise _NotNow(f"run {newest.number} is of version {newest.version}, which was replaced")
     steps = {step.name: step for step in runs.steps(tx, newest)}

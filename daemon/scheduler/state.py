@@ -74,19 +74,22 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     `allocations` are those of the job, at least all desired and all non-terminal ones. `ended`
     counts, for a batch job, the other stopped allocations of each group. A group in `settled` has
     completed allocations that are not in `allocations`. `versions` has the job in each version of
-    these allocations and the current one. `deployment` is the job's newest. `run` is the newest run
-    of a workflow, with its `steps`. `failures` has the newest failure of each step. `holders` are the non-terminal allocations of all jobs if preemption is possible,
-    otherwise None.
+    these allocations and the current one. If the current version waits for the end of the active
+    run, `job` is the version of the run, and `next_version` is the current version. `deployment` is
+    the job's newest. `run` is the newest run of a workflow, with its `steps`. `failures` has the
+    newest failure of each step. `holders` are the non-terminal allocations of all jobs if
+    preemption is possible, otherwise None.
     """
 
     index: int
-    job: Job | None  # the current version; None if the job was purged
+    job: Job | None  # the version that decides, mostly the current one; None if it was purged
     nodes: tuple[NodeState, ...]
     allocations: tuple[Allocation, ...] = ()
     ended: Mapping[str, int] = {}
     settled: Mapping[str, SettledAllocations] = {}
     versions: Mapping[int, Job] = {}
     deployment: Deployment | None = None
+    next_version: Job | None = None
     run: FlowRun | None = None
     steps: tuple[RunStep, ...] = ()
     failures: Mapping[str, StepFailure] = {}
@@ -110,13 +113,15 @@ class Eviction(msgspec.Struct, frozen=True):
 class RunChange(msgspec.Struct, frozen=True, kw_only=True):
     """A new or changed run with its changed steps.
 
-    `before` is the stored run, and `known` are the stored steps.
+    `before` is the stored run, and `known` are the stored steps. A new run takes over the outputs
+    of the steps `taken_over` from the previous run.
     """
 
     run: FlowRun
     before: FlowRun | None
     steps: tuple[RunStep, ...] = ()
     known: Mapping[str, RunStep] = {}
+    taken_over: tuple[str, ...] = ()
 
 
 class FlowChange(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,9 @@
 
 The run of the job's version decides which groups are desired (`daemon/flow/advance.py`). The plan
 carries the changes of runs and steps, so that a step opens in the write that places its
-allocations. When the version changes, the tasks of the old run end before the new run begins.
+allocations. When the version changes, the tasks of the old run end before the new run begins. The
+key `steward_run_update` of the new version decides whether the old run is canceled, and whether the
+new run takes over results.
 """
 
 from collections import defaultdict
@@ -15,20 +17,31 @@ from daemon.flow import advance
 from daemon.flow.advance import Elements
 from daemon.flow.graph import Graph, Step, stored_graph
 from daemon.flow.lists import with_totals
+from daemon.flow.run_updates import keeps_steps
 from daemon.scheduler import alloc_sets, reschedule
 from daemon.scheduler.alloc_sets import LOST, NOT_NEEDED, ReconcileContext, is_on_lost_node
 from daemon.scheduler.reconcile import GroupChange, MissingAllocation, reconcile
+from daemon.scheduler.run_updates import taken_over
 from daemon.scheduler.service_scheduler import plan_service
 from daemon.scheduler.state import ClusterState, FlowChange, Plan, RunChange, StepFailure, StepGrant
 from storage.records.allocation import OVERTIME, Allocation, DesiredStatus
 from storage.records.evaluation import DesiredUpdates, EvalStatus, Evaluation, Trigger
-from storage.records.flow import FlowRun, FlowStatus, RunStep, SlotDemand, StepState
+from storage.records.flow import (
+    SUPERSEDED_REASON,
+    FlowRun,
+    FlowStatus,
+    RunStep,
+    SlotDemand,
+    StepState,
+)
 from storage.records.freeze import FREEZE_REASON, Strength
 from storage.records.job import Job
 from storage.records.node import Node
 from storage.records.times import rfc3339
 
 DEADLINE = "the deadline of a step or a run"
+_NEXT_VERSION = "the run of an earlier version has ended"
+_TAKEN_OVER = "the run has taken over steps of the previous run"
 
 
 def plan_workflow(
@@ -37,7 +50,16 @@ def plan_workflow(
     """Return the plan that places the elements of open steps."""
     flow = _WorkflowDecision(state, job, evaluation, now)
     plan = plan_service(state, job, evaluation, now=now, ids=ids, changes_of=flow.changes)
-    later = tuple(_later(job, evaluation, at, next(ids), now) for at in flow.due())
+    later = [
+        _follow_up(job, evaluation, next(ids), now, DEADLINE, wait_until=rfc3339(time))
+        for time in flow.due()
+    ]
+    if state.next_version is not None and flow.has_ended:
+        begin = _follow_up(state.next_version, evaluation, next(ids), now, _NEXT_VERSION)
+        # The trigger of the new run is that of its version.
+        later.append(msgspec.structs.replace(begin, triggered_by=Trigger.JOB_REGISTER))
+    if flow.takes_over:
+        later.append(_follow_up(job, evaluation, next(ids), now, _TAKEN_OVER))
     return msgspec.structs.replace(
         plan,
         flow=flow.change(),
@@ -46,8 +68,16 @@ def plan_workflow(
     )
 
 
-def _later(job: Job, evaluation: Evaluation, time: int, eval_id: str, now: int) -> Evaluation:
-    """Return the evaluation for the time at which a step or the run changes without an event."""
+def _follow_up(
+    job: Job,
+    evaluation: Evaluation,
+    eval_id: str,
+    now: int,
+    description: str,
+    *,
+    wait_until: str = "",
+) -> Evaluation:
+    """Return the next evaluation of a job, which is due immediately or at `wait_until`."""
     return Evaluation(
         id=eval_id,
         namespace=job.namespace,
@@ -56,9 +86,9 @@ def _later(job: Job, evaluation: Evaluation, time: int, eval_id: str, now: int) 
         triggered_by=Trigger.RUN_STEP,
         job_id=job.id,
         status=EvalStatus.PENDING,
-        status_description=DEADLINE,
+        status_description=description,
         job_modify_index=job.job_modify_index,
-        wait_until=rfc3339(time),
+        wait_until=wait_until,
         previous_eval=evaluation.id,
         create_index=0,
         modify_index=0,
@@ -126,6 +156,16 @@ class _WorkflowDecision:
         if grant is None or demand.released:
             return True
         return (grant.wanted, grant.busy) != (demand.wanted, demand.busy)
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the run ends in this decision."""
+        return bool(self._runs) and self._runs[-1].run.status.has_ended
+
+    @property
+    def takes_over(self) -> bool:
+        """Return whether a new run takes over steps; then the next decision begins its steps."""
+        return any(run.taken_over for run in self._runs)
 
     def due(self) -> Iterator[int]:
         """Yield the next time for which this decision needs an evaluation.
@@ -319,11 +359,13 @@ class _WorkflowDecision:
         }
         run, steps = self._state.run, self._state.steps
         if run is not None and not run.status.has_ended and run.version != self._job.version:
-            reason = f"superseded by version {self._job.version}"
+            reason = f"{SUPERSEDED_REASON}{self._job.version}"
             change = _canceled(self._state, run, reason, older, self._now)
             self._runs.append(change)
             run = change.run
             if not run.status.has_ended:
+                return frozenset(), {}
+            if run.is_superseded and self._take_over(run, change):
                 return frozenset(), {}
         if run is None or run.version != self._job.version:
             run, steps = self._begun(run), ()
@@ -380,6 +422,30 @@ class _WorkflowDecision:
         self._due, self._steps, self._ask = after.due_times, after.steps, after.ask
         self._only = after.only
         return after.wanted_steps, after.max_elements
+
+    def _take_over(self, previous: FlowRun, change: RunChange) -> bool:
+        """Begin the new run with steps of the previous run, if there are any to take over.
+
+        The outputs of these steps are copied when the plan is stored. Conditions and lists need
+        them, so the next decision begins the other steps.
+        """
+        before = self._state.versions.get(previous.version)
+        if before is None or not keeps_steps(self._job):
+            return False
+        rows = {row.name: row for row in (*self._state.steps, *change.steps)}
+        names = taken_over(before, self._job, rows)
+        if not names:
+            return False
+        steps = tuple(
+            rows[step.name]
+            if step.name in names
+            else RunStep(name=step.name, total=step.count, since=self._now)
+            for step in self._graph.steps
+        )
+        run = self._begun(previous)
+        self._runs.append(RunChange(run=run, before=None, steps=steps, taken_over=names))
+        self._steps = steps
+        return True
 
     def _begun(self, before: FlowRun | None) -> FlowRun:
         return FlowRun(

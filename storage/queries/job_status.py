@@ -11,6 +11,7 @@ from storage.queries import children, notifications, runs
 from storage.queries.documents import decode_row
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
+from storage.records.flow import FlowRun
 from storage.records.job import GroupSummary, JobCounts, JobStatus, JobType
 from storage.writer import Transaction
 
@@ -175,6 +176,18 @@ def _follow(tx: Transaction, row: sqlite3.Row, status: JobStatus, summary: str) 
         failed=after.failed > before.failed,
         runs=bool(after.running) and not (after.starting or after.queued),
     )
+
+
+def note_earlier_end(tx: Transaction, run: FlowRun) -> None:
+    """Queue the notification about the end of a run for whose end the current version waited.
+
+    The job itself does not end with this run.
+    """
+    row = load_summary(tx, run.namespace, run.job_id)
+    if row is not None and row["notify"]:
+        notifications.queue_job_notification(
+            tx, row, ended=True, failed=False, runs=False, version=run.version
+        )
 
 
 def _numbers(summary: str) -> GroupSummary:

@@ -156,12 +156,19 @@ _LAST_OF_RUN = f"""
 
 
 def queue_job_notification(
-    tx: Transaction, row: sqlite3.Row, *, ended: bool, failed: bool, runs: bool
+    tx: Transaction,
+    row: sqlite3.Row,
+    *,
+    ended: bool,
+    failed: bool,
+    runs: bool,
+    version: int | None = None,
 ) -> None:
     """Queue a notification about a failure, or a success after a failure, if the job requests it.
 
     `row` is the job's database row before the change. The flags state the change: the job has
-    `ended`, another allocation has `failed`, or all desired allocations are running (`runs`).
+    `ended`, another allocation has `failed`, or all desired allocations are running (`runs`). A
+    `version` is that of the run that has ended, by default the current version.
 
     The result of a batch job is decided when it ends, from the allocations that were not replaced.
     A service job fails with each allocation that fails. An allocation that is being stopped does
@@ -173,7 +180,8 @@ def queue_job_notification(
         return
     result = None
     if row["type"] in ("batch", "sysbatch"):
-        result = _result(tx, {**key, "version": row["version"]}) if ended else None
+        number = row["version"] if version is None else version
+        result = _result(tx, {**key, "version": number}) if ended else None
         if result is None:
             return
         failed = result.failed

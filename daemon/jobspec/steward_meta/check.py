@@ -21,6 +21,7 @@ from daemon.jobspec.steward_meta.job_keys import (
     RUN_DAY,
     RUN_QUEUE,
     RUN_SLOTS,
+    RUN_UPDATE,
 )
 from daemon.jobspec.steward_meta.key import (
     LONGEST_QUEUE,
@@ -55,7 +56,7 @@ def problems(job: Job) -> Iterator[str]:
     yield from _from_dispatches(job)
     yield from _after(job)
     yield from _without_schedule(job)
-    yield from _queue(job)
+    yield from _of_runs(job)
     for group in job.task_groups or ():
         yield from _in("task group", group.name, group.meta, hints)
         for task in group.tasks or ():
@@ -68,14 +69,15 @@ def _without_channels(meta: Mapping[str, str]) -> Iterator[str]:
         yield f"Meta of job: {quote(NOTIFY.name)} has no receiver; add {' or '.join(map(quote, keys))}"
 
 
-def _queue(job: Job) -> Iterator[str]:
-    """Yield the errors of queue keys that depend on other keys or on the job."""
+def _of_runs(job: Job) -> Iterator[str]:
+    """Yield the errors of the keys of runs that depend on other keys or on the job."""
     meta = job.meta or {}
     for item in (RUN_SLOTS, RUN_BEYOND):
         if item.name in meta and RUN_QUEUE.name not in meta:
             yield f"{item.name} needs {RUN_QUEUE.name}"
-    if RUN_QUEUE.name in meta and job.type != JobType.BATCH:
-        yield f"{RUN_QUEUE.name} needs a job of type batch"
+    for name in (RUN_QUEUE.name, RUN_UPDATE.name):
+        if name in meta and job.type != JobType.BATCH:
+            yield f"{name} needs a job of type batch"
     # A dispatch may provide the meta that the job does not have.
     if job.parameterized_job is None or job.dispatched:
         yield from queue_name_problems(meta)

@@ -22,7 +22,7 @@ from daemon.text.go_format import quote
 from storage.errors import Invalid
 from storage.records import flow, notification
 from storage.records.base import HOUR, MINUTE, SECOND
-from storage.records.flow import Beyond, TriggerJoin, TriggerWhen
+from storage.records.flow import Beyond, RunUpdate, TriggerJoin, TriggerWhen
 from storage.records.job import Job
 from storage.records.notification import NotifyEvent
 from storage.records.periodic import OF_JOB
@@ -178,6 +178,9 @@ RUN_TIMEOUT = MetaExtension[int | None](
 RUN_CLEANUP = MetaExtension(
     name="steward_run_cleanup", place="job", read=span(8760 * HOUR), default=10 * MINUTE
 )
+RUN_UPDATE = MetaExtension(
+    name="steward_run_update", place="job", read=one_of(RunUpdate), default=RunUpdate.REPLACE
+)
 RUN_QUEUE = MetaExtension(name=flow.RUN_QUEUE, place="job", read=queue, default="")
 RUN_SLOTS = MetaExtension(
     name="steward_run_concurrency_slots", place="job", read=number(1, 10_000), default=1
@@ -231,6 +234,7 @@ JOB_KEYS: tuple[MetaExtension[Any], ...] = (
     RUNS_KEPT,
     RUN_TIMEOUT,
     RUN_CLEANUP,
+    RUN_UPDATE,
 )
 
 
