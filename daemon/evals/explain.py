@@ -67,19 +67,29 @@ def explain_job(db: ReadSnapshot, namespace: str, job_id: str) -> Explanation | 
     job = jobs.current(db, namespace, job_id)
     if job is None:
         return None
-    batch = job.type == JobType.BATCH
+    batch, waits = job.type == JobType.BATCH, ""
+    deciding = job
+    run = runs.newest(db, namespace, job_id) if batch else None
+    if run is not None and run.version != job.version:
+        from daemon.jobs import run_updates  # imported late: few runs are replaced
+
+        if (earlier := run_updates.version_of_run(db, job, run)) is not None:
+            deciding, waits = earlier, run_updates.waits(job, run)
     allocs = [
         alloc
         for alloc in allocations.for_scheduler(db, namespace, job_id)
         # A new version of a batch job runs completely again, regardless of old results.
-        if not (batch and alloc.job_version != job.version and alloc.client_terminal)
+        if not (batch and alloc.job_version != deciding.version and alloc.client_terminal)
     ]
     return Explanation(
         job_id=job_id,
         namespace=namespace,
         status=job.status,
         running=sum(alloc.client_status == ClientStatus.RUNNING for alloc in allocs),
-        reasons=list(_reasons(db, job, allocs)),
+        reasons=[
+            *([Reason(cause=Cause.STEP, message=waits)] if waits else []),
+            *_reasons(db, deciding, allocs),
+        ],
     )
 
 

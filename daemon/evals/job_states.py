@@ -83,12 +83,13 @@ def of_row(
     if row["launches_children"]:
         return _of_parent(db, row, now)
     namespace, job_id, version = row["namespace"], row["id"], row["version"]
-    current, older = _tallies(db, row, now)
+    run = _run(db, row) if row["type"] == JobType.BATCH else None
+    waits = _waits(db, row, run) if run is not None else ""
+    current, older = _tallies(db, row, run.version if run and waits else version, now)
     failed = current.failing or older.failing or current.failed or current.pending
     waiting = evaluations.unfinished(db, namespace, job_id)
     if isinstance(latest, UnsetType):
         latest = deployments.latest(db, namespace, job_id)
-    run = _run(db, row) if row["type"] == JobType.BATCH else None
     return JobFacts(
         type=row["type"],
         status=row["status"],
@@ -104,7 +105,8 @@ def of_row(
         blocked=_blocked(db, row, waiting, has_any=bool(current.alive or older.alive)),
         error=_error(db, row, run) if failed else "",
         run=run,
-        held=_held(db, row, run) if run is not None and not current.alive else "",
+        held=_held(db, row, run, waits) if run is not None and not current.alive else "",
+        waits=waits,
         freeze=_freeze(db, row) if row["type"] == JobType.BATCH else "",
     )
 
@@ -127,11 +129,28 @@ def _run(db: ReadSnapshot, row: job_status.Row) -> FlowRun | None:
     return None if is_over else run
 
 
-def _held(db: ReadSnapshot, row: job_status.Row, run: FlowRun) -> str:
-    """Return why no task of a run is active: the reason of the first step that is held or open."""
+def _waits(db: ReadSnapshot, row: job_status.Row, run: FlowRun) -> str:
+    """Return why the current version has no run yet, if it waits for the end of an earlier run."""
+    if run.version == row["version"]:
+        return ""
+    from daemon.jobs.run_updates import (
+        version_of_run,
+        waits,
+    )  # imported late: few runs are replaced
+
+    job = jobs.current(db, row["namespace"], row["id"])
+    is_waiting = job is not None and version_of_run(db, job, run) is not None
+    return waits(job, run) if job is not None and is_waiting else ""
+
+
+def _held(db: ReadSnapshot, row: job_status.Row, run: FlowRun, waits: str) -> str:
+    """Return why no task of a run is active: the reason of the first step that is held or open.
+
+    `waits` is the reason why the current version has no run yet.
+    """
     if run.status.has_ended:
         return ""
-    if run.version != row["version"]:
+    if run.version != row["version"] and not waits:
         return f"run {run.number} of version {run.version} is still stopping"
     steps = runs_of.steps(db, run)
     waiting = next((step for step in steps if step.state == StepState.HELD and step.reason), None)
@@ -171,14 +190,14 @@ def _desired_allocations(db: ReadSnapshot, row: job_status.Row, job: Job | None)
     return sum(group.count for group in (job.task_groups if job else None) or ())
 
 
-def _tallies(db: ReadSnapshot, row: job_status.Row, now: int) -> tuple[Tally, Tally]:
-    """Return the allocation counts of the current version, and those of older versions.
+def _tallies(db: ReadSnapshot, row: job_status.Row, version: int, now: int) -> tuple[Tally, Tally]:
+    """Return the allocation counts of a version, and those of all other versions.
 
     The summary of a job shows its number of allocations.
     """
     if not job_status.has_allocations(row):
         return Tally(), Tally()
-    key = row["namespace"], row["id"], row["version"]
+    key = row["namespace"], row["id"], version
     counts: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
     for desired_count in tallies.desired_counts(db, *key):
         failed = desired_count.client_status in (ClientStatus.FAILED, ClientStatus.LOST)

@@ -126,6 +126,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     # The run of the workflow's current version, or an older run that has not ended.
     run: FlowRun | None = None
     held: str = ""  # why no step of the run is active
+    waits: str = ""  # why the current version has no run yet, if an earlier run must end first
     freeze: str = ""  # the active freeze that holds the job
 
 
@@ -231,12 +232,14 @@ def _of_run(facts: JobFacts) -> JobState:
         return JobState(State.FAILING, facts.error or "it failed and is retried")
     if now.running or now.unknown:
         beside = f"{now.failed} failed" if now.failed else ""
-        return JobState(
-            State.RUNNING, "; ".join(filter(None, (beside, facts.blocked, facts.freeze)))
-        )
+        return JobState(State.RUNNING, _joined(beside, facts.blocked, facts.freeze, facts.waits))
     if facts.blocked:
         return JobState(State.BLOCKED, facts.blocked)
-    return JobState(State.PENDING, facts.freeze or facts.held or facts.error)
+    return JobState(State.PENDING, _joined(facts.freeze or facts.held or facts.error, facts.waits))
+
+
+def _joined(*texts: str) -> str:
+    return "; ".join(filter(None, texts))
 
 
 def _of_ended_run(facts: JobFacts, run: FlowRun) -> JobState:

@@ -28,7 +28,7 @@ from storage.records.allocation import (
 from storage.records.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from storage.records.evaluation import EvalStatus, Evaluation
 from storage.records.failure import LastError, TaskError
-from storage.records.flow import FlowRunView, FlowStatus
+from storage.records.flow import FlowRunView, FlowStatus, RunUpdate
 from storage.records.job import Job, JobType
 from storage.records.state import StateLine
 
@@ -94,9 +94,36 @@ def follow_run(
         return _follow_rollout(client, progress, evaluation, deployment)
     if evaluation.type == JobType.BATCH:
         run = find_run(client, evaluation.job_id, evaluation.namespace)
+        if run is not None:
+            run = _after_earlier_run(client, progress, evaluation, run)
         if run is not None and _is_current(client, run.decode(FlowRunView), evaluation):
             return _follow_flow(client, progress, evaluation, run, tell)
     return _follow_allocations(client, progress, evaluation, until_ended=until_ended, tell=tell)
+
+
+def _after_earlier_run(
+    client: ApiClient, progress: ProgressDisplay, evaluation: Evaluation, answer: ClientResponse
+) -> ClientResponse:
+    """Wait while the current version waits for the run of an earlier one; return the newest run."""
+    path = f"/v1/job/{segment(evaluation.job_id)}/run"
+    run = answer.decode(FlowRunView)
+    while not run.status.has_ended and _waits_for(_job_of(client, evaluation), run):
+        reason = f"waits until run {run.number} of version {run.version} has ended"
+        progress.show([ProgressRow("job", evaluation.job_id, "", str(State.PENDING), reason)])
+        number = run.number
+        while run.number == number and _waits_for(_job_of(client, evaluation), run):
+            # The next run begins in the write after the end of this one.
+            answer = client.newer(path, answer.index, namespace=evaluation.namespace)
+            run = answer.decode(FlowRunView)
+    return answer
+
+
+def _waits_for(job: Job, run: FlowRunView) -> bool:
+    """Return whether the current version of a job begins its run after an earlier run."""
+    from daemon.jobspec.steward_meta.job_keys import RUN_UPDATE  # imported late: few jobs need it
+
+    waits = RUN_UPDATE.of(job.meta) == RunUpdate.FINISH
+    return waits and run.version < job.version and not job.stop
 
 
 def _follow_allocations(
