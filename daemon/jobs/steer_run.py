@@ -12,6 +12,7 @@ import msgspec
 
 from daemon.flow.graph import Graph, Step, again, stored_graph, successors
 from daemon.flow.workflow_keys import is_workflow
+from daemon.jobs import written_outputs
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobspec.steward_meta.job_keys import RUN_QUEUE
 from storage.errors import Denied, Malformed, NotFound
@@ -52,6 +53,9 @@ class RunActRequest(Record, frozen=True, kw_only=True):
     with this `version` of the job, or of its parent if the job is a child. With `now`, a cancel
     skips the clean-up steps. With `preview`, nothing changes. A repeated request with the same
     `idempotency_token` changes nothing and gets the same response.
+
+    `outputs` are the outputs of the one step that is accepted; a step with several elements needs
+    the index of the `element` that has them.
     """
 
     number: Uint64 = 0
@@ -63,6 +67,8 @@ class RunActRequest(Record, frozen=True, kw_only=True):
     preview: bool = False
     note: str = ""
     idempotency_token: str = ""
+    outputs: dict[str, str] = msgspec.field(default_factory=dict)
+    element: Uint64 | None = None
 
 
 class RunActResponse(Record, frozen=True, kw_only=True):
@@ -204,6 +210,7 @@ async def act_on_run(
         raise Malformed(f"Note has {len(request.note)} characters; the maximum is {MAX_NOTE}")
     if request.version is not None and (act != RunActType.RERUN or versions is None):
         raise Malformed("Version is valid only for a re-run: omit it")
+    _check_outputs(act, request)
     if len(token := request.idempotency_token) > MAX_TOKEN:
         raise Malformed(f"IdempotencyToken has {len(token)} characters; the maximum is {MAX_TOKEN}")
 
@@ -222,6 +229,16 @@ async def act_on_run(
 
     # A re-run changes the allocations of all its steps.
     return await store.write(write, is_long=act == RunActType.RERUN)
+
+
+def _check_outputs(act: RunActType, request: RunActRequest) -> None:
+    """Raise `Malformed` if a request must not have outputs."""
+    if act != RunActType.ACCEPT and request.outputs:
+        raise Malformed("Outputs is valid only for accept: omit it")
+    if request.outputs and len(request.steps) > 1:
+        raise Malformed("Outputs belong to one step: Steps must name exactly one step")
+    if request.element is not None and not request.outputs:
+        raise Malformed("Element is the element of Outputs: omit it, or add Outputs")
 
 
 def _enter_queue(tx: Transaction, case: _Case, run: FlowRun) -> None:
@@ -256,6 +273,7 @@ def _repeated(
 def _carry_out(tx: Transaction, case: _Case, act: RunActType, eval_id: str) -> RunActResponse:
     request = case.request
     run, steps = _ACTS[act](case)
+    written = _written_outputs(tx, case)
     names = [step.name for step in steps]
     done = RunActResponse(
         job_id=run.job_id, number=run.number, steps=names, eval_id="", index=tx.index
@@ -268,8 +286,22 @@ def _carry_out(tx: Transaction, case: _Case, act: RunActType, eval_id: str) -> R
     if case.run.status.has_ended and not run.status.has_ended:
         _enter_queue(tx, case, run)
     runs.put_steps(tx, run, steps, case.steps, {})
+    if written is not None:
+        written_outputs.store(tx, run, written)
     attempt = case.steps[request.steps[0]].attempt if len(request.steps) == 1 else 0
     return _recorded(tx, case, act, done, eval_id, attempt)
+
+
+def _written_outputs(tx: Transaction, case: _Case) -> written_outputs.WrittenOutputs | None:
+    """Return the outputs of an accepted step; None if there are none. Raises `Malformed`."""
+    request = case.request
+    if not request.outputs:
+        return None
+    (name,) = request.steps
+    step, row = case.graph.by_name[name], case.steps[name]
+    return written_outputs.checked(
+        tx, case.job, case.run, step, row, request.outputs, request.element
+    )
 
 
 def _recorded(
@@ -625,6 +657,9 @@ def _set_aside(tx: Transaction, case: _Case, names: Collection[str]) -> None:
         stopped = msgspec.structs.replace(alloc, desired_status=DesiredStatus.STOP, desired=desired)
         allocations.set_desired(tx, stopped, case.now)
         runs.remove_outputs(tx, case.run, alloc.task_group, max(alloc.index, 0))
+    for name in names:  # a person may have written outputs without an allocation
+        if name not in preserved:
+            runs.remove_step_outputs(tx, case.run, name)
 
 
 def _ended(tx: Transaction, case: _Case, names: Collection[str]) -> Iterable[Allocation]:

@@ -120,10 +120,8 @@ def _newest(placed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 async def act(ui_request: UiRequest) -> str:
     """Cancel a run, or skip, accept, re-run, approve or reject steps of it."""
     name, form = ui_request.request.path.rpartition("/")[2], ui_request.form
-    number = form.get("number", "0")
-    if not (number.isascii() and number.isdecimal() and len(number) < 10):
-        raise Malformed(f"number = {number!r} is not the number of a run")
-    body: dict[str, object] = {"Number": int(number), "Note": form.get("note", "").strip()}
+    number = _number(form.get("number", "0"), "number", "the number of a run")
+    body: dict[str, object] = {"Number": number, "Note": form.get("note", "").strip()}
     if step := form.get("step", ""):
         body["Steps"] = [step]
     if form.get("every"):
@@ -132,6 +130,10 @@ async def act(ui_request: UiRequest) -> str:
         body["Failed"] = True
     if form.get("now"):
         body["Now"] = True
+    if texts := form.get("outputs", "").strip():
+        body["Outputs"] = _outputs(texts)
+        if element := form.get("element", "").strip():
+            body["Element"] = _number(element, "element", "the index of an element")
     namespace = ui_request.query.text("namespace") or "default"
     answer = await ui_request.ask(
         "POST", job_url(ui_request, f"/run/{name}"), body, namespace=namespace
@@ -143,3 +145,23 @@ async def act(ui_request: UiRequest) -> str:
         "/ui/job/", ui_request["job_id"], "/run", namespace=ui_request.query.text("namespace")
     )
     return return_url(ui_request, page_of_run)
+
+
+def _number(text: str, field: str, meaning: str) -> int:
+    """Return the number in a field of a form. Raises `Malformed`."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise Malformed(f"{field} = {text!r} is not {meaning}")
+    return int(text)
+
+
+def _outputs(text: str) -> dict[str, str]:
+    """Return the outputs in a field of a form, one `NAME=VALUE` per line. Raises `Malformed`."""
+    found = dict[str, str]()
+    for line in filter(str.strip, text.splitlines()):
+        name, equals, value = line.partition("=")
+        if not equals:
+            raise Malformed(f"outputs: {line!r} is not of the form NAME=VALUE")
+        if name.strip() in found:
+            raise Malformed(f"outputs: {name.strip()!r} is named twice; name it once")
+        found[name.strip()] = value
+    return found

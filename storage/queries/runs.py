@@ -515,6 +515,14 @@ _REMOVE_OUTPUTS = """
      WHERE namespace = :namespace AND job_id = :job_id AND number = :number
        AND step = :step AND element = :element
 """
+_REMOVE_OUTPUTS_OF_STEP = """
+    DELETE FROM run_outputs
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number AND step = :step
+"""
+_NO_OUTPUT_BYTES = """
+    UPDATE run_steps SET output_bytes = 0
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number AND step = :step
+"""
 _COUNT_OUTPUTS = """
     UPDATE run_steps SET output_bytes = output_bytes + :more
      WHERE namespace = :namespace AND job_id = :job_id AND number = :number AND step = :step
@@ -563,6 +571,18 @@ def element_outputs(
     if row is None:
         return {}, 0
     return _by_task(row) if row["alloc_id"] == alloc_id else {}, int(row["size"])
+
+
+def stored_outputs(
+    db: ReadSnapshot, run: FlowRun, step: str, element: int
+) -> tuple[str, dict[str, dict[str, str]], int]:
+    """Return the ID of the allocation that wrote an element's outputs, the outputs, and their size.
+
+    The outputs are by task, and the size is in bytes. The ID is empty if a person wrote the outputs,
+    or if there are none.
+    """
+    row = db.one(_OUTPUTS_OF_ELEMENT, {**_key(run), "step": step, "element": element})
+    return (row["alloc_id"], _by_task(row), int(row["size"])) if row else ("", {}, 0)
 
 
 def output_bytes(db: ReadSnapshot, run: FlowRun, step: str) -> tuple[int, int]:
@@ -614,6 +634,14 @@ def remove_outputs(tx: Transaction, run: FlowRun, step: str, element: int) -> No
     """Delete the outputs of an element."""
     key = {**_key(run), "step": step, "element": element}
     _remove_outputs(tx, run, key, tx.one(_OUTPUTS_OF_ELEMENT, key))
+
+
+def remove_step_outputs(tx: Transaction, run: FlowRun, step: str) -> None:
+    """Delete the outputs of all elements of a step."""
+    key = {**_key(run), "step": step}
+    if tx.execute(_REMOVE_OUTPUTS_OF_STEP, key):
+        tx.execute(_NO_OUTPUT_BYTES, key)
+        touch(tx, run.namespace, run.job_id)
 
 
 def _remove_outputs(

@@ -143,7 +143,8 @@ class RunStep(Record, frozen=True, kw_only=True):
 class StepOutputs(Record, frozen=True, kw_only=True):
     """The outputs of an element of a step: the lines that its tasks wrote.
 
-    `alloc_id` is the ID of the element's allocation.
+    `alloc_id` is the ID of the element's allocation. It is empty if only a person wrote outputs,
+    with the acceptance of the step.
     """
 
     step: str

@@ -342,6 +342,31 @@ async def test_outputs_reach_later_steps(steward: Steward) -> None:
     assert (answer.status_code, answer.text) == (404, "run 1 has no step 'none'")
 
 
+async def test_later_step_reads_the_outputs_of_an_accepted_step(steward: Steward) -> None:
+    plan = shell("plan", "exit 1", keys={"outputs": "rows"})
+    load = shell("load", 'test "$0" = "1 2" && echo "got=$0" > "$STEWARD_OUTPUT"', "plan")
+    load["Tasks"][0]["Config"]["args"] += ["${output.plan.rows}"]
+    await begin(steward, workflow(plan, load))
+    await steward.until("/v1/job/etl/run", has_ended)
+    refused = await steward.cli("runs", "accept", "-output", "path=x", "etl", "plan")
+    assert (refused.returncode, refused.stderr) == (
+        1,
+        b"steward: Outputs must also have rows, which plan lists in steward_outputs\n",
+    )
+    for output in ("rows", "rows=1 -output rows=2"):
+        refused = await steward.cli("runs", "accept", *f"-output {output} etl plan".split())
+        assert refused.returncode == 1
+    done = await steward.cli("runs", "accept", "-output", "rows=1 2", "etl", "plan")
+    assert done.stdout.decode() == "run 1 of etl changes: plan, load\n"
+    run = await steward.until("/v1/job/etl/run", has_ended)
+    assert run["Status"] == "succeeded"
+    found = await steward.get("/v1/job/etl/run/outputs")
+    assert [(item["Step"], item["Outputs"]) for item in found] == [
+        ("load", {"got": "1 2"}),
+        ("plan", {"rows": "1 2"}),
+    ]
+
+
 async def test_templates_read_outputs_and_items(steward: Steward) -> None:
     plan = shell("plan", """echo 'rows=12' > "$STEWARD_OUTPUT" """)
     split = shell("split", 'echo "part=p$NOMAD_ALLOC_INDEX" > "$STEWARD_OUTPUT"', "plan", Count=2)

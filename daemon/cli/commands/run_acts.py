@@ -42,6 +42,8 @@ class _Act(Record, frozen=True, kw_only=True):
     preview: bool = False
     note: str = ""
     idempotency_token: str = ""
+    outputs: dict[str, str] = msgspec.field(default_factory=dict)
+    element: int | None = None
 
 
 class _Done(Record, frozen=True, kw_only=True):
@@ -118,6 +120,19 @@ def skip(
 @click.command()
 @_JOB
 @_STEPS
+@click.option(
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Output of STEP for later steps; can be repeated.",
+)
+@click.option(
+    "--index",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Element that has the outputs, if STEP has several elements.",
+)
 @_RUN
 @_NOTE
 @_TOKEN
@@ -129,17 +144,27 @@ def accept(
     job_id: str,
     steps: tuple[str, ...],
     *,
+    outputs: tuple[str, ...],
+    index: int | None,
     number: int,
     note: str,
     idempotency_token: str,
 ) -> None:
     """Accept each failed or canceled STEP of JOB as good.
 
-    Steps that were skipped because of STEP wait again, and the run continues.
+    Steps that were skipped because of STEP wait again, and the run continues. With --output, STEP
+    also has these outputs. Name only one STEP then.
 
-    Example: steward runs accept -note "loaded by hand" nightly load
+    Example: steward runs accept -output rows=12 -note "loaded by hand" nightly load
     """
-    act = _Act(number=number, steps=[*steps], note=note, idempotency_token=idempotency_token)
+    act = _Act(
+        number=number,
+        steps=[*steps],
+        note=note,
+        idempotency_token=idempotency_token,
+        outputs=_outputs(outputs),
+        element=index,
+    )
     _report_act(screen, _send(client, screen, job_id, "accept", act), "changes")
 
 
@@ -247,6 +272,19 @@ def reject(
     """
     act = _Act(number=number, steps=[step], note=note, idempotency_token=idempotency_token)
     _report_act(screen, _send(client, screen, job_id, "reject", act), "rejects")
+
+
+def _outputs(items: tuple[str, ...]) -> dict[str, str]:
+    """Return the outputs in the options of a command. Raises `Invalid`."""
+    found = dict[str, str]()
+    for item in items:
+        name, equals, text = item.partition("=")
+        if not equals:
+            raise Invalid(f"-output {item!r} is not of the form NAME=VALUE")
+        if name in found:
+            raise Invalid(f"-output names {name!r} twice; name it once")
+        found[name] = text
+    return found
 
 
 def _send(client: ApiClient, screen: Screen, job_id: str, act: str, body: _Act) -> _Done | None:

@@ -1791,3 +1791,123 @@ async def test_child_that_failed_without_a_task_has_no_exit_code(
         lambda db: list(job_states.runs(db, "default", "nightly", now, most=5))
     )
     assert (run.result, run.exit_code) == (result, None if result == "failed" else 0)
+
+
+# --- outputs by hand ---
+
+
+ACCEPT = RunActType.ACCEPT
+PLAN = step("a", meta={"steward_outputs": "rows"})
+
+
+async def test_outputs_of_an_accepted_step_reach_later_steps_and_conditions(
+    cluster: Cluster,
+) -> None:
+    few = step("c", "a", **{"if": "needs.a.outputs.rows < 5"})
+    many = step("b", "a", **{"if": "needs.a.outputs.rows == 12"})
+    await begun(cluster, workflow(PLAN, many, few))
+    await end(cluster, "a", code=1, rows="1", path="/x")
+    await cluster.work()
+    assert (await act(cluster, ACCEPT, "a", outputs={"rows": "12"})).done is not None
+    assert written(cluster) == {("a", 0): {"path": "/x", "rows": "12"}}
+    await cluster.work()
+    assert states(cluster) == {"a": "succeeded", "b": "open", "c": "skipped"}
+    assert cluster.store.read(lambda db: list(invariants.find_violations(db))) == []
+
+
+async def test_rerun_deletes_the_outputs_of_an_accepted_step(cluster: Cluster) -> None:
+    """The step was canceled before it began, so no allocation has these outputs."""
+    await begun(cluster, workflow(step("a", gate="Begin?"), step("b", "a")))
+    await act(cluster, RunActType.REJECT, "a")
+    await cluster.work()
+    assert (await act(cluster, ACCEPT, "a", outputs={"rows": "12", "empty": ""})).done
+    assert written(cluster) == {("a", 0): {"rows": "12", "empty": ""}}
+    assert cluster.store.read(lambda db: list(invariants.find_violations(db))) == []
+    await cluster.work()
+    assert at_work(cluster) == ["b"]
+    await end(cluster, "b")
+    await cluster.work()
+    assert (await act(cluster, RunActType.RERUN, "a")).done
+    assert written(cluster) == {}
+    assert cluster.store.read(lambda db: list(invariants.find_violations(db))) == []
+
+
+async def test_outputs_by_hand_belong_to_the_named_element(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a", count=2), step("b", "a")))
+    first, second = cluster.allocations("etl")
+    await report(cluster, first, rows="1")
+    await report(cluster, second, code=1)
+    await cluster.work()
+    with pytest.raises(Malformed, match="step a has 2 elements: Element must name the element"):
+        await act(cluster, ACCEPT, "a", outputs={"rows": "2"})
+    with pytest.raises(Malformed, match="step a has no element 2; its last element is 1"):
+        await act(cluster, ACCEPT, "a", outputs={"rows": "2"}, element=2)
+    assert states(cluster)["a"] == "failed"
+    assert (await act(cluster, ACCEPT, "a", outputs={"rows": "2"}, element=second.index)).done
+    assert written(cluster)[("a", first.index)] == {"rows": "1"}
+    assert written(cluster)[("a", second.index)] == {"rows": "2"}
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"path": "x"}, "Outputs must also have rows, which a lists in steward_outputs"),
+        ({"rows": "1", "no-name": ""}, "contains the invalid name 'no-name'"),
+        ({"rows": "1", "x" * 200: ""}, "contains the invalid name"),
+        ({"rows": "1\0"}, "the output rows contains a null character"),
+        ({"rows": "x" * 70_000}, "a exceeds the maximum of 65536 bytes for an allocation"),
+        ({f"n{number}": "" for number in range(129)}, "129 names; the maximum is 128"),
+    ],
+)
+async def test_invalid_outputs_by_hand_are_refused(
+    cluster: Cluster, given: dict[str, str], error: str
+) -> None:
+    await begun(cluster, workflow(PLAN, step("b", "a")))
+    await end(cluster, "a", code=1)
+    await cluster.work()
+    before = run_of(cluster)
+    with pytest.raises(Malformed, match=error):
+        await act(cluster, ACCEPT, "a", outputs=given)
+    assert (run_of(cluster), written(cluster)) == (before, {})
+
+
+@pytest.mark.parametrize(("name", "scope"), [("MAX_STEP", "a step"), ("MAX_RUN", "a run")])
+async def test_outputs_by_hand_count_with_the_others(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, name: str, scope: str
+) -> None:
+    await begun(cluster, workflow(step("z"), step("a", count=2), step("b", "a")))
+    await end(cluster, "z", rows="x" * 50)
+    first, second = (one for one in cluster.allocations("etl") if one.task_group == "a")
+    await report(cluster, first, rows="x" * 50)
+    await report(cluster, second, code=1)
+    await cluster.work()
+    fields: dict[str, Any] = {"outputs": {"rows": "x" * 50}, "element": second.index}
+    monkeypatch.setattr(outputs, name, 120)
+    with pytest.raises(Malformed, match=f"maximum of 120 bytes for {scope}"):
+        await act(cluster, ACCEPT, "a", **fields)
+    monkeypatch.setattr(outputs, name, 1200)
+    assert (await act(cluster, ACCEPT, "a", **fields)).done
+
+
+async def test_only_the_acceptance_of_one_step_has_outputs(cluster: Cluster) -> None:
+    await begun(cluster, CHAIN)
+    given = {"outputs": {"rows": "1"}}
+    with pytest.raises(Malformed, match="Outputs is valid only for accept: omit it"):
+        await act(cluster, CANCEL, **given)
+    with pytest.raises(Malformed, match="Outputs belong to one step"):
+        await act(cluster, ACCEPT, "a", "b", **given)
+    with pytest.raises(Malformed, match="Element is the element of Outputs"):
+        await act(cluster, ACCEPT, "a", element=0)
+    refused = (await act(cluster, ACCEPT, "a", **given)).refusal
+    assert refused == "step a is open; only a failure can be accepted"
+
+
+async def test_idempotency_token_covers_the_outputs(cluster: Cluster) -> None:
+    await begun(cluster, CHAIN)
+    await end(cluster, "a", code=1)
+    await cluster.work()
+    fields: dict[str, Any] = {"idempotency_token": "t", "outputs": {"rows": "1"}}
+    first = await act(cluster, ACCEPT, "a", **fields)
+    assert await act(cluster, ACCEPT, "a", **fields) == first
+    other = await act(cluster, ACCEPT, "a", **{**fields, "outputs": {"rows": "2"}})
+    assert other.refusal.startswith("IdempotencyToken was used for another request: accept of a")

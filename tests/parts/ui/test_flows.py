@@ -4,7 +4,7 @@ import pytest
 
 from daemon.ui import flows
 from storage.records.flow import FlowStatus, StepState
-from tests.parts.evals.test_workflows import CHAIN, end, run_of, step, workflow
+from tests.parts.evals.test_workflows import CHAIN, end, run_of, step, workflow, written
 from tests.parts.ui.conftest import Browser, Site
 
 STEERER = 'namespace "default" { policy = "write" }'
@@ -72,6 +72,30 @@ async def test_failed_step_is_accepted_and_the_run_continues(open_site: Site) ->
     states = {step.name: step.state for step in run_of(open_site.cluster).steps}
     assert (states["a"], states["b"]) == (StepState.SUCCEEDED, StepState.OPEN)
     assert "known" in (await browser.get("/ui/job/etl/run")).text
+
+
+async def test_outputs_come_with_an_acceptance(open_site: Site) -> None:
+    await open_site.cluster.register(workflow(step("a", count=2), step("b", "a")))
+    await open_site.cluster.work()
+    browser = open_site.browser()
+    for _ in range(2):
+        await end(open_site.cluster, "a", code=3)
+    await open_site.cluster.work()
+    page = (await browser.get("/ui/job/etl/run")).text
+    assert 'name="outputs"' in page
+    assert 'name="element"' in page
+    fields = {"step": "a", "number": "1", "element": "1"}
+    for outputs, words in (
+        ("rows", "is not of the form NAME=VALUE"),
+        ("rows=1\nrows=2", "is named twice"),
+        ("no-name=1", "contains the invalid name"),
+    ):
+        answer = await browser.send("/ui/job/etl/run/accept", None, **fields, outputs=outputs)
+        assert (answer.status_code, words in answer.text) == (400, True)
+    sent = "rows=1 = 1\r\n\r\npath=/x\r\n"
+    answer = await browser.send("/ui/job/etl/run/accept", None, **fields, outputs=sent)
+    assert answer.status_code == 303
+    assert written(open_site.cluster) == {("a", 1): {"rows": "1 = 1", "path": "/x"}}
 
 
 async def test_a_run_is_canceled_and_run_again(open_site: Site) -> None:

@@ -1,0 +1,109 @@
+"""Outputs that a person writes for a step: they come with its acceptance.
+
+The same rules apply as to the outputs that tasks write.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from daemon.flow import lists, outputs
+from daemon.flow.graph import Step
+from daemon.jobspec.steward_meta.step_values import MAX_OUTPUTS, is_output_name
+from storage.errors import Malformed
+from storage.queries import runs
+from storage.read_pool import ReadSnapshot
+from storage.records.codec import encode
+from storage.records.flow import FlowRun, RunStep
+from storage.records.job import Job
+from storage.writer import Transaction
+
+BY_HAND = ""  # takes the place of the task's name
+_SHOWN = 40  # characters of an invalid name
+
+
+class WrittenOutputs(msgspec.Struct, frozen=True):
+    """The outputs of an element after an acceptance, by task.
+
+    `alloc_id` is the ID of the allocation that has written outputs; empty if none has.
+    """
+
+    step: str
+    element: int
+    alloc_id: str
+    by_task: dict[str, dict[str, str]]
+
+
+def checked(
+    db: ReadSnapshot,
+    job: Job,
+    run: FlowRun,
+    step: Step,
+    row: RunStep,
+    given: Mapping[str, str],
+    element: int | None,
+) -> WrittenOutputs:
+    """Return the outputs of an element, with the `given` ones; `row` is the row of its `step`.
+
+    Given outputs replace outputs with the same names. Raises `Malformed`.
+    """
+    index = _element(job, row, element)
+    _check_texts(given)
+    alloc_id, stored, own = runs.stored_outputs(db, run, row.name, index)
+    by_task = {
+        task: {name: text for name, text in written.items() if name not in given}
+        for task, written in stored.items()
+    }
+    by_task[BY_HAND] = {**by_task.get(BY_HAND, {}), **given}
+    names = {name for written in by_task.values() for name in written}
+    if missing := [name for name in step.outputs if name not in names]:
+        raise Malformed(
+            f"Outputs must also have {', '.join(missing[:5])}, which {row.name} lists in "
+            "steward_outputs"
+        )
+    of_step, of_run = runs.output_bytes(db, run, row.name)
+    size = sum(len(encode(written)) for written in by_task.values())
+    for limit, others, scope in (
+        (outputs.MAX_FILE, 0, "an allocation"),
+        (outputs.MAX_STEP, of_step - own, "a step"),
+        (outputs.MAX_RUN, of_run - own, "a run"),
+    ):
+        if others + size > limit:
+            raise Malformed(
+                f"with Outputs, {row.name} exceeds the maximum of {limit} bytes for {scope}"
+            )
+    return WrittenOutputs(row.name, index, alloc_id, by_task)
+
+
+def store(tx: Transaction, run: FlowRun, written: WrittenOutputs) -> None:
+    """Store the outputs of an element."""
+    runs.put_outputs(tx, run, written.step, written.element, written.alloc_id, written.by_task)
+
+
+def _element(job: Job, row: RunStep, element: int | None) -> int:
+    """Return the index of the element that gets the outputs. Raises `Malformed`."""
+    group = lists.resolved_group(job, row.name)
+    is_list = group is not None and lists.is_array(group)
+    if element is None and is_list:
+        raise Malformed(
+            f"step {row.name} has {row.total} elements: Element must name the element of the Outputs"
+        )
+    index = element or 0
+    if index >= row.total:
+        last = f"its last element is {row.total - 1}" if row.total else "it has no elements"
+        raise Malformed(f"step {row.name} has no element {index}; {last}")
+    return index
+
+
+def _check_texts(given: Mapping[str, str]) -> None:
+    """Raise `Malformed` if an output has an invalid name or text."""
+    if len(given) > MAX_OUTPUTS:
+        raise Malformed(f"Outputs has {len(given)} names; the maximum is {MAX_OUTPUTS}")
+    for name, text in given.items():
+        if not is_output_name(name):
+            raise Malformed(
+                f"Outputs contains the invalid name {name[:_SHOWN]!r}; a name consists of letters, "
+                "digits and _, and does not begin with a digit"
+            )
+        if "\0" in text:
+            raise Malformed(f"the output {name} contains a null character: remove it")
