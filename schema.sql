@@ -745,6 +745,10 @@ CREATE TABLE runs (
     cleans_up     INTEGER NOT NULL DEFAULT 0 CHECK (cleans_up IN (0, 1)),
                                                   -- canceled: clean-up steps still run
     deadline      INTEGER NOT NULL DEFAULT 0,     -- time limit of the run or its clean-up; 0: none
+    only_step     TEXT    NOT NULL DEFAULT '',    -- the one step that runs; empty: all
+    only_element  INTEGER CHECK (only_element >= 0),  -- the one element of it; null: all
+    outputs_of    INTEGER NOT NULL DEFAULT 0 CHECK (outputs_of >= 0),
+                                                  -- run with the outputs of other steps; 0: none
     PRIMARY KEY (namespace, job_id, number),
     FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
 ) STRICT;
@@ -819,7 +823,8 @@ CREATE TABLE run_acts (
     number        INTEGER NOT NULL,
     place         INTEGER NOT NULL,               -- number of the operation, from 1
     act           TEXT    NOT NULL
-                  CHECK (act IN ('cancel', 'skip', 'accept', 'rerun', 'approve', 'reject')),
+                  CHECK (act IN ('cancel', 'skip', 'accept', 'rerun', 'approve', 'reject',
+                                 'step')),
     steps         TEXT    NOT NULL,
     attempt       INTEGER NOT NULL,               -- of the step; 0 for several
     who           TEXT    NOT NULL,               -- an entity, the subject of a login, or an accessor

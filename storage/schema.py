@@ -20,7 +20,7 @@ from storage.errors import StorageFull, StorageUnusable
 from storage.records.namespace import Namespace
 
 APPLICATION_ID = 0x53545744  # "STWD", recognized by `file` and `steward operator snapshot inspect`
-VERSION = 56
+VERSION = 57
 
 _KEPT = 3  # copies of older versions; the newest are the useful ones
 # Comments and spaces are not compared, because migrations do not change them.

@@ -233,7 +233,7 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
         act: EndpointSchema(takes=RunActRequest, gives=RunActResponse, needs_body=False)
         for act in (
             *(flows.cancel, flows.skip, flows.accept, flows.rerun),
-            *(flows.approve, flows.reject),
+            *(flows.approve, flows.reject, flows.run_step),
         )
     },
     flows.graph_of_job: EndpointSchema(gives=FlowGraph, query={"version": NUMBER}),

@@ -13,6 +13,7 @@ from daemon.flow import graph
 from daemon.jobs.register import JobValidateRequest, complete
 from daemon.jobs.steer_run import RunActRequest, act_on_run
 from daemon.jobs.version_history import RerunVersions
+from daemon.jobspec.budgets import Budgets
 from daemon.jobspec.filter import compile_filter
 from daemon.jobspec.steward_meta.check import problems as key_problems
 from daemon.web import reply
@@ -148,6 +149,11 @@ async def rerun(request: Request) -> HandlerReply:
     return await _act(request, RunActType.RERUN)
 
 
+async def run_step(request: Request) -> HandlerReply:
+    """Begin a run of one step, or of one element of it, without the other steps."""
+    return await _act(request, RunActType.STEP)
+
+
 async def approve(request: Request) -> HandlerReply:
     """Approve a step that is held at its gate."""
     return await _act(request, RunActType.APPROVE)
@@ -179,6 +185,7 @@ async def _act(request: Request, act: RunActType) -> HandlerReply:
         labels=_labels(request),
         knows_people=parts.tokens.asks,
         versions=versions,
+        budgets=Budgets.of(parts.config),
     )
     if outcome.done is None:
         return reply.text(outcome.refusal, HTTPStatus.CONFLICT)

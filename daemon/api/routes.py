@@ -282,6 +282,7 @@ ROUTES: tuple[Route, ...] = (
     WriteRoute("POST", "/v1/job/{job_id}/run/skip", flows.skip, STEER_RUN),
     WriteRoute("POST", "/v1/job/{job_id}/run/accept", flows.accept, STEER_RUN),
     WriteRoute("POST", "/v1/job/{job_id}/run/rerun", flows.rerun, STEER_RUN),
+    WriteRoute("POST", "/v1/job/{job_id}/run/step", flows.run_step, STEER_RUN),
     WriteRoute("POST", "/v1/job/{job_id}/run/approve", flows.approve, APPROVE),
     WriteRoute("POST", "/v1/job/{job_id}/run/reject", flows.reject, APPROVE),
     ReadRoute("/v1/job/{job_id}/graph", flows.graph_of_job, READ, _JOB, long=True),

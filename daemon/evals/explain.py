@@ -132,9 +132,10 @@ def _of_run(
         message = f"run {run.number} of version {run.version} is still stopping"
         yield Reason(cause=Cause.STEP, message=message)
         return
+    yield from _of_one_step(run)
     yield from _of_queue(db, run)
-    groups = case.job.groups_by_name()
-    for step in run.steps:
+    groups = _sized_groups(case.job, run)
+    for step in (step for step in run.steps if not step.is_left_out):
         group = groups.get(step.name)
         if step.outcome is not None:
             if step.outcome != Outcome.GOOD:
@@ -166,6 +167,22 @@ def _of_run(
                 yield from _of_counterparts(step, len(there))
                 group = msgspec.structs.replace(group, count=len(there))
             yield from _of_group(db, case, group, all_allocs)
+
+
+def _of_one_step(run: FlowRunView) -> Iterator[Reason]:
+    """Yield the reason why other steps were skipped in a run of one step."""
+    if run.only:
+        message = f"only step {run.only} belongs to run {run.number}, which a person began"
+        yield Reason(cause=Cause.STEP, message=message)
+
+
+def _sized_groups(job: Job, run: FlowRunView) -> dict[str, TaskGroup]:
+    """Return the groups of a job by name. If only one element of a group runs, its count is 1."""
+    groups = dict(job.groups_by_name())
+    group = groups.get(run.only_step)
+    if group is not None and run.only_element is not None:
+        groups[run.only_step] = msgspec.structs.replace(group, count=min(group.count, 1))
+    return groups
 
 
 def _end_of(step: RunStepView) -> str:

@@ -452,9 +452,11 @@ class _Decision:
                 return row
             if skipped is not None:
                 return self._end(checked_row, StepState.SKIPPED, *skipped)
-            if step.condition and (stopped := self._by_condition(step, checked_row)) is not None:
+            asks = step.condition and not self._is_alone(step)
+            if asks and (stopped := self._by_condition(step, checked_row)) is not None:
                 return stopped
             row = msgspec.structs.replace(checked_row, total=self._total(step, checked_row))
+            self._check_element(step, row.total)
         except lists.Faulty as error:
             return self._end(row, StepState.FAILED, Outcome.BAD, f"its list: {error}")
         if not row.total:
@@ -474,6 +476,8 @@ class _Decision:
 
         The step is None while it waits for its needs. Raises `Faulty`.
         """
+        if self._is_alone(step):
+            return row, None
         needs = [self.steps[name] for name in step.needs]
         if not step.each_of:
             has_ended = all(need.outcome is not None for need in needs)
@@ -484,6 +488,25 @@ class _Decision:
             return row, None
         none = (Outcome.NEUTRAL, "it has no elements that may begin")
         return (row, _skip(step.when, needs) or none) if is_final else (None, None)
+
+    def _is_alone(self, step: Step) -> bool:
+        """Return whether a step begins although its needs have not run.
+
+        In a run of one step, the other steps are left out.
+        """
+        has_one = bool(self._facts.run.only_step)
+        return has_one and all(self.steps[name].is_left_out for name in step.needs)
+
+    def _check_element(self, step: Step, total: int) -> None:
+        """Raise `Faulty` if a run of one element begins, and the step has no such element."""
+        element = self._only_element(step)
+        if element is not None and element >= total:
+            raise lists.Faulty(f"it has {total} items, and none with the index {element}")
+
+    def _only_element(self, step: Step) -> int | None:
+        """Return the only element of a step that runs; None if all elements may run."""
+        run = self._facts.run
+        return run.only_element if run.only_step == step.name else None
 
     def _closed(self, step: Step) -> str:
         """Return why a step's calendar is closed; empty if it is open, or for a clean-up step."""
@@ -580,7 +603,10 @@ class _Decision:
         """
         counterparts = [self.steps[name] for name in step.needs if name in step.each_of]
         if not any(
-            need_row.state in _WITH_ELEMENTS or need_row.good or need_row.failed
+            need_row.state in _WITH_ELEMENTS
+            or need_row.is_left_out
+            or need_row.good
+            or need_row.failed
             for need_row in counterparts
         ):
             return row.total
@@ -617,6 +643,15 @@ class _Decision:
                 ready = ended
         return ready, is_final
 
+    def _permitted(self, step: Step, total: int, element: int | None) -> tuple[int, bool]:
+        """Return the elements that may begin, as set bits, and whether this set is final.
+
+        With `element`, only this one may begin.
+        """
+        is_paired = step.each_of and not self._is_alone(step)
+        bits, is_final = self._may_begin(step, total) if is_paired else ((1 << total) - 1, True)
+        return bits if element is None else bits & 1 << element, is_final
+
     def _ended_elements(self, name: str, all_bits: int) -> "_Ended":
         """Return the ended elements of a step as set bits; all elements if the step has ended."""
         row, elements = self.steps[name], self._elements.get(name, Elements())
@@ -636,8 +671,8 @@ class _Decision:
                 )
             case Outcome.BAD:
                 return _Ended(good_elements, all_bits & ~good_elements, all_bits)
-            case Outcome.NEUTRAL:
-                return _Ended(0, 0, all_bits)
+            case Outcome.NEUTRAL:  # a step that was left out counts as good
+                return _Ended(all_bits if row.is_left_out else 0, 0, all_bits)
 
     def _at_gate(self, step: Step, row: RunStep) -> RunStep | None:
         """Return the new state of a step that has not passed its gate.
@@ -675,10 +710,11 @@ class _Decision:
         row = msgspec.structs.replace(
             row, good=elements.good, failed=elements.failed, exit_code=elements.exit_code
         )
-        is_bad = elements.failed > step.allowance.of(row.total)
+        element = self._only_element(step)
+        is_bad = elements.failed > (step.allowance.of(row.total) if element is None else 0)
         remaining, is_final = row.total, True
-        if step.each_of:
-            self.only[step.name], is_final = self._may_begin(step, row.total)
+        if step.each_of or element is not None:
+            self.only[step.name], is_final = self._permitted(step, row.total, element)
             remaining = self.only[step.name].bit_count()
         is_complete = is_final and elements.good + elements.failed >= remaining
         if elements.at_work or not (is_complete or (is_bad and step.stops)):
@@ -717,7 +753,14 @@ class _Decision:
 
 
 def _skip(when: When, needs: Sequence[RunStep]) -> tuple[Outcome, str] | None:
-    """Return the outcome and reason if the ended needs skip a step; None if the step may begin."""
+    """Return the outcome and reason if the ended needs skip a step; None if the step may begin.
+
+    In a run of one step, the needs that were left out do not count.
+    """
+    has_needs = bool(needs)
+    needs = [need for need in needs if not need.is_left_out]
+    if has_needs and not needs:
+        return None
     failed_need = next((need for need in needs if need.outcome == Outcome.BAD), None)
     is_any_good = any(need.outcome == Outcome.GOOD for need in needs)
     match when:

@@ -1,4 +1,4 @@
-"""Manual operations on runs: cancel, skip, accept, run again, approve and reject.
+"""Manual operations on runs: cancel, skip, accept, run again, approve, reject, and run one step.
 
 Each operation is one transaction. It changes the run and its steps, records the caller, and creates
 an evaluation, in which the scheduler applies the change. An operation that no longer applies raises
@@ -12,8 +12,9 @@ import msgspec
 
 from daemon.flow.graph import Graph, Step, again, stored_graph, successors
 from daemon.flow.workflow_keys import is_workflow
-from daemon.jobs import written_outputs
+from daemon.jobs import one_step, written_outputs
 from daemon.jobs.evaluate import new_evaluation
+from daemon.jobspec.budgets import Budgets
 from daemon.jobspec.steward_meta.job_keys import RUN_QUEUE
 from storage.errors import Denied, Malformed, NotFound
 from storage.queries import allocations, evaluations, job_status, jobs, runs
@@ -42,6 +43,7 @@ MAX_TOKEN = 200
 MAX_ATTEMPTS = 50  # of a step
 _NOT_BEGUN = (StepState.WAITING, StepState.HELD)
 _NOT_GOOD = (StepState.FAILED, StepState.CANCELED)
+_BUDGETS = Budgets()
 _SHOWN = 100  # characters of an unknown name
 
 
@@ -55,7 +57,8 @@ class RunActRequest(Record, frozen=True, kw_only=True):
     `idempotency_token` changes nothing and gets the same response.
 
     `outputs` are the outputs of the one step that is accepted; a step with several elements needs
-    the index of the `element` that has them.
+    the index of the `element` that has them. For a run of one step, `element` is the one element
+    that runs, and `number` the run with the outputs of the other steps; 0 means any run.
     """
 
     number: Uint64 = 0
@@ -74,7 +77,8 @@ class RunActRequest(Record, frozen=True, kw_only=True):
 class RunActResponse(Record, frozen=True, kw_only=True):
     """The result of an operation: its evaluation, and the steps that change.
 
-    A re-run with another version creates a new run, `number`, and a new job version, `version`.
+    A re-run with another version, and a run of one step, create a new run, `number`, and a new job
+    version, `version`. For a run of one step, `outputs_of` is the run with the other outputs.
     """
 
     job_id: str
@@ -83,6 +87,7 @@ class RunActResponse(Record, frozen=True, kw_only=True):
     eval_id: str
     index: int
     version: int = 0
+    outputs_of: int = 0
 
 
 class RunActOutcome(msgspec.Struct, frozen=True):
@@ -198,12 +203,13 @@ async def act_on_run(
     labels: Set[str] | None = None,
     knows_people: bool = True,
     versions: VersionSource | None = None,
+    budgets: Budgets = _BUDGETS,
 ) -> RunActOutcome:
     """Carry out an operation on a run.
 
     With `may_approve`, the caller may also end a step with a gate. `labels` are the caller's roles
     and policies; None means all. Without access control, `knows_people` is false. A re-run with
-    another version needs `versions`. Raises `NotFound` if the run does not exist, and `Malformed`
+    another version needs `versions`. The `budgets` limit the versions of a job. Raises `NotFound` if the run does not exist, and `Malformed`
     for unknown steps. Raises `Denied` for a step with a gate that the person may not pass.
     """
     if len(request.note) > MAX_NOTE:
@@ -219,16 +225,20 @@ async def act_on_run(
         if known is not None:
             return _repeated(act, request, caller, *known)
         try:
+            if act == RunActType.STEP:
+                return RunActOutcome(
+                    _run_one_step(tx, namespace, job_id, request, caller, now, budgets, eval_id)
+                )
             case = _load(tx, namespace, job_id, request, caller, now, may_approve=may_approve)
             case = msgspec.structs.replace(case, labels=labels, knows_people=knows_people)
             if versions is not None and request.version is not None:
                 return RunActOutcome(_rerun_with_version(tx, case, versions, eval_id))
             return RunActOutcome(_carry_out(tx, case, act, eval_id))
-        except _NotNow as refusal:
+        except (_NotNow, one_step.NotNow) as refusal:
             return RunActOutcome(refusal=str(refusal))
 
-    # A re-run changes the allocations of all its steps.
-    return await store.write(write, is_long=act == RunActType.RERUN)
+    # A re-run changes the allocations of all its steps. A run of one step stores all steps.
+    return await store.write(write, is_long=act in (RunActType.RERUN, RunActType.STEP))
 
 
 def _check_outputs(act: RunActType, request: RunActRequest) -> None:
@@ -237,7 +247,7 @@ def _check_outputs(act: RunActType, request: RunActRequest) -> None:
         raise Malformed("Outputs is valid only for accept: omit it")
     if request.outputs and len(request.steps) > 1:
         raise Malformed("Outputs belong to one step: Steps must name exactly one step")
-    if request.element is not None and not request.outputs:
+    if request.element is not None and not request.outputs and act != RunActType.STEP:
         raise Malformed("Element is the element of Outputs: omit it, or add Outputs")
 
 
@@ -333,6 +343,56 @@ def _recorded(
     return done
 
 
+# --- runs of one step ---
+
+
+def _run_one_step(
+    tx: Transaction,
+    namespace: str,
+    job_id: str,
+    request: RunActRequest,
+    caller: str,
+    now: int,
+    budgets: Budgets,
+    eval_id: str,
+) -> RunActResponse:
+    plan = one_step.planned(
+        tx,
+        namespace,
+        job_id,
+        steps=request.steps,
+        element=request.element,
+        outputs_of=request.number,
+        now=now,
+    )
+    run = plan.run
+    done = RunActResponse(
+        job_id=run.job_id,
+        number=run.number,
+        steps=[run.only_step],
+        eval_id="",
+        index=tx.index,
+        version=run.version,
+        outputs_of=run.outputs_of,
+    )
+    if request.preview:
+        return done
+    case = _Case(
+        job=one_step.begin(tx, plan, budgets, now),
+        graph=plan.graph,
+        run=run,
+        steps={},
+        request=request,
+        who=caller,
+        may_approve=False,
+        labels=None,
+        has_approved=lambda _: False,
+        now=now,
+    )
+    _enter_queue(tx, case, run)
+    return _recorded(tx, case, RunActType.STEP, done, eval_id, 1)
+
+
 # --- re-runs with another version ---
 
 
@@ -345,6 +405,10 @@ def _rerun_with_version(
     """
     request, before = case.request, case.run
     number = request.version or 0
+    if before.only_step:
+        raise _NotNow(
+            f"run {before.number} ran only step {before.only}; another version needs a run of all steps"
+        )
     if not before.status.has_ended:
         raise _NotNow(
             f"run {before.number} is {before.status}; another version needs a run that has ended"
@@ -519,7 +583,7 @@ def _accept(case: _Case) -> _Change:
     skipped = [
         _waiting(case, step, attempt=step.attempt)
         for step in case.steps.values()
-        if step.name in later and step.state == StepState.SKIPPED
+        if step.name in later and step.state == StepState.SKIPPED and not step.is_left_out
     ]
     return _running(case), [*accepted, *skipped]
 
@@ -534,7 +598,11 @@ def _rerun(case: _Case) -> _Change:
                 f"step {name} {_described(case.steps[name])}; only an ended step runs again"
             )
     rerun = again(case.graph, chosen)
-    steps = [step for step in case.steps.values() if step.name in rerun]
+    steps = [
+        step
+        for step in case.steps.values()
+        if step.name in rerun and (step.name in chosen or not step.is_left_out)
+    ]
     for step in steps:
         if step.state == StepState.OPEN:
             raise _NotNow(f"step {step.name}, which comes after them, is not finished")

@@ -18,7 +18,7 @@ from storage.records.flow import FlowRun, RunStep
 from storage.records.job import Job
 from storage.writer import Transaction
 
-BY_HAND = ""  # takes the place of the task's name
+BY_HAND = ""  # key of these outputs instead of a task's name
 _SHOWN = 40  # characters of an invalid name
 
 

@@ -276,7 +276,13 @@ class _WorkflowDecision:
         for row in self._steps:
             if row.name in self._ask:
                 step = self._queues[row.name]
-                self._demand_slots(step, wanted_slots=min(row.total, step.parallel or row.total))
+                total = 1 if self._has_one_element(row) else row.total
+                self._demand_slots(step, wanted_slots=min(total, step.parallel or total))
+
+    def _has_one_element(self, row: RunStep) -> bool:
+        """Return whether only one element of a step runs, in a run of one step."""
+        run = self._state.run
+        return run is not None and run.only_step == row.name and run.only_element is not None
 
     def _keep_slots(
         self, step: Step, allocs: Sequence[Allocation], nodes: Mapping[str, Node]

@@ -232,7 +232,9 @@ def _of_run(facts: JobFacts) -> JobState:
         return JobState(State.FAILING, facts.error or "it failed and is retried")
     if now.running or now.unknown:
         beside = f"{now.failed} failed" if now.failed else ""
-        return JobState(State.RUNNING, _joined(beside, facts.blocked, facts.freeze, facts.waits))
+        only = f"only step {facts.run.only}, by hand" if facts.run and facts.run.only else ""
+        reason = _joined(only, beside, facts.blocked, facts.freeze, facts.waits)
+        return JobState(State.RUNNING, reason)
     if facts.blocked:
         return JobState(State.BLOCKED, facts.blocked)
     return JobState(State.PENDING, _joined(facts.freeze or facts.held or facts.error, facts.waits))
@@ -249,7 +251,7 @@ def _of_ended_run(facts: JobFacts, run: FlowRun) -> JobState:
     them.
     """
     if run.status == FlowStatus.SUCCEEDED:
-        return JobState(State.COMPLETE)
+        return JobState(State.COMPLETE, f"only step {run.only} ran, by hand" if run.only else "")
     if run.status == FlowStatus.FAILED:
         return JobState(State.FAILED, _of_failed_run(facts, run))
     named = run.reason.startswith("canceled by ")

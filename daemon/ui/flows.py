@@ -118,9 +118,9 @@ def _newest(placed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 @action
 async def act(ui_request: UiRequest) -> str:
-    """Cancel a run, or skip, accept, re-run, approve or reject steps of it."""
+    """Cancel a run, or skip, accept, re-run, approve or reject steps of it, or run one step."""
     name, form = ui_request.request.path.rpartition("/")[2], ui_request.form
-    number = _number(form.get("number", "0"), "number", "the number of a run")
+    number = _number(form.get("number", "").strip() or "0", "number", "the number of a run")
     body: dict[str, object] = {"Number": number, "Note": form.get("note", "").strip()}
     if step := form.get("step", ""):
         body["Steps"] = [step]
@@ -132,8 +132,8 @@ async def act(ui_request: UiRequest) -> str:
         body["Now"] = True
     if texts := form.get("outputs", "").strip():
         body["Outputs"] = _outputs(texts)
-        if element := form.get("element", "").strip():
-            body["Element"] = _number(element, "element", "the index of an element")
+    if element := form.get("element", "").strip():
+        body["Element"] = _number(element, "element", "the index of an element")
     namespace = ui_request.query.text("namespace") or "default"
     answer = await ui_request.ask(
         "POST", job_url(ui_request, f"/run/{name}"), body, namespace=namespace

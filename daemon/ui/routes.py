@@ -90,7 +90,7 @@ PAGES: tuple[UiPage, ...] = (
             "POST",
             calls=f"POST /v1/job/{{job_id}}/run/{act}",
         )
-        for act in ("cancel", "skip", "accept", "rerun", "approve", "reject")
+        for act in ("cancel", "skip", "accept", "rerun", "approve", "reject", "step")
     ),
     UiPage("/ui/job/{job_id}/launches", job.periodic_page),
     UiPage("/ui/job/{job_id}/logs", logs.of_job),

@@ -241,11 +241,14 @@ RULES = {
                                    WHERE o.namespace = s.namespace AND o.job_id = s.job_id
                                      AND o.number = s.number AND o.step = s.step)
     """,
-    # With the acceptance of a step that was never opened, a person may write outputs.
+    # With the acceptance of a step that was never opened, a person may write outputs. A run of one
+    # step has copies of the outputs of other steps.
     "outputs belong to an element of a step that was opened": """
         SELECT o.namespace || '/' || o.job_id || ' run ' || o.number || ' step ' || o.step
-          FROM run_outputs o LEFT JOIN run_steps s USING (namespace, job_id, number, step)
-         WHERE s.step IS NULL OR (s.opened = 0 AND o.alloc_id <> '') OR o.element >= s.total
+          FROM run_outputs o JOIN runs r USING (namespace, job_id, number)
+          LEFT JOIN run_steps s USING (namespace, job_id, number, step)
+         WHERE s.step IS NULL OR o.element >= s.total
+            OR (s.opened = 0 AND o.alloc_id <> '' AND r.only_step = '')
     """,
     "an unfinished run has something to wait for": """
         SELECT r.namespace || '/' || r.job_id || ' run ' || r.number FROM runs r

@@ -2,7 +2,9 @@
 
 import sqlite3
 from collections.abc import Iterator, Mapping
+from functools import partial
 
+from storage.queries import runs
 from storage.queries.pages import LAST
 from storage.read_pool import ReadSnapshot
 from storage.records.kept_file import KeptFile
@@ -70,6 +72,33 @@ def find(db: ReadSnapshot, alloc_id: str, task: str, path: str) -> KeptFile | No
 
 def _file(row: sqlite3.Row) -> KeptFile:
     return KeptFile(task=row["task"], path=row["path"], size=row["size"], digest=row["digest"])
+
+
+def digest_in_run(
+    db: ReadSnapshot,
+    namespace: str,
+    job_id: str,
+    version: int,
+    *,
+    group: str,
+    element: int,
+    path: str,
+) -> str:
+    """Return the digest of a file that a step left in the run of a version; empty if it left none.
+
+    If a run of one step left out the step, the file is that of the run whose outputs it has.
+    """
+    find = partial(digest_of, db, namespace, job_id, group=group, element=element, path=path)
+    digest = find(version)
+    run = runs.of_version(db, namespace, job_id, version)
+    while not digest and run is not None and run.outputs_of:
+        row = runs.step(db, run, group)
+        if row is None or not row.is_left_out:
+            break
+        run = runs.find(db, namespace, job_id, run.outputs_of)
+        if run is not None:
+            digest = find(run.version)
+    return digest
 
 
 def digest_of(

@@ -109,8 +109,8 @@ _SET_OUTCOME = """
      WHERE namespace = :namespace AND id = :id
 """
 _RUN = """
-    SELECT number, status, reason, ended FROM (
-        SELECT number, status, reason, ended, version FROM runs
+    SELECT number, status, reason, ended, only_step FROM (
+        SELECT number, status, reason, ended, only_step, version FROM runs
          WHERE namespace = :namespace AND job_id = :id
       ORDER BY number DESC
          LIMIT 1)
@@ -210,7 +210,7 @@ def _result(tx: Transaction, key: dict[str, object]) -> _Result | None:
     """Return the result of an ended batch job; None if the job has no result.
 
     The run of a workflow decides, because it may allow failures, and may fail without a failed
-    task. A canceled run has no result.
+    task. A canceled run has no result. The success of one step is no success of its job.
     """
     run = tx.one(_RUN, key)
     if run is None:
@@ -218,7 +218,7 @@ def _result(tx: Transaction, key: dict[str, object]) -> _Result | None:
             return _Result(True, _of_allocation(last), last["time"])
         last = tx.one(_COMPLETE, key)
         return _Result(False, "", last["time"]) if last else None
-    if run["status"] == "succeeded":
+    if run["status"] == "succeeded" and not run["only_step"]:
         return _Result(False, "", run["ended"])
     if run["status"] != "failed":
         return None

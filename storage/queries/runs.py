@@ -45,7 +45,7 @@ def topic(namespace: str, job_id: str) -> str:
 
 _COLUMNS = """
     namespace, job_id, job_id AS id, number, version, status, reason, triggered_by, attempt, began,
-    ended, cleans_up, deadline, create_index, modify_index
+    ended, cleans_up, deadline, only_step, only_element, outputs_of, create_index, modify_index
 """
 _NEWEST = f"""
     SELECT {_COLUMNS} FROM runs
@@ -84,6 +84,9 @@ def _run(row: sqlite3.Row) -> FlowRun:
         ended=row["ended"],
         cleans_up=bool(row["cleans_up"]),
         deadline=row["deadline"],
+        only_step=row["only_step"],
+        only_element=row["only_element"],
+        outputs_of=row["outputs_of"],
         create_index=row["create_index"],
         modify_index=row["modify_index"],
     )
@@ -136,9 +139,11 @@ def _in_order(db: ReadSnapshot, page_request: PageRequest) -> Iterator[sqlite3.R
 
 _PUT = """
     INSERT INTO runs (namespace, job_id, number, version, status, reason, triggered_by, attempt,
-                      began, ended, cleans_up, deadline, create_index, modify_index)
+                      began, ended, cleans_up, deadline, only_step, only_element, outputs_of,
+                      create_index, modify_index)
     VALUES (:namespace, :job_id, :number, :version, :status, :reason, :trigger, :attempt,
-            :began, :ended, :cleans_up, :deadline, :index, :index)
+            :began, :ended, :cleans_up, :deadline, :only_step, :only_element, :outputs_of,
+            :index, :index)
     ON CONFLICT (namespace, job_id, number) DO UPDATE
        SET status = excluded.status, reason = excluded.reason, attempt = excluded.attempt,
            ended = excluded.ended, cleans_up = excluded.cleans_up,
@@ -531,12 +536,16 @@ _COPY_OUTPUTS = """
     INSERT INTO run_outputs (namespace, job_id, number, step, element, alloc_id, outputs, size)
     SELECT namespace, job_id, :number, step, element, alloc_id, outputs, size FROM run_outputs
      WHERE namespace = :namespace AND job_id = :job_id AND number = :source AND step = :step
+       AND element IS NOT :without
+       AND element < (SELECT total FROM run_steps
+                       WHERE namespace = :namespace AND job_id = :job_id AND number = :number
+                         AND step = :step)
 """
 _COPY_OUTPUT_BYTES = """
     UPDATE run_steps
-       SET output_bytes = (SELECT s.output_bytes FROM run_steps s
-                            WHERE s.namespace = :namespace AND s.job_id = :job_id
-                              AND s.number = :source AND s.step = :step)
+       SET output_bytes = (SELECT coalesce(sum(size), 0) FROM run_outputs
+                            WHERE namespace = :namespace AND job_id = :job_id
+                              AND number = :number AND step = :step)
      WHERE namespace = :namespace AND job_id = :job_id AND number = :number AND step = :step
 """
 _OUTPUT_BYTES = """
@@ -622,10 +631,20 @@ def put_outputs(
         touch(tx, run.namespace, run.job_id)
 
 
-def copy_outputs(tx: Transaction, source: FlowRun, target: FlowRun, steps: Iterable[str]) -> None:
-    """Copy the outputs of steps to a newer run of the same job, whose steps are stored."""
+def copy_outputs(
+    tx: Transaction,
+    source: FlowRun,
+    target: FlowRun,
+    steps: Iterable[str],
+    *,
+    without: int | None = None,
+) -> None:
+    """Copy the outputs of steps to a newer run of the same job, whose steps are stored.
+
+    The outputs of the element `without` are not copied.
+    """
     for step in steps:
-        values = {**_key(target), "step": step, "source": source.number}
+        values = {**_key(target), "step": step, "source": source.number, "without": without}
         tx.execute(_COPY_OUTPUTS, values)
         tx.execute(_COPY_OUTPUT_BYTES, values)
 

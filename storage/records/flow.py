@@ -80,6 +80,7 @@ TIMEOUT_REASON = "timeout: "
 ACCEPTED_REASON = "accepted by "
 SUPERSEDED_REASON = "superseded by version "
 STOPPED_REASON = "the job was stopped"  # the whole reason of a run
+ONLY_REASON = "only step "  # a step was skipped because its run is the run of one step
 
 
 class StepState(StrEnum):
@@ -139,6 +140,11 @@ class RunStep(Record, frozen=True, kw_only=True):
     failed: int = 0
     exit_code: int = 0
 
+    @property
+    def is_left_out(self) -> bool:
+        """Return whether the step was skipped because its run is the run of one step."""
+        return self.state == StepState.SKIPPED and self.reason.startswith(ONLY_REASON)
+
 
 class StepOutputs(Record, frozen=True, kw_only=True):
     """The outputs of an element of a step: the lines that its tasks wrote.
@@ -160,6 +166,9 @@ class FlowRun(Record, frozen=True, kw_only=True):
     the trigger of the evaluation that started the run. With `cleans_up`, the run is canceled, but
     its clean-up steps still run. At `deadline`, in nanoseconds since the epoch, the run times out,
     or its clean-up steps are stopped; 0 means never.
+
+    A run of one step has an `only_step`, and with `only_element` only this element of it runs. The
+    outputs of the other steps are those of the run `outputs_of`.
     """
 
     namespace: str
@@ -176,6 +185,18 @@ class FlowRun(Record, frozen=True, kw_only=True):
     deadline: int = 0
     create_index: int = 0
     modify_index: int = 0
+    only_step: str = ""
+    only_element: int | None = None
+    outputs_of: int = 0
+
+    @property
+    def only(self) -> str:
+        """Return the one step or element that runs, such as `load[3]`; empty if all steps run."""
+        return (
+            self.only_step
+            if self.only_element is None
+            else f"{self.only_step}[{self.only_element}]"
+        )
 
     @property
     def is_late(self) -> bool:
@@ -242,6 +263,7 @@ class RunActType(StrEnum):
     RERUN = "rerun"
     APPROVE = "approve"
     REJECT = "reject"
+    STEP = "step"
 
 
 class RunAct(Record, frozen=True, kw_only=True):

@@ -104,7 +104,7 @@ async def bulk(world: World) -> None:
 
 
 async def steered(world: World) -> None:
-    """Approve, reject, skip, accept, run again and cancel the steps of runs."""
+    """Approve, reject, skip, accept, run again and cancel the steps of runs; run one step."""
     groups = [step(world, "a"), step(world, "b", "a", gate="Release?")]
     for verb in ("approve", "reject", "skip", "cancel"):
         gated = {"ID": "gated", "Type": "batch", "TaskGroups": groups, "Meta": {"n": verb}}
@@ -119,6 +119,8 @@ async def steered(world: World) -> None:
     await world.change("POST", "/v1/job/mended/run/rerun", {"Failed": True})
     await world.until_dead("mended")
     await world.change("POST", "/v1/job/mended/run/accept", {"Steps": ["a"]})
+    await world.until_dead("mended")
+    await world.change("POST", "/v1/job/mended/run/step", {"Steps": ["b"]})
     await world.until_dead("mended")
 
 

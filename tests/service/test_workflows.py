@@ -367,6 +367,53 @@ async def test_later_step_reads_the_outputs_of_an_accepted_step(steward: Steward
     ]
 
 
+async def test_one_step_runs_with_the_outputs_of_an_earlier_run(steward: Steward) -> None:
+    plan = shell("plan", 'echo "rows=12" > "$STEWARD_OUTPUT"; echo x > kept')
+    plan["Tasks"][0]["Meta"] = {"steward_keep": "kept"}
+    load = shell(
+        "load",
+        'test "$0" = 12 && echo "got=$(cat local/kept)" > "$STEWARD_OUTPUT"',
+        "plan",
+        Count=2,
+    )
+    task = load["Tasks"][0]
+    task["Config"]["args"] += ["${output.plan.rows}"]
+    task["Artifacts"] = [{"GetterSource": "kept://plan/kept", "RelativeDest": "local/"}]
+    await begin(steward, workflow(plan, load, shell("after", "sleep 300", "load")))
+    refused = await steward.cli("runs", "step", "etl", "load")
+    assert (refused.returncode, refused.stderr) == (
+        1,
+        b"steward: run 1 is running; a step runs alone after its end\n",
+    )
+    await steward.until("/v1/job/etl/run", lambda run: run["Steps"][2]["State"] == "running")
+    await steward.cli("runs", "cancel", "-now", "etl")
+    await steward.until("/v1/job/etl/run", has_ended)
+    done = await steward.cli("runs", "step", "-index", "1", "-note", "fixed", "etl", "load")
+    assert done.stdout.decode() == "run 2 of etl runs only load[1], with the outputs of run 1\n"
+    run = await steward.until("/v1/job/etl/run", has_ended)
+    assert (run["Status"], run["Trigger"], run["OnlyStep"], run["OnlyElement"]) == (
+        *("succeeded", "step-by-hand"),
+        *("load", 1),
+    )
+    assert [(one["Act"], one["Note"]) for one in run["Acts"]] == [("step", "fixed")]
+    outputs = await steward.get("/v1/job/etl/run/outputs")
+    assert [(item["Step"], item["Element"], item["Outputs"]) for item in outputs] == [
+        ("load", 0, {"got": "x"}),
+        ("load", 1, {"got": "x"}),
+        ("plan", 0, {"rows": "12"}),
+    ]
+    shown = (await steward.cli("runs", "status", "etl")).stdout.decode()
+    assert "one step by hand: load[1], with the outputs of run 1" in shown
+    assert "only step load[1]" in (await steward.cli("runs", "list", "etl")).stdout.decode()
+    state = await steward.get("/v1/job/etl/state")
+    assert (state["State"], state["Reason"]) == ("complete", "only step load[1] ran, by hand")
+    answer = await steward.request("POST", "/v1/job/etl/run/step", {"Steps": ["none"]})
+    assert (answer.status_code, answer.text) == (
+        400,
+        "version 1 has no step 'none'; it has plan, load, after",
+    )
+
+
 async def test_templates_read_outputs_and_items(steward: Steward) -> None:
     plan = shell("plan", """echo 'rows=12' > "$STEWARD_OUTPUT" """)
     split = shell("split", 'echo "part=p$NOMAD_ALLOC_INDEX" > "$STEWARD_OUTPUT"', "plan", Count=2)

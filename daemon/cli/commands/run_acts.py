@@ -1,4 +1,4 @@
-"""`runs cancel`, `skip`, `accept`, `rerun`, `approve` and `reject`: operations on a run."""
+"""`runs cancel`, `skip`, `accept`, `rerun`, `step`, `approve`, `reject`: operations on a run."""
 
 import click
 import msgspec
@@ -52,6 +52,7 @@ class _Done(Record, frozen=True, kw_only=True):
     job_id: str
     number: int
     steps: list[str]
+    outputs_of: int = 0
 
 
 @click.command()
@@ -272,6 +273,55 @@ def reject(
     """
     act = _Act(number=number, steps=[step], note=note, idempotency_token=idempotency_token)
     _report_act(screen, _send(client, screen, job_id, "reject", act), "rejects")
+
+
+@click.command()
+@_JOB
+@_STEP
+@click.option("--index", type=click.IntRange(0), metavar="N", help="Run only this element of STEP.")
+@click.option(
+    "--run",
+    "number",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Number of the run with the outputs of the other steps [default: the newest with them].",
+)
+@_NOTE
+@_TOKEN
+@with_output
+@with_client
+def step(
+    client: ApiClient,
+    screen: Screen,
+    job_id: str,
+    step: str,
+    *,
+    index: int | None,
+    number: int | None,
+    note: str,
+    idempotency_token: str,
+) -> None:
+    """Begin a new run of JOB, in which only STEP runs.
+
+    All other steps are skipped. Their outputs are copied from an earlier run. The newest run must
+    have ended.
+
+    Example: steward runs step -index 3 nightly load
+    """
+    act = _Act(
+        number=number or 0,
+        steps=[step],
+        note=note,
+        idempotency_token=idempotency_token,
+        element=index,
+    )
+    done = _send(client, screen, job_id, "step", act)
+    element = "" if index is None else f"[{index}]"
+    if done is not None:
+        screen.line(
+            f"run {done.number} of {done.job_id} runs only {step}{element}, with the outputs of "
+            f"run {done.outputs_of}"
+        )
 
 
 def _outputs(items: tuple[str, ...]) -> dict[str, str]:

@@ -82,7 +82,7 @@ def index(client: ApiClient, screen: Screen, job_id: str, *, status: str, most: 
             flow_run.status,
             format_time(flow_run.began),
             _length(flow_run),
-            flow_run.reason,
+            flow_run.reason or (f"only step {flow_run.only}" if flow_run.only else ""),
         )
         for flow_run in found
     ]
@@ -117,6 +117,8 @@ def status(client: ApiClient, screen: Screen, job_id: str, *, number: int | None
     screen.line(
         f"{run.job_id}  run {run.number}  {run.status} {_length(run)}  version {run.version}{reason}"
     )
+    if run.only:
+        screen.line(f"one step by hand: {run.only}, with the outputs of run {run.outputs_of}")
     rows = [
         (
             f"{'  ' * run_step_view.level}{_MARKS[run_step_view.state]} {run_step_view.name}",

@@ -205,6 +205,7 @@ _RUNS: Tree = {
     "reject": "daemon.cli.commands.run_acts:reject",
     "rerun": "daemon.cli.commands.run_acts:rerun",
     "skip": "daemon.cli.commands.run_acts:skip",
+    "step": "daemon.cli.commands.run_acts:step",
     "list": "daemon.cli.commands.runs:index",
     "outputs": "daemon.cli.commands.runs:outputs",
     "status": "daemon.cli.commands.runs:status",

@@ -291,6 +291,7 @@ _LINES: Mapping[str, Sections] = {
             "skip": "Skip steps that have not begun",
             "accept": "Accept failed steps as good",
             "rerun": "Run ended steps again, and all later steps",
+            "step": "Run one step without the others",
         }
     },
     "service": {

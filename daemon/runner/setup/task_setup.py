@@ -568,7 +568,7 @@ class TaskSetup:
         if element is None:
             element = max(allocation.index, 0) if lists.is_array(group) else 0
         digest = partial(
-            kept_files.digest_of,
+            kept_files.digest_in_run,
             namespace=allocation.namespace,
             job_id=allocation.job_id,
             version=allocation.job_version,

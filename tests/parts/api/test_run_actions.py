@@ -3,7 +3,7 @@
 import pytest
 
 from daemon.api import flows
-from daemon.api.routes import STEER_RUN
+from daemon.api.routes import ROUTES, STEER_RUN
 from storage.errors import Denied
 from storage.store import Store
 from tests.parts.api.requests import caller, request
@@ -29,3 +29,21 @@ async def test_skip_of_a_gated_step_needs_approval(store: Store) -> None:
         await skip("a")
     assert await skip("a", ', "approve-run"') == 200
     assert await skip("b") == 409
+
+
+async def test_step_alone_needs_steer_run_and_an_ended_run(store: Store) -> None:
+    cluster = Cluster(store)
+    await cluster.join()
+    await cluster.register(
+        job("etl", group("a", task(), meta={"steward_gate": "Begin?"}), type="batch")
+    )
+    await cluster.work()
+    (route,) = [one for one in ROUTES if one.path == "/v1/job/{job_id}/run/step"]
+    assert route.needs is STEER_RUN
+
+    async def alone() -> tuple[int, object]:
+        given = request(store, STEER_RUN, caller(RULES % ""), body={"Steps": ["a"]}, job_id="etl")
+        reply = await flows.run_step(given)
+        return reply.status, reply.body
+
+    assert await alone() == (409, b"run 1 is running; a step runs alone after its end")

@@ -98,6 +98,30 @@ async def test_outputs_come_with_an_acceptance(open_site: Site) -> None:
     assert written(open_site.cluster) == {("a", 1): {"rows": "1 = 1", "path": "/x"}}
 
 
+async def test_one_step_runs_alone(open_site: Site) -> None:
+    await open_site.cluster.register(workflow(step("a", count=2), step("b", "a")))
+    await open_site.cluster.work()
+    browser = open_site.browser()
+    assert 'action="/ui/job/etl/run/step"' not in (await browser.get("/ui/job/etl/run")).text
+    for name in "aab":
+        await end(open_site.cluster, name)
+        await open_site.cluster.work()
+    page = (await browser.get("/ui/job/etl/run")).text
+    assert 'action="/ui/job/etl/run/step"' in page
+    assert "steward runs step etl a" in page
+    fields = {"step": "a", "element": "1"}
+    answer = await browser.send("/ui/job/etl/run/step", None, **fields, number="x")
+    assert (answer.status_code, "is not the number of a run" in answer.text) == (400, True)
+    answer = await browser.send("/ui/job/etl/run/step", None, **fields, number="", note="again")
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/ui/job/etl/run")
+    await open_site.cluster.work()
+    page = (await browser.get("/ui/job/etl/run")).text
+    assert "One step by hand: a[1]." in page
+    assert 'number=1">run 1</a>' in page
+    assert "triggered by step-by-hand" in page
+    assert "only step a[1]" in (await browser.get("/ui/runs")).text
+
+
 async def test_a_run_is_canceled_and_run_again(open_site: Site) -> None:
     await begin(open_site)
     browser = open_site.browser()
