@@ -185,3 +185,32 @@ def test_last_ends_of_jobs_are_migrated_from_the_ledgers(tmp_path: Path) -> None
         connection.executescript(schema.migrations()[41])
         found = connection.execute("SELECT * FROM job_ends").fetchall()
     assert found == [("default", "plain", 1, 1, "succeeded", 0)]
+
+
+def test_operations_and_runs_survive_the_migration_to_runs_of_one_step(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    make(path)
+    act = ("default", "etl", 1, 1, "skip", '["b"]', 1, "ann", "note", 7, "token", "{}")
+    with closing(sqlite3.connect(path)) as connection:
+        for name in ("only_step", "only_element", "outputs_of"):
+            connection.execute(f"ALTER TABLE runs DROP COLUMN {name}")
+        connection.executescript("""
+            INSERT INTO runs VALUES
+            ('default', 'etl', 1, 0, 'succeeded', '', 'job-register', 1, 5, 9, 3, 4, 0, 0);
+        """)
+        connection.execute("INSERT INTO run_acts VALUES (?,?,?,?,?,?,?,?,?,?,?,?)", act)
+        connection.executescript(schema.migrations()[57])
+        found = connection.execute("SELECT * FROM run_acts").fetchall()
+        added = connection.execute(
+            "SELECT number, only_step, only_element, outputs_of FROM runs"
+        ).fetchall()
+        with pytest.raises(sqlite3.IntegrityError, match="UNIQUE"):
+            connection.execute(
+                "INSERT INTO run_acts VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
+                (*act[:3], 2, "step", *act[5:]),
+            )
+        connection.execute(
+            "INSERT INTO run_acts VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
+            (*act[:3], 2, "step", *act[5:10], "", ""),
+        )
+    assert (found, added) == ([act], [(1, "", None, 0)])
