@@ -8,7 +8,6 @@ from msgspec import UNSET, UnsetType
 from daemon.api.jobs import check_right, find_secret, launch_preview, registration_context
 from daemon.app.context import JobMaskSource
 from daemon.evals.dry_run import dry_run, external_port_listeners, static_ports
-from daemon.flow import graph
 from daemon.flow.workflow_keys import is_workflow
 from daemon.jobs.periodic import zone_of
 from daemon.jobs.preserve import preserve
@@ -33,7 +32,7 @@ from storage.records.base import Record
 from storage.records.codec import JobDocument, encode
 from storage.records.diff import JobDiff
 from storage.records.evaluation import Evaluation, PlacementMetric, PlanAnnotations
-from storage.records.flow import FlowGraph
+from storage.records.flow import PlannedFlow
 from storage.records.job import Job, Submission
 from storage.records.node import DriverLimit
 from storage.records.times import rfc3339
@@ -63,7 +62,7 @@ class JobPlanResponse(Record, frozen=True, kw_only=True):
     next_periodic_launches: list[str] | UnsetType = UNSET  # only on request
     warnings: str
     limits: Mapping[str, list[DriverLimit]] | UnsetType = UNSET  # only on request
-    flow: FlowGraph | UnsetType = UNSET  # only for a workflow
+    flow: PlannedFlow | UnsetType = UNSET  # only for a workflow
     index: int
 
 
@@ -114,7 +113,7 @@ async def plan(request: Request) -> HandlerReply:
             next_periodic_launches=launch_preview(request, db, job),
             warnings=findings.with_warnings(*remarks).warnings,
             limits=_limits(db, job) if request.query.own_flag("limits") else UNSET,
-            flow=graph.view(after) if is_workflow(after) else UNSET,
+            flow=_flow(db, after, outlook.opened, now),
             index=outlook.index,
         )
 
@@ -155,6 +154,15 @@ def _with_masks(answer: bytes, matcher: Matcher, key: tuple[str, str]) -> bytes:
 def _encoded(response: JobPlanResponse) -> tuple[int, bytes]:
     """Return the index and the JSON of a response; the differences of a large job are long."""
     return response.index, encode(response)
+
+
+def _flow(db: ReadSnapshot, job: Job, opened: frozenset[str], now: int) -> PlannedFlow | UnsetType:
+    """Return the workflow of a job; unset for a job without workflow keys."""
+    if not is_workflow(job):
+        return UNSET
+    from daemon.evals.planned_flow import planned_flow  # imported late: few jobs are workflows
+
+    return planned_flow(db, job, opened, now=now)
 
 
 def _limits(db: ReadSnapshot, job: Job) -> dict[str, list[DriverLimit]]:

@@ -98,7 +98,7 @@ def load_cluster_state(
         slot=_slot(db, job, run) if job and RUN_QUEUE.name in (job.meta or ()) else "",
         # Steps of a run that was replaced only keep their slots until they end.
         grants=_grants(db, job, run) if job and run and run.version == job.version else {},
-        openings=_step_openings(db, job, run, steps) if job else {},
+        openings=step_openings(db, job, run, steps) if job else {},
     )
 
 
@@ -108,7 +108,7 @@ def _is_replaced(run: FlowRun, job: Job) -> bool:
     return is_newer and RUN_UPDATE.name in (job.meta or ())
 
 
-def _step_openings(
+def step_openings(
     db: ReadSnapshot, job: Job, run: FlowRun | None, steps: Sequence[RunStep]
 ) -> "dict[str, Openings]":
     """Return the openings of the calendars of steps that have not begun."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from daemon.evals.cluster_state import load_cluster_state
+from daemon.evals.cluster_state import load_cluster_state, step_openings
 from daemon.evals.schedule_with_preemption import decide
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobs.periodic import each_launch, openings_of
@@ -25,11 +25,15 @@ from storage.records import allocation_views
 from storage.records.codec import encode
 from storage.records.diff import JobDiff
 from storage.records.evaluation import Evaluation, PlacementMetric, PlanAnnotations, Trigger
+from storage.records.flow import StepState
 from storage.records.job import Job
 
 
 class DryRunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a registration; `index` is the modify index of the stored job, or 0."""
+    """The result of a registration; `index` is the modify index of the stored job, or 0.
+
+    `opened` are the steps of a workflow that would begin as soon as they have slots of their queues.
+    """
 
     index: int
     diff: JobDiff
@@ -37,6 +41,7 @@ class DryRunResult(msgspec.Struct, frozen=True, kw_only=True):
     evaluations: list[Evaluation]
     failed: dict[str, PlacementMetric]
     next_launch: int | None  # of a periodic job, nanoseconds
+    opened: frozenset[str] = frozenset()
 
 
 def dry_run(db: ReadSnapshot, job: Job, *, now: int, ids: Iterator[str]) -> DryRunResult:
@@ -70,6 +75,8 @@ def dry_run(db: ReadSnapshot, job: Job, *, now: int, ids: Iterator[str]) -> DryR
         ],
         failed=dict(plan.failed),
         next_launch=_next_launch(db, job, now),
+        # The plan may be about the active run of an earlier version.
+        opened=frozenset(_opened(plan) if state.next_version is None else ()),
     )
 
 
@@ -77,11 +84,24 @@ def _with_planned(db: ReadSnapshot, state: ClusterState, planned: Job) -> Cluste
     """Return the state after the registration of a version."""
     alone = _as_one_instance(planned)
     state = msgspec.structs.replace(
-        state, job=alone, versions={**state.versions, planned.version: alone}, slot=""
+        state,
+        job=alone,
+        versions={**state.versions, planned.version: alone},
+        slot="",
+        openings=step_openings(db, alone, state.run, state.steps),
     )
     if state.run is None or state.run.version != planned.version:
         state = msgspec.structs.replace(state, grants=_free_queues(db, alone))
     return state
+
+
+def _opened(plan: Plan) -> Iterator[str]:
+    """Yield the steps that a plan opens."""
+    for change in plan.flow.runs if plan.flow is not None else ():
+        for step in change.steps:
+            before = change.known.get(step.name)
+            if step.state == StepState.OPEN and (before is None or before.state != StepState.OPEN):
+                yield step.name
 
 
 def _free_queues(db: ReadSnapshot, job: Job) -> dict[str, StepGrant]:

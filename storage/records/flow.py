@@ -72,6 +72,49 @@ class FlowGraph(Record, frozen=True, kw_only=True):
     longest: list[str]
 
 
+class PlannedQueue(Record, frozen=True, kw_only=True):
+    """A queue of a planned job, which its runs or its steps enter, and the present use of its slots.
+
+    `waiting` counts the runs or steps that wait for slots. Without its own limit (`exists` is
+    false), the queue has 1 slot.
+    """
+
+    name: str
+    use: str
+    slots: int
+    in_use: int
+    waiting: int
+    exists: bool
+
+
+class PlannedCalendar(Record, frozen=True, kw_only=True):
+    """A calendar of a planned job: whether it is open now, and when it opens next.
+
+    `reason` is why it is closed. `next_opening` is in the time zone of the calendar; it is empty if
+    the calendar is open, or if no opening was found before `searched_until`.
+    """
+
+    name: str
+    is_open: bool
+    reason: str = ""
+    next_opening: str = ""
+    searched_until: str = ""
+
+
+class PlannedFlow(FlowGraph, frozen=True, kw_only=True):
+    """The workflow of a planned job: its graph, and the conditions under which it would begin.
+
+    `order` has all steps, each after all steps that it needs. The steps in `ready` would begin now:
+    no gate, time, calendar, queue or freeze would hold them. `queues` and `calendars` are the first
+    20 that the job names; the lists are empty if the job names none.
+    """
+
+    order: list[str] = []
+    ready: list[str] = []
+    queues: list[PlannedQueue] = []
+    calendars: list[PlannedCalendar] = []
+
+
 # Prefixes of the reason of a held step, or of a run.
 GATE_REASON = "gate: "
 SLOT_REASON = "slot: it waits for"  # a step waits for its own queues or that of its run
