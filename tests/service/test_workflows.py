@@ -253,6 +253,26 @@ async def test_plan_shows_the_graph_and_places_ready_steps(steward: Steward) -> 
     assert "Flow" not in await steward.post("/v1/job/etl/plan", {"Job": plain})
 
 
+async def test_plan_command_shows_a_picture_of_a_workflow_only(
+    steward: Steward, tmp_path: Path
+) -> None:
+    file = tmp_path / "etl.hcl"
+    file.write_text(FILE)
+    shown = (await steward.cli("job", "plan", "-no-diff", str(file))).stdout.decode()
+    assert shown.splitlines()[:5] == [
+        'job "etl": 3 steps in 3 levels; 1 can begin now',
+        "    extract -> load",
+        "    extract, load -> alert x2 (on failure, condition, gate with 2 approvals, "
+        '2 slots of "pager")',
+        '    slot of "pager": 0 of 1 in use (1 by default)',
+        "",
+    ]
+    plain = "\n".join(line for line in FILE.splitlines() if "steward_" not in line)
+    file.write_text(plain)
+    shown = (await steward.cli("job", "plan", "-no-diff", str(file))).stdout.decode()
+    assert shown.splitlines()[0] == "All allocations can be placed."
+
+
 async def test_users_control_a_run_with_commands(steward: Steward, tmp_path: Path) -> None:
     mended = tmp_path / "mended"
     await begin(

@@ -1,6 +1,7 @@
 """`job plan`: a dry run of a job file."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 import click
 import msgspec
@@ -8,6 +9,7 @@ import msgspec
 from daemon.cli.commands.alloc import show_enforcement, unenforced
 from daemon.cli.commands.child_jobs import show_upcoming
 from daemon.cli.core.diff import diff_lines
+from daemon.cli.core.flow_picture import picture
 from daemon.cli.core.http_client import ApiClient, segment
 from daemon.cli.core.job_directories import with_directories
 from daemon.cli.core.job_file import (
@@ -153,6 +155,10 @@ def _show(screen: Screen, planned: PlanResult, file: str) -> None:
     if planned.diff is not None:
         for diff_type, words in diff_lines(planned.diff, verbose=screen.verbose):
             screen.changed(diff_type, words)
+        screen.line()
+    if planned.flow is not None:
+        for words in picture(planned.flow, datetime.now(UTC)):
+            screen.line(words)
         screen.line()
     for words in describe_unplaced(planned.failed_tg_allocs or {}):
         screen.line(words)

@@ -10,6 +10,7 @@ from storage.records.allocation_views import AllocationStub, AllocationView
 from storage.records.base import Record
 from storage.records.diff import JobDiff
 from storage.records.evaluation import PlacementMetric, PlanAnnotations
+from storage.records.flow import PlannedFlow
 from storage.records.job import ChildSummary, GroupSummary
 from storage.records.node import ClusterEngine, DriverLimit
 
@@ -83,6 +84,7 @@ class PlanResult(Record, frozen=True, kw_only=True):
     next_periodic_launches: tuple[str, ...] = ()
     warnings: str = ""
     limits: Mapping[str, tuple[DriverLimit, ...]] = {}
+    flow: PlannedFlow | None = None
 
 
 class JobDefinitionResult(Record, frozen=True, kw_only=True):
