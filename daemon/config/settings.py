@@ -41,6 +41,7 @@ _CENTURIES = 100_000  # days (273 years); 64 bits can hold 292 years in nanoseco
 Days = Annotated[int, msgspec.Meta(ge=0, le=_CENTURIES)]
 SomeDays = Annotated[int, msgspec.Meta(ge=1, le=_CENTURIES)]
 Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
+Rate = Annotated[int, msgspec.Meta(ge=1, le=1000)]  # per second
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +115,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     artifact_seconds: Natural = 1800
     payload_max_mb: Natural = 1024
     payload_namespace_mb: Natural = 10_240
+    thaw_per_second: Rate = 10
     job_policies: list[JobPolicy] = []
     job_max_count: Natural = 50_000
     job_max_groups: Natural = 2_000

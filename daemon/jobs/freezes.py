@@ -39,7 +39,6 @@ from storage.writer import Transaction
 
 _FENCED = "thaw"
 _AT_ONCE = 32  # freezes whose end one write stores
-_PER_SECOND = 10  # jobs that are released
 _LONGEST = 366 * 24 * 3600 * SECOND  # of a freeze with an end
 _SHOWN = 100  # characters of an invalid value in a message
 
@@ -191,8 +190,10 @@ def _until_text(freeze: Freeze) -> str:
 # --- ends ---
 
 
-async def follow_freezes(store: Store, clock: Clock, ids: Iterator[str], fences: Fences) -> None:
-    """End freezes on time, and release the jobs that they held."""
+async def follow_freezes(
+    store: Store, clock: Clock, ids: Iterator[str], fences: Fences, *, per_second: int
+) -> None:
+    """End freezes on time, and release up to `per_second` jobs that they held in each second."""
     earliest = 0  # time before which no job is released
     while True:
         with store.watch(freezes.TOPIC, TOPIC) as change:
@@ -204,7 +205,7 @@ async def follow_freezes(store: Store, clock: Clock, ids: Iterator[str], fences:
                 )
                 if freeze.id not in paused
             ]
-            ready = store.read(partial(freezes.thawed, now=now, most=_PER_SECOND, without=paused))
+            ready = store.read(partial(freezes.thawed, now=now, most=per_second, without=paused))
             if not over and (not ready or now < earliest):
                 times = [store.read(freezes.next_end), fences.next_time(_FENCED)]
                 times += [earliest] if ready else []

@@ -416,22 +416,35 @@ async def _serve_queues(store: Store, clock: Clock, ids: Iterator[str], fences: 
 
 
 async def _freezes(parts: DaemonParts) -> None:
-    await parts.enter(open_freezes(parts.store, parts.clock, parts.ids, parts.fences))
+    await parts.enter(
+        open_freezes(
+            parts.store,
+            parts.clock,
+            parts.ids,
+            parts.fences,
+            per_second=parts.config.thaw_per_second,
+        )
+    )
 
 
 @asynccontextmanager
 async def open_freezes(
-    store: Store, clock: Clock, ids: Iterator[str], fences: Fences
+    store: Store, clock: Clock, ids: Iterator[str], fences: Fences, *, per_second: int
 ) -> AsyncIterator[None]:
-    """While the block runs, end freezes on time, and release the jobs that a freeze has held."""
+    """While the block runs, end freezes on time, and release the jobs that a freeze has held.
+
+    In each second, at most `per_second` jobs are released.
+    """
     async with trio.open_nursery() as nursery:
-        loop = partial(_end_freezes, store, clock, ids, fences)
+        loop = partial(_end_freezes, store, clock, ids, fences, per_second=per_second)
         nursery.start_soon(fences.keep_running, "freezes", loop)
         yield
         nursery.cancel_scope.cancel()
 
 
-async def _end_freezes(store: Store, clock: Clock, ids: Iterator[str], fences: Fences) -> None:
+async def _end_freezes(
+    store: Store, clock: Clock, ids: Iterator[str], fences: Fences, *, per_second: int
+) -> None:
     while True:
         with store.watch(freezes.TOPIC) as change:
             if not store.read(freezes.any_work):
@@ -439,7 +452,7 @@ async def _end_freezes(store: Store, clock: Clock, ids: Iterator[str], fences: F
                 continue
         from daemon.jobs.freezes import follow_freezes  # imported late: few daemons have freezes
 
-        await follow_freezes(store, clock, ids, fences)
+        await follow_freezes(store, clock, ids, fences, per_second=per_second)
 
 
 async def _locks(parts: DaemonParts) -> None:

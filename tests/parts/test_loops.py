@@ -312,7 +312,7 @@ async def test_freeze_with_a_failing_end_delays_no_other(
         return [freeze.id for freeze in store.read(lambda db: freezes.all_not_ended(db, 9))]
 
     clock.time += 2 * SECOND
-    async with running(partial(rules.follow_freezes, store, clock, ids, fences)):
+    async with running(partial(rules.follow_freezes, store, clock, ids, fences, per_second=10)):
         await until(lambda: not_ended() == ["bad"] and named(fences, "thaw") == ["bad"])
 
 

@@ -85,6 +85,8 @@ def test_unknown_variable_gets_a_suggestion(tmp_path, name: str, nearest: str) -
             ["key_file = '~nobody.there/k'", "does not exist on this host"],
         ),
         (f"retention_days = {10**30}", ["retention_days = ", "<= 100000"]),
+        ("thaw_per_second = 0", ["thaw_per_second = 0", ">= 1"]),
+        ("thaw_per_second = 1001", ["thaw_per_second = 1001", "<= 1000"]),
         (f"retention_events = {2**31}", ["retention_events = ", "<= 2147483647"]),
         ('port = "http"', ["port = 'http'", "steward.toml"]),
         ("port = 1\nport = 2", ["not valid TOML"]),

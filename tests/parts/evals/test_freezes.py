@@ -16,6 +16,7 @@ from storage.records.base import HOUR, SECOND
 from storage.records.flow import RunActType
 from storage.records.times import rfc3339
 from storage.store import Store
+from storage.writer import Transaction
 from tests.parts.evals.cluster import Cluster
 from tests.parts.evals.test_workflows import (
     act,
@@ -28,6 +29,7 @@ from tests.parts.evals.test_workflows import (
     workflow,
 )
 from tests.parts.jobs.test_queues import KEY, Queues, queued
+from tests.parts.test_loops import running, until
 from tests.samples import group, job, task
 
 
@@ -149,6 +151,33 @@ async def test_held_jobs_are_released_in_the_order_of_their_arrival(cluster: Clu
         freezes.thawed, now=cluster.clock.now(), most=2, without=frozenset({"default/c"})
     )
     assert cluster.store.read(without) == [("default", "a"), ("default", "b")]
+
+
+async def test_released_jobs_per_second_are_limited_by_a_setting(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await freeze(cluster)
+    for number in range(7):
+        await cluster.register(job(f"j{number}", group("a", task()), type="batch"))
+        await cluster.work()
+    await rules.thaw(cluster.store, "f", now=cluster.clock.now())
+    released, release_one = list[int](), rules.release
+
+    def recorded(tx: Transaction, key: freezes.Key, now: int, eval_id: str) -> None:
+        released.append(now)
+        release_one(tx, key, now, eval_id)
+
+    monkeypatch.setattr(rules, "release", recorded)
+    begin = cluster.clock.now()
+    follow = partial(
+        rules.follow_freezes, cluster.store, cluster.clock, cluster.ids, cluster.fences
+    )
+    async with running(partial(follow, per_second=3)):
+        for second, number in enumerate((3, 6, 7)):
+            cluster.clock.time = begin + second * SECOND
+            await freeze(cluster, f"wake-{second}", jobs="none")
+            await until(lambda number=number: len(released) == number)
+    assert released == [begin] * 3 + [begin + SECOND] * 3 + [begin + 2 * SECOND]
 
 
 async def test_freeze_ends_on_time(cluster: Cluster) -> None:
