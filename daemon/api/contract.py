@@ -225,7 +225,10 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
     flows.list_runs: EndpointSchema(
         gives=list[FlowRun], query={**_LISTING, "job": TEXT, "status": TEXT}
     ),
-    flows.read_run: EndpointSchema(gives=FlowRunView, query={"number": NUMBER}),
+    flows.read_run: EndpointSchema(
+        gives=FlowRunView,
+        query={"number": NUMBER, "elements": TEXT, **_PAGES},
+    ),
     flows.read_outputs: EndpointSchema(
         gives=list[StepOutputs], query={"number": NUMBER, "step": TEXT}
     ),

@@ -1,5 +1,6 @@
 """Workflows: the graph of a job, and its runs."""
 
+from collections.abc import Iterator
 from http import HTTPStatus
 
 import msgspec
@@ -7,7 +8,7 @@ import msgspec
 from daemon.acl.caller_cache import policy_names
 from daemon.acl.check import on_namespace
 from daemon.api.jobs import find_secret, registration_context
-from daemon.api.paging import Listing, query_factory, show
+from daemon.api.paging import Key, Listing, inner_page, query_factory, show
 from daemon.evals import run_views
 from daemon.flow import graph
 from daemon.jobs.register import JobValidateRequest, complete
@@ -19,14 +20,16 @@ from daemon.jobspec.steward_meta.check import problems as key_problems
 from daemon.web import reply
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
+from storage import loop_share
 from storage.errors import Denied, Malformed, NotFound
 from storage.queries import allocations, entities, jobs, policies, runs
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
-from storage.records.flow import FlowRun, FlowStatus, RunActType
+from storage.records.flow import FlowRun, FlowRunView, FlowStatus, RunActType, RunElement
 
 APPROVE = on_namespace("approve-run")
 SUBMIT = on_namespace("submit-job")
+_SHOWN = 200  # characters of an unknown name in a message
 
 
 async def draw(request: Request) -> HandlerReply:
@@ -92,12 +95,50 @@ def list_runs(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def read_run(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Show a run of a job with its steps: the newest, or the one in `number`."""
+    """Show a run of a job with its steps: the newest, or the one in `number`.
+
+    With `elements`, the response has only this step, and a page of its elements.
+    """
     namespace, job_id = request.namespace, request["job_id"]
     run = _run_of(request, db)
-    flow_run_view = run_views.of_run(db, run)
+    flow_run_view, next_token = run_views.of_run(db, run), ""
+    if name := request.query.text("elements"):
+        flow_run_view, next_token = _with_elements(request, db, flow_run_view, name)
     index = max(flow_run_view.modify_index, allocations.highest_index(db, namespace, job_id))
-    return reply.read_reply(flow_run_view, index)
+    return reply.read_reply(flow_run_view, index, next_token=next_token)
+
+
+def _with_elements(
+    request: Request, db: ReadSnapshot, run: FlowRunView, name: str
+) -> tuple[FlowRunView, str]:
+    """Return a run with one step and a page of its elements, and the token of the next page.
+
+    Raises `NotFound`.
+    """
+    step = next((step for step in run.steps if step.name == name), None)
+    if step is None:
+        raise _no_step(db, run, name)
+    # An array may have thousands of elements, whose allocations are among those of the whole job.
+    loop_share.spend(loop_share.SHARE + 1)
+    from daemon.evals.run_elements import elements  # imported late: few requests need it
+
+    def rows(start: Key | None, reverse: bool) -> Iterator[RunElement]:
+        first = int(start[0]) if start is not None else step.total - 1 if reverse else 0
+        return elements(db, run, step, max(first, 0), reverse=reverse)
+
+    found, next_token = inner_page(
+        rows,
+        key=lambda element: (element.index,),
+        size=lambda element: len(element.key) + len(element.value),
+        query=request.query,
+    )
+    return msgspec.structs.replace(run, steps=[step], elements=found), next_token
+
+
+def _no_step(db: ReadSnapshot, run: FlowRun, name: str) -> NotFound:
+    return NotFound(
+        f"run {run.number} has no step {name[:_SHOWN]!r}", index=db.table_index(runs.TABLE)
+    )
 
 
 def read_outputs(request: Request, db: ReadSnapshot) -> HandlerReply:
@@ -106,7 +147,7 @@ def read_outputs(request: Request, db: ReadSnapshot) -> HandlerReply:
     run = _run_of(request, db)
     step = request.query.text("step")
     if step and runs.step(db, run, step) is None:
-        raise NotFound(f"run {run.number} has no step {step!r}", index=db.table_index(runs.TABLE))
+        raise _no_step(db, run, step)
     outputs = list(runs.outputs(db, run, step))
     index = max(run.modify_index, allocations.highest_index(db, namespace, job_id))
     return reply.read_reply(outputs, index)

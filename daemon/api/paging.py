@@ -29,6 +29,7 @@ Key = tuple[str | int, ...]
 
 STEP_BYTES = 512 * 1024  # bytes of elements per step
 STEP_ROWS = 1000  # rows per step, selected or not
+INNER_ROWS = 1000  # items of a page of a list inside an object
 _LARGEST = 2**63 - 1  # largest integer of SQLite
 _END_OF_GROUP = b"]}"
 _log = logging.getLogger("steward.api")
@@ -81,6 +82,30 @@ def cut(
     count = len(ordered) if not per_page else max(per_page, 0)
     more = ordered[count : count + 1]
     return ordered[:count], _token(key(more[0])) if more else ""
+
+
+def inner_page(
+    rows: Callable[[Key | None, bool], Iterable[T]],
+    *,
+    key: Callable[[T], Key],
+    size: Callable[[T], int],
+    query: QueryParameters,
+) -> tuple[list[T], str]:
+    """Return the requested page of a list inside an object, and the token of the next page.
+
+    `rows` yields the items from a key on, or in reverse; the first part of a key is a number. A
+    page has at most `INNER_ROWS` items. It also ends after `STEP_BYTES` bytes, as `size` counts
+    them.
+    """
+    token, per_page = query.text("next_token"), int(query.text("per_page") or 0)
+    most, left, found = min(per_page or INNER_ROWS, INNER_ROWS), STEP_BYTES, list[T]()
+    start = _parse(token, is_number=True) if token else None
+    for row in rows(start, _reversed(query)):
+        if len(found) >= most or left <= 0:
+            return found, _token(key(row))
+        found.append(row)
+        left -= size(row)
+    return found, ""
 
 
 def _reversed(query: QueryParameters) -> bool:

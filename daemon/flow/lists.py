@@ -191,6 +191,18 @@ def item(group: TaskGroup, index: int, text: str = "") -> Item:
     return _checked(next(itertools.islice(_items(entries), index, None)))
 
 
+def items(group: TaskGroup, indexes: Iterable[int], text: str = "") -> Iterator[Item]:
+    """Yield the items of several elements, like `item`, but decode the list only once."""
+    if MATRIX.of(group.meta):
+        yield from (item(group, index) for index in indexes)
+        return
+    entries = list(_items(_decoded(text if source(group) is not None else FOR_EACH.of(group.meta))))
+    for index in indexes:
+        if not 0 <= index < len(entries):
+            raise Faulty(f"it has {len(entries)} items, and none for element {index}")
+        yield _checked(entries[index])
+
+
 def _combination(matrix: Mapping[str, Sequence[object]], index: int) -> Item:
     """Return the combination at a position; the last list changes fastest."""
     chosen: dict[str, object] = {}

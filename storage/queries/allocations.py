@@ -186,6 +186,13 @@ _NUMBERS = """
              WHERE namespace = :namespace AND job_id = :job_id
           GROUP BY task_group)
 """
+# The index contains the names, so only the rows of the elements are read.
+_OF_ELEMENTS = """
+    SELECT * FROM allocations INDEXED BY allocations_of_job_in_order
+     WHERE namespace = :namespace AND job_id = :job_id
+       AND name IN (SELECT value FROM json_each(:names)) AND job_version = :version
+  ORDER BY create_index, id
+"""
 _OF_EVALUATION = "SELECT * FROM allocations WHERE eval_id = :id ORDER BY create_index DESC, id"
 # The second condition is that of the partial index; without it SQLite cannot use the index.
 _OF_DEPLOYMENT = """
@@ -330,6 +337,13 @@ def numbers(db: ReadSnapshot, namespace: str, job_id: str) -> dict[str, int]:
     """Return the number of allocations of each group of a job, in any state."""
     row = db.one(_NUMBERS, {"namespace": namespace, "job_id": job_id})
     return decode_row(row, dict[str, int], "allocations", "numbers") if row else {}
+
+
+def of_elements(db: ReadSnapshot, run: FlowRun, names: Iterable[str]) -> list[Allocation]:
+    """Return the readable allocations of a run that have one of these names, oldest first."""
+    key = {"namespace": run.namespace, "job_id": run.job_id, "version": run.version}
+    rows = db.all(_OF_ELEMENTS, {**key, "names": encode(list(names)).decode()})
+    return list(readable(db, rows, _from))
 
 
 def of_evaluation(db: ReadSnapshot, eval_id: str) -> list[Allocation]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from storage.errors import Invalid
 from storage.records.base import Record
@@ -297,6 +298,24 @@ class RunStepView(RunStep, frozen=True, kw_only=True):
     queues: list[StepQueue] = []
 
 
+class RunElement(Record, frozen=True, kw_only=True):
+    """An element of a step in a run, with its newest allocation in the attempt.
+
+    `index` counts from 0. `key` and `value` are those of the item, for a step with a list; `value`
+    is a text as it is, or JSON. `alloc_id` is empty if the element has no allocation. `attempt` is
+    the attempt of the step in which the element ran, or will run. `exit_code` is 0 if it has not
+    failed.
+    """
+
+    index: int
+    key: str = ""
+    value: str = ""
+    state: StepState
+    attempt: int
+    exit_code: int = 0
+    alloc_id: str = ""
+
+
 class RunActType(StrEnum):
     """The kinds of manual operations on a run."""
 
@@ -324,10 +343,14 @@ class RunAct(Record, frozen=True, kw_only=True):
 
 
 class FlowRunView(FlowRun, frozen=True, kw_only=True):
-    """A run with all its steps, in the order of the job, and the operations on it, oldest first."""
+    """A run with all its steps, in the order of the job, and the operations on it, oldest first.
+
+    On request, it has one step only, and a page of its `elements`.
+    """
 
     steps: list[RunStepView]
     acts: list[RunAct]
+    elements: list[RunElement] | UnsetType = UNSET
 
 
 # --- jobs that follow others ---

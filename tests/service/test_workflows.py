@@ -453,6 +453,31 @@ async def test_templates_read_outputs_and_items(steward: Steward) -> None:
     await steward.until("/v1/job/etl/run", has_ended)
     found = await steward.get("/v1/job/etl/run/outputs", step="load")
     assert [item["Outputs"]["got"] for item in found] == ["12 p1 p0 p1 eu 12"]
+    (element,) = (await steward.get("/v1/job/etl/run", elements="load"))["Elements"]
+    assert (element["Key"], element["Value"], element["State"]) == ("0", "eu", "succeeded")
+
+
+async def test_elements_of_a_step_are_listed_in_pages_and_by_a_command(steward: Steward) -> None:
+    script = 'test "$NOMAD_ALLOC_INDEX" != 1 || exit 5'
+    await begin(steward, workflow(shell("a", script, Count=3), shell("b", "exit 0", "a")))
+    await steward.until("/v1/job/etl/run", has_ended)
+    answer = await steward.request("GET", "/v1/job/etl/run", elements="a", per_page=2)
+    assert [(item["State"], item["ExitCode"]) for item in answer.json()["Elements"]] == [
+        ("succeeded", 0),
+        ("failed", 5),
+    ]
+    assert [item["Name"] for item in answer.json()["Steps"]] == ["a"]
+    assert answer.headers["X-Nomad-NextToken"] == "2"
+    page = await steward.get("/v1/job/etl/run", elements="a", per_page=2, next_token="2")
+    (last,) = page["Elements"]
+    assert "Elements" not in await steward.get("/v1/job/etl/run")
+    assert (last["Index"], last["Attempt"]) == (2, 1)
+    assert (await steward.get("/v1/allocation/" + last["AllocID"]))["Name"] == "etl.a[2]"
+    shown = await steward.cli("runs", "elements", "-state", "failed", "etl", "a")
+    (_, failed) = shown.stdout.decode().splitlines()
+    assert failed.split()[:4] == ["1", "failed", "1", "5"]
+    answer = await steward.request("GET", "/v1/job/etl/run", elements="none")
+    assert (answer.status_code, answer.text) == (404, "run 1 has no step 'none'")
 
 
 async def test_a_success_without_its_outputs_is_a_failure(steward: Steward) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from math import inf
 
 import click
+import msgspec
 
 from daemon.cli.commands.status import show_error
 from daemon.cli.core import resolve
@@ -24,6 +25,7 @@ from storage.records.flow import (
     FlowRun,
     FlowRunView,
     FlowStatus,
+    RunElement,
     RunStepView,
     StepOutputs,
     StepState,
@@ -177,6 +179,54 @@ def outputs(
         screen.line("No outputs")
         return
     screen.table(("Step", "Element", "Name", "Value"), rows)
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@click.argument("step", metavar="STEP")
+@_RUN
+@click.option(
+    "--state",
+    type=click.Choice([state.value for state in StepState]),
+    help="Only elements in this state.",
+)
+@with_output
+@with_client
+def elements(
+    client: ApiClient, screen: Screen, job_id: str, step: str, *, number: int | None, state: str
+) -> None:
+    """List the elements of STEP in a run of JOB, the newest run by default.
+
+    Example: steward runs elements -state failed nightly load
+    """
+    run = _find(client, job_id, number).decode(FlowRunView)
+    path = f"/v1/job/{segment(run.job_id)}/run"
+    query = {"number": str(run.number), "elements": step}
+    found, first = list[RunElement](), 0
+    while page := client.fetch(
+        path, FlowRunView, namespace=run.namespace, next_token=str(first), **query
+    ).elements:
+        found += page
+        first = page[-1].index + 1
+    chosen = [element for element in found if state in (None, element.state)]
+    if screen.wants_document:
+        screen.document(msgspec.json.encode(chosen))
+        return
+    if not chosen:
+        screen.line("No elements")
+        return
+    rows = [
+        (
+            str(element.index),
+            element.key,
+            element.state,
+            str(element.attempt),
+            str(element.exit_code),
+            element.alloc_id,
+        )
+        for element in chosen
+    ]
+    screen.table(("Index", "Key", "State", "Attempt", "Exit Code", "Allocation"), rows)
 
 
 @click.command()

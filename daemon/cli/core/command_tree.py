@@ -207,6 +207,7 @@ _RUNS: Tree = {
     "skip": "daemon.cli.commands.run_acts:skip",
     "step": "daemon.cli.commands.run_acts:step",
     "list": "daemon.cli.commands.runs:index",
+    "elements": "daemon.cli.commands.runs:elements",
     "outputs": "daemon.cli.commands.runs:outputs",
     "status": "daemon.cli.commands.runs:status",
     "wait": "daemon.cli.commands.runs:wait",

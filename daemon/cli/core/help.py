@@ -282,6 +282,7 @@ _LINES: Mapping[str, Sections] = {
     "runs": {
         _COMMANDS: {
             "list": "List the runs of all workflows, or of one job",
+            "elements": "List the elements of a step of a run",
             "outputs": "Show the outputs of the steps of a run",
             "status": "Show a run with its steps",
             "wait": "Wait for the end of a run, and return its exit code",

@@ -87,6 +87,7 @@ async def store(directory: Path) -> AsyncIterator[Store]:
 
 READS: list[tuple[str, dict[str, object]]] = [
     ("/v1/job/{job_id}/run", {}),
+    ("/v1/job/{job_id}/run", {"elements": "l0-0"}),
     ("/v1/job/{job_id}/run/outputs", {}),
     ("/v1/job/{job_id}/runs", {}),
     ("/v1/job/{job_id}/graph", {}),
