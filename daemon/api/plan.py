@@ -18,6 +18,7 @@ from daemon.jobs.register import (
     complete,
     sensitive_variables,
     state_warnings,
+    step_counts,
 )
 from daemon.jobspec.rules.job import total_count
 from daemon.net.port_listeners import listeners_on
@@ -93,7 +94,8 @@ async def plan(request: Request) -> HandlerReply:
             resources=body.preserve_resources,
         )
         check_next_version(db, after, around.budgets)
-        for problem in total_count(after, around.budgets.job_max_count):
+        limit = around.budgets.job_max_count
+        for problem in (*total_count(after, limit), *step_counts(after)):
             raise Refused(problem)  # the preserved counts may exceed the limit
         remarks = [
             *unknown,

@@ -162,7 +162,7 @@ def advance(
     )
     decision.granted, decision.openings = granted, openings
     decision.wait_for(freeze, slot)
-    if max_count and graph.has_sources:
+    if graph.has_sources:
         rows = (steps.get(step.name) for step in graph.steps)
         element_count = sum(
             row.total if row else step.count for step, row in zip(graph.steps, rows, strict=True)
@@ -385,6 +385,7 @@ class _Decision:
         self._is_canceled = False
         self._alive: Collection[str] = ()
         self._max_elements = self._element_count = 0  # elements of all steps
+        self._taken_over = 0  # further elements of steps that take their elements from others
         self._freeze = self._slot = ""
         self.granted: Mapping[str, int] = {}  # elements that hold slots of the queues of their step
         self.ask = set[str]()
@@ -401,7 +402,7 @@ class _Decision:
         self._freeze, self._slot = freeze, slot
 
     def limit(self, max_elements: int, element_count: int) -> None:
-        """Limit the elements of all steps together.
+        """Limit the elements of all steps together; a `max_elements` of 0 means no limit.
 
         `element_count` is their number before this decision.
         """
@@ -577,7 +578,10 @@ class _Decision:
         """Return the number of elements of a step that is about to begin. Raises `Faulty`."""
         if step.inherits:
             total = self.steps[step.inherits].total
-        elif (source := step.source) is not None:
+            self._taken_over += total - row.total
+            self._check_run(total, self._element_count)
+            return total
+        if (source := step.source) is not None:
             text = self._facts.outputs.get(source.step, {}).get(str(source))
             if not text:
                 raise lists.Faulty(f"{source.step} has not written the output {source.name}")
@@ -590,8 +594,18 @@ class _Decision:
                 f"with its {total} items, the job has {element_count} elements; "
                 f"job_max_count is {self._max_elements}"
             )
+        self._check_run(total, element_count)
         self._element_count = element_count
         return total
+
+    def _check_run(self, total: int, element_count: int) -> None:
+        """Raise `Faulty` if the run has too many elements with the `total` ones of a step."""
+        run_count = element_count + self._taken_over
+        if run_count > lists.MAX_RUN_ELEMENTS:
+            raise lists.Faulty(
+                f"with its {total} elements, the run has {run_count}; "
+                f"the maximum is {lists.MAX_RUN_ELEMENTS}"
+            )
 
     # --- elements that need others one by one ---
 

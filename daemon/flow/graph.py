@@ -43,7 +43,14 @@ from daemon.jobspec.steward_meta.step_keys import (
     TIME_ZONE,
     WHEN,
 )
-from daemon.jobspec.steward_meta.step_values import Allowance, BeginTime, GateElse, OnFailure, When
+from daemon.jobspec.steward_meta.step_values import (
+    MAX_ELEMENTS,
+    Allowance,
+    BeginTime,
+    GateElse,
+    OnFailure,
+    When,
+)
 from daemon.text.go_format import quote
 from storage.errors import Malformed
 from storage.loop_share import spend
@@ -58,6 +65,7 @@ ALL = "*"  # in needs: all groups that neither depend on this group nor need all
 MAX_GROUPS = 2_000
 MAX_NEEDS = 20_000
 MAX_DEPTH = 1_000
+MAX_KEYS = 64 * 1024  # bytes of the workflow keys of a group
 MAX_PROBLEMS = 20  # reported for a job
 _BUILT, _SHOWN, _SEARCHED = 30, 15, 20  # units of work for a step
 _STARTS = 200  # groups from which a shortest cycle is sought: 2,000 would take seconds
@@ -406,6 +414,8 @@ def _problems(job: Job) -> Iterator[str]:
         if not is_good:
             return
     steps = list(_steps(job))
+    yield from _of_keys(groups)
+    yield from _of_counts(groups)
     yield from _of_graph(steps)
     yield from _of_elements(steps)
     yield from _of_outputs(lists.resolved(groups), Graph(steps=tuple(steps)))
@@ -422,6 +432,38 @@ def _of_size(groups: Collection[TaskGroup]) -> Iterator[str]:
 def _too_many(needs: int) -> Iterator[str]:
     if needs > MAX_NEEDS:
         yield f"the workflow has {needs} needs; the maximum is {MAX_NEEDS}"
+
+
+def _of_keys(groups: Iterable[TaskGroup]) -> Iterator[str]:
+    for group in groups:
+        meta = group.meta or {}
+        size = sum(len(meta[key].encode()) for key in KEYS if key in meta)
+        if size > MAX_KEYS:
+            yield (
+                f"Task group {group.name} has workflow keys of {size} bytes; "
+                f"the maximum is {MAX_KEYS}"
+            )
+
+
+def count_problems(job: Job) -> Iterator[str]:
+    """Yield the errors in the numbers of elements of a workflow's steps, and of its runs.
+
+    The numbers that outputs of steps determine are checked when these steps begin.
+    """
+    if is_workflow(job):
+        yield from _of_counts(job.task_groups or [])
+
+
+def _of_counts(groups: Collection[TaskGroup]) -> Iterator[str]:
+    for group in groups:
+        if group.count > MAX_ELEMENTS:
+            yield (
+                f"Task group {group.name} has count = {group.count}; "
+                f"the maximum of a step is {MAX_ELEMENTS}"
+            )
+    total = sum(lists.count(owner) for owner in lists.owners(groups).values())
+    if total > lists.MAX_RUN_ELEMENTS:
+        yield f"the workflow has {total} elements; the maximum is {lists.MAX_RUN_ELEMENTS}"
 
 
 def _of_needs(groups: Iterable[TaskGroup]) -> Iterator[str]:

@@ -22,6 +22,7 @@ from storage.records.job import Job
 REFERENCE = re.compile(
     r"\$\{output\.([A-Za-z0-9_-]+)(?:\[([0-9]{1,5})\])?\.([A-Za-z_][A-Za-z0-9_]*)\}"
 )
+MAX_RUN_ELEMENTS = 100_000  # of all steps
 MAX_ITEM = 64 * 1024  # bytes: an environment variable has at most 128 KiB
 _SHOWN = 40  # characters
 _ANY = msgspec.json.Decoder(object)

@@ -134,6 +134,15 @@ class RegistrationContext(msgspec.Struct, frozen=True, kw_only=True):
         return result.with_warnings(*graph.warnings(job))
 
 
+def step_counts(job: Job) -> Iterator[str]:
+    """Yield the errors in the numbers of elements of a workflow; none for another job."""
+    if not (has_job_keys(job) or any(map(has_keys, job.task_groups or ()))):
+        return
+    from daemon.flow import graph
+
+    yield from graph.count_problems(job)
+
+
 def parse_job(
     request: JobRegisterRequest, namespace: str | None, surroundings: RegistrationContext
 ) -> tuple[Job, ValidationResult]:
@@ -237,7 +246,8 @@ async def register_job(
         after = preserve(
             job, before, counts=request.preserve_counts, resources=request.preserve_resources
         )
-        for problem in total_count(after, surroundings.budgets.job_max_count):
+        limit = surroundings.budgets.job_max_count
+        for problem in (*total_count(after, limit), *step_counts(after)):
             raise Refused(problem)  # preserved counts may exceed the limit
         warnings_of_job = [
             *surroundings.policies.check(after, override=request.policy_override),

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from daemon.jobs.evaluate import new_evaluation
-from daemon.jobs.register import check_index, check_versions
+from daemon.jobs.register import check_index, check_versions, step_counts
 from daemon.jobspec.budgets import DEFAULTS, Budgets
 from daemon.jobspec.policies import JobPolicySet
 from daemon.jobspec.rules.job import total_count
@@ -127,7 +127,7 @@ async def scale_job(
             scaled = _with_count(job, group, request.count, now)
             check_versions(tx, job, budgets)
             budgets.check_stored(scaled)
-            for problem in total_count(scaled, budgets.job_max_count):
+            for problem in (*total_count(scaled, budgets.job_max_count), *step_counts(scaled)):
                 raise Refused(problem)
             remarks = policies.check(scaled, override=request.policy_override)
             done = _enter(tx, scaled, remarks, now, eval_id)

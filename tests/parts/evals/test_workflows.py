@@ -10,7 +10,7 @@ import pytest
 from daemon.evals import applier, explain, failures, job_states, run_history, run_views
 from daemon.evals.cluster_state import load_cluster_state
 from daemon.evals.job_states import line
-from daemon.flow import outputs
+from daemon.flow import lists, outputs
 from daemon.flow.graph import stored_graph
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobs.steer_run import RunActOutcome, RunActRequest, act_on_run
@@ -1206,6 +1206,41 @@ async def test_lists_from_outputs_do_not_exceed_the_allocations_of_a_job(cluster
     assert (found.state, found.reason) == (
         "failed",
         "its list: with its 4 items, the job has 9 elements; job_max_count is 7",
+    )
+
+
+async def test_elements_of_a_run_are_limited_when_its_lists_are_known(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lists, "MAX_RUN_ELEMENTS", 9)
+    await begun(
+        cluster,
+        workflow(step("a"), step("b", "a", for_each="${output.a.x}"), step("c", "b[i]")),
+    )
+    await end(cluster, "a", x="[1, 2, 3, 4]")
+    await cluster.work()
+    await end(cluster, "b")
+    await cluster.work()
+    assert states(cluster)["c"] == "open"
+    again = workflow(
+        step("a"),
+        step("b", "a", for_each="${output.a.x}"),
+        step("c", "b[i]"),
+        step("d", "b[i]"),
+    )
+    await cluster.register(again)
+    for alloc in cluster.allocations("etl"):
+        if not alloc.client_terminal:
+            await report(cluster, alloc)
+    await cluster.work()
+    await end(cluster, "a", x="[1, 2, 3, 4]")
+    await cluster.work()
+    await end(cluster, "b")
+    await cluster.work()
+    found = run_of(cluster).steps[3]
+    assert (found.state, found.reason) == (
+        "failed",
+        "its list: with its 4 elements, the run has 13; the maximum is 9",
     )
 
 

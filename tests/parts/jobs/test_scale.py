@@ -181,6 +181,16 @@ async def test_counts_of_all_groups_share_a_limit(store: Store) -> None:
     assert current(store).version == 1
 
 
+async def test_steps_of_a_workflow_have_a_limit_of_their_own(store: Store) -> None:
+    after = group("after", meta={"steward_needs": "web"})
+    await register(store, job("web", group("web"), after, type=JobType.BATCH))
+    message = "^Task group web has count = 10001; the maximum of a step is 10000$"
+    with pytest.raises(Refused, match=message):
+        await scale(store, 10_001)
+    await scale(store, 10_000)
+    assert current(store).version == 1
+
+
 async def test_sysbatch_job_can_run_several_times_on_a_node(store: Store) -> None:
     await register(store, job("web", type=JobType.SYSBATCH))
     await scale(store, 2)

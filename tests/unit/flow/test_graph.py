@@ -8,7 +8,15 @@ from collections.abc import Mapping
 import pytest
 
 from daemon.flow import graph as flow
-from daemon.flow.graph import again, graph_of, problems, shortest_cycle, view, warnings
+from daemon.flow.graph import (
+    again,
+    count_problems,
+    graph_of,
+    problems,
+    shortest_cycle,
+    view,
+    warnings,
+)
 from daemon.flow.workflow_keys import is_workflow
 from daemon.jobspec.steward_meta.check import problems as key_problems
 from storage.errors import Malformed
@@ -139,6 +147,45 @@ def test_limits_are_named() -> None:
         *map(step, names), *(step(f"b{number}", ", ".join(names)) for number in range(150))
     )
     assert list(problems(tight)) == ["the workflow has 22500 needs; the maximum is 20000"]
+
+
+def test_counts_of_steps_are_limited() -> None:
+    after = step("b", "a")
+    assert list(problems(workflow(counted("a", 10_000), after))) == []
+    message = "Task group a has count = 10001; the maximum of a step is 10000"
+    wide = workflow(counted("a", 10_001), after)
+    assert list(problems(wide)) == list(count_problems(wide)) == [message]
+    plain = workflow(counted("a", 10_001))
+    assert list(problems(plain)) == list(count_problems(plain)) == []
+
+
+def test_elements_of_a_run_are_limited() -> None:
+    full = [counted(f"s{number}", 10_000) for number in range(10)]
+    assert list(problems(workflow(*full, counted("z", 0), step("b", when="always")))) == [
+        "the workflow has 100001 elements; the maximum is 100000"
+    ]
+    copies = [step(f"c{number}", "s0[i]") for number in range(10)]
+    inherited = workflow(counted("s0", 10_000), *copies)
+    assert list(count_problems(inherited)) == [
+        "the workflow has 110000 elements; the maximum is 100000"
+    ]
+    assert list(problems(workflow(counted("s0", 10_000), *copies[1:]))) == []
+
+
+def test_keys_of_a_group_are_limited_in_bytes() -> None:
+    text = '["' + "x" * 65_000 + '"]'
+    fits = step("b", "a", for_each=text)
+    assert list(problems(workflow(step("a"), fits))) == []
+    long = step("b", "a", for_each=text, gate="ü" * 500)
+    assert list(problems(workflow(step("a"), long))) == [
+        "Task group b has workflow keys of 66005 bytes; the maximum is 65536"
+    ]
+    other = group("b", meta={**(fits.meta or {}), "note": "x" * 65_536})
+    assert list(problems(workflow(step("a"), other))) == []
+
+
+def counted(name: str, count: int) -> TaskGroup:
+    return group(name, count=count)
 
 
 def test_step_that_always_starts_should_name_all_needs() -> None:
