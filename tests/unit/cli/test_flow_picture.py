@@ -1,6 +1,7 @@
 """The plan of a workflow shows its chains of steps, its queues and its calendars."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 from daemon.cli.core.flow_picture import picture
 from storage.records.flow import GraphStep, PlannedCalendar, PlannedFlow, PlannedQueue
@@ -8,13 +9,20 @@ from storage.records.flow import GraphStep, PlannedCalendar, PlannedFlow, Planne
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
 
-def step(name: str, *needs: str, **more: object) -> GraphStep:
-    fields = {"level": 0, "when": "success", "condition": "", "count": 1, "parallel": 0, **more}
-    return GraphStep(name=name, needs=list(needs), **fields)  # type: ignore[arg-type]
+def step(name: str, *needs: str, **more: Any) -> GraphStep:
+    fields: dict[str, Any] = {
+        "level": 0,
+        "when": "success",
+        "condition": "",
+        "count": 1,
+        "parallel": 0,
+        **more,
+    }
+    return GraphStep(name=name, needs=list(needs), **fields)
 
 
-def planned(*steps: GraphStep, levels: int = 1, **more: object) -> PlannedFlow:
-    fields: dict[str, object] = {
+def planned(*steps: GraphStep, levels: int = 1, **more: Any) -> PlannedFlow:
+    fields: dict[str, Any] = {
         "job_id": "nightly",
         "namespace": "default",
         "version": 0,
@@ -25,7 +33,7 @@ def planned(*steps: GraphStep, levels: int = 1, **more: object) -> PlannedFlow:
         "order": [step.name for step in steps],
         **more,
     }
-    return PlannedFlow(steps=list(steps), **fields)  # type: ignore[arg-type]
+    return PlannedFlow(steps=list(steps), **fields)
 
 
 def shown(flow: PlannedFlow) -> list[str]:
