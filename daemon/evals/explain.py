@@ -12,6 +12,7 @@ from daemon.evals import placement_explain, run_views
 from daemon.evals.failures import unhealthy_reason
 from daemon.evals.job_states import freeze_of_slots
 from daemon.evals.scheduler_config import workers
+from daemon.flow.places import count_without_place
 from daemon.jobspec.steward_meta.job_keys import AFTER_JOIN, AFTER_WHEN
 from daemon.scheduler import reschedule
 from daemon.text.go_format import duration
@@ -47,8 +48,10 @@ from storage.records.deployment import Deployment, DeploymentStatus
 from storage.records.evaluation import EvalStatus, Evaluation, PlacementMetric
 from storage.records.explanation import Cause, Explanation, Reason
 from storage.records.flow import (
+    PARALLEL_REASON,
     FlowRunView,
     Outcome,
+    RunStep,
     RunStepView,
     StepState,
     TriggerJoin,
@@ -135,8 +138,8 @@ def _of_run(
     yield from _of_one_step(run)
     yield from _of_queue(db, run)
     groups = _sized_groups(case.job, run)
+    rows = {row.name: row for row in runs.steps(db, run)}
     for step in (step for step in run.steps if not step.is_left_out):
-        group = groups.get(step.name)
         if step.outcome is not None:
             if step.outcome != Outcome.GOOD:
                 yield Reason(cause=Cause.STEP, message=_end_of(step), task_group=step.name)
@@ -153,20 +156,44 @@ def _of_run(
             yield Reason(
                 cause=Cause.STEP, message=message, task_group=step.name, missing=step.total
             )
-        elif group is not None:
-            if any(queue.waiting for queue in step.queues):
-                waiting = max(queue.waiting for queue in step.queues)
-                message = f"{count_noun(waiting, 'element')} {'waits' if waiting == 1 else 'wait'}"
-                message += f" for slots{_queue_positions(db, run, step)}"
-                yield Reason(
-                    cause=Cause.STEP, message=message, task_group=step.name, missing=waiting
-                )
-                group = msgspec.structs.replace(group, count=max(group.count - waiting, 0))
-            if step.waits_for:
-                there = {alloc.name for alloc in case.allocations if alloc.task_group == step.name}
-                yield from _of_counterparts(step, len(there))
-                group = msgspec.structs.replace(group, count=len(there))
-            yield from _of_group(db, case, group, all_allocs)
+        elif step.name in groups:
+            group, row = groups[step.name], rows.get(step.name, step)
+            yield from _of_open_step(db, case, run, step, row, group, all_allocs)
+
+
+def _of_open_step(
+    db: ReadSnapshot,
+    case: "_Case",
+    run: FlowRunView,
+    step: RunStepView,
+    row: RunStep,
+    group: TaskGroup,
+    all_allocs: list[Allocation],
+) -> Iterator[Reason]:
+    """Yield why elements of an open step wait; those that may begin are explained like groups.
+
+    The view of the step may name another cause, such as missing capacity, than the stored `row`.
+    """
+    if any(queue.waiting for queue in step.queues):
+        waiting = max(queue.waiting for queue in step.queues)
+        message = f"{count_noun(waiting, 'element')} {'waits' if waiting == 1 else 'wait'}"
+        message += f" for slots{_queue_positions(db, run, step)}"
+        yield Reason(cause=Cause.STEP, message=message, task_group=step.name, missing=waiting)
+        group = msgspec.structs.replace(group, count=max(group.count - waiting, 0))
+    without_place = count_without_place(row)
+    if without_place:
+        yield Reason(
+            cause=Cause.STEP,
+            message=row.reason.removeprefix(PARALLEL_REASON),
+            task_group=step.name,
+            missing=without_place,
+        )
+        group = msgspec.structs.replace(group, count=max(group.count - without_place, 0))
+    if step.waits_for:
+        there = {alloc.name for alloc in case.allocations if alloc.task_group == step.name}
+        yield from _of_counterparts(step, len(there) + without_place)
+        group = msgspec.structs.replace(group, count=len(there))
+    yield from _of_group(db, case, group, all_allocs)
 
 
 def _of_one_step(run: FlowRunView) -> Iterator[Reason]:

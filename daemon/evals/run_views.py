@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from daemon.flow import lists
 from daemon.flow.advance import changes_at, waits_for_queues
 from daemon.flow.graph import Graph, Step, stored_graph
+from daemon.flow.places import has_no_place
 from daemon.text.job_state import State
 from storage.loop_share import spend
 from storage.queries import evaluations, jobs, runs, tallies
@@ -196,9 +197,9 @@ def _reason(
         before = max(queue.before for queue in queues)
         detail = f", {before} {'step waits' if before == 1 else 'steps wait'} before it"
         return waits_for_queues([queue.name for queue in queues]) + (detail if before else "")
-    if step.reason or step.state != StepState.OPEN or at_work.get(step.name):
+    if step.state != StepState.OPEN or at_work.get(step.name) or has_no_place(step):
         return step.reason
-    return without.get(step.name) or without.get("", "")
+    return without.get(step.name) or without.get("", "") or step.reason
 
 
 def listed(db: ReadSnapshot, namespace: str, job_id: str, most: int) -> list[Run]:

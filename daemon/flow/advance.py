@@ -13,7 +13,8 @@ import msgspec
 from daemon.flow import lists
 from daemon.flow.begin_times import Window, window
 from daemon.flow.graph import Graph, Step
-from daemon.jobspec.steward_meta.job_keys import RUN_CLEANUP, RUN_TIMEOUT
+from daemon.flow.places import PlaceShare, share_of
+from daemon.jobspec.steward_meta.job_keys import RUN_CLEANUP, RUN_PARALLEL, RUN_TIMEOUT
 from daemon.jobspec.steward_meta.step_values import When
 from daemon.text.go_format import duration, quote
 from storage.loop_share import spend
@@ -72,10 +73,11 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
 
     `steps` has all steps in the order of the job file, and `changed` the steps that the decision
     changed. The elements of `wanted_steps` must be placed. A step in `max_elements` gets no new
-    elements beyond this number of active elements. If nothing else changes, the next decisions are
-    due at the `due_times`, in nanoseconds. Steps in `ask` may begin as soon as they get slots of
-    their queues. `only` applies to steps that need elements of other steps one by one: only the
-    elements whose indexes are set bits may begin.
+    elements beyond this number of active elements, and requests slots of its queues for no more
+    elements. If nothing else changes, the next decisions are due at the `due_times`, in
+    nanoseconds. Steps in `ask` may begin as soon as they get slots of their queues. `only` applies
+    to steps that need elements of other steps one by one: only the elements whose indexes are set
+    bits may begin.
     """
 
     run: FlowRun
@@ -89,19 +91,27 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The time limits of a run and of its clean-up, in nanoseconds.
+    """The time limits of a run and of its clean-up, in nanoseconds, and its maximum size.
 
-    The time limit of a run begins when its first step is opened. A `timeout` of None means no
-    limit.
+    The time limit of a run begins when its first step is opened. At most `parallel` elements of all
+    steps may be active at the same time. None means no limit.
     """
 
     timeout: int | None = None
     cleanup: int = 0
+    parallel: int | None = None
+
+
+_NO_LIMITS = RunLimits()
 
 
 def limits_of(job: Job) -> RunLimits:
     """Return the limits of the runs of a job."""
-    return RunLimits(timeout=RUN_TIMEOUT.of(job.meta), cleanup=RUN_CLEANUP.of(job.meta))
+    return RunLimits(
+        timeout=RUN_TIMEOUT.of(job.meta),
+        cleanup=RUN_CLEANUP.of(job.meta),
+        parallel=RUN_PARALLEL.of(job.meta),
+    )
 
 
 def timed(run: FlowRun, limits: RunLimits, now: int) -> FlowRun:
@@ -139,7 +149,7 @@ def advance(
     granted: Mapping[str, int] = {},
     freeze: str = "",
     openings: Mapping[str, "Openings"] = {},
-    timeout: int | None = None,
+    limits: RunLimits = _NO_LIMITS,
 ) -> Advance:
     """Return the next state of a run that has not ended.
 
@@ -155,7 +165,10 @@ def advance(
 
     All steps together have at most `max_count` elements; 0 means no limit. A step with a calendar
     begins only while the calendar is open; `openings` has the open times by the name of the
-    calendar. The `timeout` of the run, in nanoseconds, begins when the first step is opened.
+    calendar.
+
+    The `limits` of the run include the maximum number of active elements. Its free places go to the
+    steps in the order of the job file. So a step that waits for its needs takes no place.
     """
     decision = _Decision(
         steps, elements, _Facts(run, meta or {}, outputs), now, is_held=is_held, approvals=approvals
@@ -171,12 +184,18 @@ def advance(
     if run.status == FlowStatus.STOPPING:
         decision.cancel(alive)
     decision.add_all(graph.order)
+    max_elements = decision.within_limits(graph, limits.parallel)
     stored_steps = tuple(decision.steps[step.name] for step in graph.steps)
     run = _run_after(run, stored_steps, now)
     open_steps = [step for step in stored_steps if step.state is StepState.OPEN]
     is_open = bool(open_steps)
-    if timeout is not None and is_open and run.status == FlowStatus.RUNNING and not run.deadline:
-        run = msgspec.structs.replace(run, deadline=now + timeout)
+    if (
+        limits.timeout is not None
+        and is_open
+        and run.status == FlowStatus.RUNNING
+        and not run.deadline
+    ):
+        run = msgspec.structs.replace(run, deadline=now + limits.timeout)
     return Advance(
         run=run,
         steps=stored_steps,
@@ -188,7 +207,7 @@ def advance(
         wanted_steps=frozenset(
             step.name for step in open_steps if decision.goes_on(graph.by_name[step.name])
         ),
-        max_elements=dict(_limits(graph, open_steps)),
+        max_elements=max_elements,
         due_times=tuple(sorted(_due(graph, run, stored_steps, now) | decision.reopen)),
         ask=frozenset(decision.ask),
         only=decision.only,
@@ -248,16 +267,6 @@ def waits_for_queues(queues: Sequence[str]) -> str:
     """Return the reason of a step that waits for slots of its queues."""
     noun = "the queue" if len(queues) == 1 else "the queues"
     return f"{SLOT_REASON} {noun} {', '.join(map(quote, queues))}"
-
-
-def _limits(graph: Graph, steps: Iterable[RunStep]) -> Iterator[tuple[str, int]]:
-    """Yield each open step that has a limit, with the number of its elements that may be active."""
-    for row in steps:
-        step = graph.by_name[row.name]
-        if step.stops and row.failed > step.allowance.of(row.total):
-            yield row.name, 0
-        elif step.parallel is not None:
-            yield row.name, step.parallel
 
 
 def cancel(
@@ -716,6 +725,64 @@ class _Decision:
             reason = f"{TIME_REASON}it begins at {rfc3339(times.first)}"
             return self._moved(row, StepState.HELD, reason)
         return None
+
+    # --- limits of active elements ---
+
+    def within_limits(self, graph: Graph, most: int | None) -> dict[str, int]:
+        """Divide the free places of the run among the steps, in the order of the job file.
+
+        At most `most` elements of the run may be active; None means no limit. A step that would
+        begin without a place is held. Return the maximum number of active elements of each step
+        with a limit.
+        """
+        limits, free = dict[str, int](), most
+        if free is None and not graph.has_limits:
+            return limits
+        if free is not None:
+            free -= sum(
+                elements.at_work
+                for name, elements in self._elements.items()
+                if name in self.steps and self.steps[name].outcome is None
+            )
+        for step in graph.steps:
+            row = self.steps[step.name]
+            is_open = row.state is StepState.OPEN and self.goes_on(step)
+            if is_open and step.stops and row.failed > step.allowance.of(row.total):
+                limits[step.name] = 0
+                self.steps[step.name] = self._moved(row, row.state)
+            elif (is_open or step.name in self.ask) and (most, step.parallel) != (None, None):
+                active = self._elements.get(step.name, Elements()).at_work
+                missing = self._missing(step, row)
+                share = share_of(step, active=active, missing=missing, free=free, most=most)
+                self._apply(row, share)
+                limits[step.name] = step.parallel or 0
+                if free is not None:
+                    limits[step.name] = active + share.begun
+                    free -= share.begun
+        return limits
+
+    def _apply(self, row: RunStep, share: PlaceShare) -> None:
+        """Store why elements of a step get no place; hold the step if it would begin without one."""
+        is_asking, before = row.name in self.ask, self._before.get(row.name)
+        if not share.has_none or (before is not None and before.state is StepState.OPEN):
+            if not is_asking:
+                self.steps[row.name] = self._moved(row, row.state, share.reason)
+            return
+        self.ask.discard(row.name)
+        self.only.pop(row.name, None)
+        before = before or RunStep(name=row.name, since=self._now)
+        before = msgspec.structs.replace(before, total=row.total)
+        self.steps[row.name] = self._moved(before, StepState.HELD, share.reason)
+
+    def _missing(self, step: Step, row: RunStep) -> int:
+        """Return how many elements of a step may begin now, apart from the limits."""
+        elements = self._elements.get(row.name, Elements())
+        number = row.total
+        if step.each_of:
+            bits = self.only.get(step.name)
+            bits = self._may_begin(step, row.total)[0] if bits is None else bits
+            number = bits.bit_count()
+        return max(number - elements.good - elements.failed - elements.at_work, 0)
 
     # --- end ---
 

@@ -161,6 +161,11 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Return whether the number of elements of any step is known only when that step begins."""
         return any(step.source is not None for step in self.steps)
 
+    @cached_property
+    def has_limits(self) -> bool:
+        """Return whether the number of active elements of any step is limited."""
+        return any(step.stops or step.parallel is not None for step in self.steps)
+
     @property
     def longest(self) -> tuple[str, ...]:
         """Return the longest chain of steps; among equal chains, the first in the file."""

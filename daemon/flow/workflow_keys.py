@@ -1,6 +1,11 @@
 """The keys that make a batch job a workflow."""
 
-from daemon.jobspec.steward_meta.job_keys import RUN_QUEUE, RUN_TIMEOUT, RUN_UPDATE
+from daemon.jobspec.steward_meta.job_keys import (
+    RUN_PARALLEL,
+    RUN_QUEUE,
+    RUN_TIMEOUT,
+    RUN_UPDATE,
+)
 from daemon.jobspec.steward_meta.step_keys import (
     CALENDAR,
     FAILURES_ALLOWED,
@@ -40,7 +45,7 @@ KEYS = tuple(
     )
 )
 # Keys of the job with the same effect.
-JOB_KEYS = frozenset((RUN_QUEUE.name, RUN_TIMEOUT.name, RUN_UPDATE.name))
+JOB_KEYS = frozenset((RUN_QUEUE.name, RUN_TIMEOUT.name, RUN_PARALLEL.name, RUN_UPDATE.name))
 _KEYS = frozenset(KEYS)
 
 

@@ -277,7 +277,8 @@ class _WorkflowDecision:
             if row.name in self._ask:
                 step = self._queues[row.name]
                 total = 1 if self._has_one_element(row) else row.total
-                self._demand_slots(step, wanted_slots=min(total, step.parallel or total))
+                most = self._most.get(row.name, total)
+                self._demand_slots(step, wanted_slots=min(total, most))
 
     def _has_one_element(self, row: RunStep) -> bool:
         """Return whether only one element of a step runs, in a run of one step."""
@@ -418,7 +419,7 @@ class _WorkflowDecision:
             freeze=self._freeze(steps),
             granted={name: grant.held for name, grant in self._state.grants.items()},
             openings=self._state.openings,
-            timeout=limits.timeout,
+            limits=limits,
         )
         before = self._state.run if known else None
         if after.changed or after.run != stored or not known:

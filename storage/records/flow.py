@@ -120,6 +120,7 @@ class PlannedFlow(FlowGraph, frozen=True, kw_only=True):
 GATE_REASON = "gate: "
 SLOT_REASON = "slot: it waits for"  # a step waits for its own queues or that of its run
 TIME_REASON = "time: "
+PARALLEL_REASON = "parallel: "  # a step or elements of it wait for the end of other elements
 TIMEOUT_REASON = "timeout: "
 ACCEPTED_REASON = "accepted by "
 SUPERSEDED_REASON = "superseded by version "

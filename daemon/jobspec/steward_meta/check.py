@@ -18,9 +18,12 @@ from daemon.jobspec.steward_meta.job_keys import (
     RUN_BEYOND,
     RUN_CALENDAR,
     RUN_CALENDAR_ELSE,
+    RUN_CLEANUP,
     RUN_DAY,
+    RUN_PARALLEL,
     RUN_QUEUE,
     RUN_SLOTS,
+    RUN_TIMEOUT,
     RUN_UPDATE,
 )
 from daemon.jobspec.steward_meta.key import (
@@ -56,7 +59,8 @@ def problems(job: Job) -> Iterator[str]:
     yield from _from_dispatches(job)
     yield from _after(job)
     yield from _without_schedule(job)
-    yield from _of_runs(job)
+    yield from _queue(job)
+    yield from _without_runs(job)
     for group in job.task_groups or ():
         yield from _in("task group", group.name, group.meta, hints)
         for task in group.tasks or ():
@@ -69,15 +73,14 @@ def _without_channels(meta: Mapping[str, str]) -> Iterator[str]:
         yield f"Meta of job: {quote(NOTIFY.name)} has no receiver; add {' or '.join(map(quote, keys))}"
 
 
-def _of_runs(job: Job) -> Iterator[str]:
-    """Yield the errors of the keys of runs that depend on other keys or on the job."""
+def _queue(job: Job) -> Iterator[str]:
+    """Yield the errors of queue keys that depend on other keys or on the job."""
     meta = job.meta or {}
     for item in (RUN_SLOTS, RUN_BEYOND):
         if item.name in meta and RUN_QUEUE.name not in meta:
             yield f"{item.name} needs {RUN_QUEUE.name}"
-    for name in (RUN_QUEUE.name, RUN_UPDATE.name):
-        if name in meta and job.type != JobType.BATCH:
-            yield f"{name} needs a job of type batch"
+    if RUN_QUEUE.name in meta and job.type != JobType.BATCH:
+        yield f"{RUN_QUEUE.name} needs a job of type batch"
     # A dispatch may provide the meta that the job does not have.
     if job.parameterized_job is None or job.dispatched:
         yield from queue_name_problems(meta)
@@ -92,6 +95,15 @@ def queue_name_problems(meta: Mapping[str, str]) -> Iterator[str]:
             f"{RUN_QUEUE.name} is {quote(text)}, which results in {quote(name[:SHOWN])}; "
             + (f"a queue has a name of 1 to {LONGEST_QUEUE} letters, digits, -, _ and .")
         )
+
+
+def _without_runs(job: Job) -> Iterator[str]:
+    """Yield an error for each key about the runs of a job that cannot be a workflow."""
+    if job.type == JobType.BATCH:
+        return
+    for key in (RUN_TIMEOUT.name, RUN_CLEANUP.name, RUN_PARALLEL.name, RUN_UPDATE.name):
+        if key in (job.meta or {}):
+            yield f"{key} needs a job of type batch"
 
 
 def _after(job: Job) -> Iterator[str]:

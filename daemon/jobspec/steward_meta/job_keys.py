@@ -181,6 +181,9 @@ RUN_CLEANUP = MetaExtension(
 RUN_UPDATE = MetaExtension(
     name="steward_run_update", place="job", read=one_of(RunUpdate), default=RunUpdate.REPLACE
 )
+RUN_PARALLEL = MetaExtension[int | None](
+    name="steward_run_parallel", place="job", read=number(1, 10_000), default=None
+)
 RUN_QUEUE = MetaExtension(name=flow.RUN_QUEUE, place="job", read=queue, default="")
 RUN_SLOTS = MetaExtension(
     name="steward_run_concurrency_slots", place="job", read=number(1, 10_000), default=1
@@ -235,6 +238,7 @@ JOB_KEYS: tuple[MetaExtension[Any], ...] = (
     RUN_TIMEOUT,
     RUN_CLEANUP,
     RUN_UPDATE,
+    RUN_PARALLEL,
 )
 
 

@@ -1371,6 +1371,128 @@ async def test_elements_with_counterparts_share_limits(cluster: Cluster) -> None
     assert indexes(cluster, "b") == [1, 2]
 
 
+# ---- limits of active elements ---------------------------------------------------------------------
+
+
+def told(cluster: Cluster) -> list[tuple[str, str, int]]:
+    """Return the explanation of the job: groups, messages and numbers of missing elements."""
+    found = cluster.store.read(lambda db: explain.explain_job(db, "default", "etl"))
+    assert found is not None
+    return [(one.task_group, one.message, one.missing) for one in found.reasons]
+
+
+def limited(most: int, *groups: TaskGroup, **meta: str) -> Job:
+    return workflow(*groups, meta={"steward_run_parallel": str(most), **meta})
+
+
+async def test_elements_of_a_limited_run_start_in_the_order_of_the_job(cluster: Cluster) -> None:
+    groups = (step("c", "a"), step("a"), step("b", count=3), step("d", "c"))
+    await begun(cluster, limited(2, *groups))
+    seen = [at_work(cluster)]
+    for name in "abcbbd":
+        await end(cluster, name)
+        await cluster.work()
+        seen.append(at_work(cluster))
+    # As soon as step a has ended, c starts before the remaining elements of b.
+    assert seen == [["a", "b"], ["b", "c"], ["b", "c"], ["b", "b"], ["b", "d"], ["d"], []]
+    assert run_of(cluster).status == "succeeded"
+    assert cluster.store.read(lambda db: list(invariants.find_violations(db))) == []
+
+
+async def test_elements_without_a_place_are_explained(cluster: Cluster) -> None:
+    groups = (step("a", count=9, parallel="2"), step("b", count=5), step("c"), step("d", "c"))
+    await begun(cluster, limited(4, *groups))
+    own = "7 elements wait until fewer than 2 of its elements are active"
+    until = "until fewer than 4 allocations of the run are active"
+    await cluster.run_all("etl")
+    assert [(one.state, one.reason) for one in run_of(cluster).steps] == [
+        ("running", f"parallel: {own}"),
+        ("running", f"parallel: 3 elements wait {until}"),
+        ("held", f"parallel: it waits {until}"),
+        ("waiting", ""),
+    ]
+    assert told(cluster) == [
+        ("a", own, 7),
+        ("b", f"3 elements wait {until}", 3),
+        ("c", f"it is held: parallel: it waits {until}", 1),
+        ("d", "it waits for c", 1),
+    ]
+    for _ in range(5):
+        await end(cluster, "b")
+        await cluster.work()
+    await cluster.run_all("etl")
+    assert [(one.state, one.reason) for one in run_of(cluster).steps] == [
+        ("running", f"parallel: {own}"),
+        ("succeeded", ""),
+        ("running", ""),
+        ("waiting", ""),
+    ]
+
+
+async def test_element_that_waits_for_its_next_attempt_has_a_place(cluster: Cluster) -> None:
+    policy = ReschedulePolicy(
+        attempts=1, interval=3600 * SECOND, delay=30 * SECOND, delay_function="constant"
+    )
+    await begun(cluster, limited(1, step("a", reschedule_policy=policy), step("b")))
+    await end(cluster, "a", code=1)
+    await cluster.work()
+    assert (at_work(cluster), states(cluster)) == ([], {"a": "open", "b": "held"})
+    assert run_of(cluster).steps[0].reason == "it waits for capacity, or for its next attempt"
+    cluster.wait(31)
+    await cluster.work()
+    assert at_work(cluster) == ["a"]
+    await end(cluster, "a", code=1)
+    await cluster.work()
+    assert at_work(cluster) == ["b"]
+
+
+async def test_cleanup_of_a_limited_run_starts_after_the_canceled_tasks(cluster: Cluster) -> None:
+    clean = step("clean", "a", when="always")
+    await begun(cluster, limited(1, step("a", count=3), step("b"), clean))
+    assert (await act(cluster, CANCEL)).done
+    await cluster.work()
+    assert states(cluster) == {"a": "open", "b": "canceled", "clean": "waiting"}
+    (one,) = cluster.allocations("etl")
+    await report(cluster, one)
+    await cluster.work()
+    assert at_work(cluster) == ["clean"]
+    await end(cluster, "clean")
+    await cluster.work()
+    assert run_of(cluster).status == "canceled"
+
+
+async def test_step_without_a_place_is_skipped_by_a_person(cluster: Cluster) -> None:
+    await begun(cluster, limited(1, step("a"), step("b"), step("c", "b", when="always")))
+    assert (await act(cluster, RunActType.SKIP, "b")).done
+    await cluster.work()
+    assert states(cluster) == {"a": "open", "b": "skipped", "c": "held"}
+
+
+async def test_steps_of_a_limited_run_run_again(cluster: Cluster) -> None:
+    await begun(cluster, limited(1, step("a", count=2), step("b", "a"), step("x")))
+    for name, code in (("a", 3), ("a", 0), ("x", 0)):
+        await end(cluster, name, code=code)
+        await cluster.work()
+    assert states(cluster) == {"a": "failed", "b": "skipped", "x": "succeeded"}
+    assert (await act(cluster, RunActType.RERUN, "a", "x")).done
+    await cluster.work()
+    assert (indexes(cluster, "a"), states(cluster)["x"]) == ([0, 1], "held")
+    assert at_work(cluster) == ["a"]  # the other element is complete
+    for name in ("a", "b", "x"):
+        await end(cluster, name)
+        await cluster.work()
+    assert run_of(cluster).status == "succeeded"
+
+
+async def test_limited_run_starts_paired_elements_in_the_order_of_the_job(cluster: Cluster) -> None:
+    await begun(cluster, limited(2, step("b", "a[i]"), step("a", count=4)))
+    assert indexes(cluster, "a") == [0, 1]
+    await end_element(cluster, "a", 1)
+    assert (indexes(cluster, "b"), at_work(cluster)) == ([1], ["a", "b"])
+    await end_element(cluster, "b", 1)
+    assert (indexes(cluster, "b"), at_work(cluster)) == ([1], ["a", "a"])
+
+
 # ---- the state of the job --------------------------------------------------------------------------
 
 

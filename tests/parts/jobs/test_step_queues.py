@@ -16,7 +16,7 @@ from daemon.jobs.queues import has_work, queue_errors, queue_warnings, serve
 from daemon.jobs.steer_run import RunActRequest, act_on_run
 from storage.queries import concurrency, evaluations, invariants, jobs, step_slots
 from storage.records.allocation import Allocation
-from storage.records.base import SECOND
+from storage.records.base import HOUR, SECOND
 from storage.records.concurrency import QueueEntry
 from storage.records.evaluation import Trigger
 from storage.records.flow import FlowRunView, RunActType
@@ -246,6 +246,56 @@ async def test_lowered_limit_stops_no_element_and_delays_the_next(made: Queues) 
     await made.limit(9)
     assert made.at_work("x") == {"x": 2}
     assert made.broken() == []
+
+
+async def test_limited_run_requests_slots_only_for_elements_with_a_place(made: Queues) -> None:
+    await made.limit(4)
+    limit = {"steward_run_parallel": "3"}
+    await made.register(flow("x", step(count=2), step("b", count=3), meta=limit))
+    assert (made.at_work("x"), made.holders()) == ({"x": 3}, [("x", "a", 2), ("x", "b", 1)])
+    assert made.waiters() == []
+    for _ in range(3):
+        await made.end("x", most=1)
+    assert (made.at_work("x"), made.holders()) == ({"x": 2}, [("x", "b", 2)])
+    await made.end("x")
+    assert (made.run("x").status, made.holders(), made.broken()) == ("succeeded", [], [])
+
+
+async def test_retried_element_of_a_limited_run_gets_its_slot(made: Queues) -> None:
+    policy = ReschedulePolicy(
+        attempts=1, interval=HOUR, delay=30 * SECOND, delay_function="constant"
+    )
+    steps = (step(reschedule_policy=policy), step("b"))
+    await made.register(flow("x", *steps, meta={"steward_run_parallel": "1"}))
+    await made.end("x", code=1)
+    # The element that waits for its next attempt has the place, but no slot.
+    assert (made.at_work("x"), made.holders(), made.waiters()) == ({"x": 0}, [], [])
+    made.cluster.wait(31)
+    await made.settle()
+    assert made.holders() == [("x", "a", 1)]
+    await made.end("x")
+    assert made.holders() == [("x", "b", 1)]
+    await made.end("x")
+    assert (made.run("x").status, made.broken()) == ("succeeded", [])
+
+
+async def test_step_without_a_place_leaves_its_queue(made: Queues) -> None:
+    first = group("a", task(), count=2, meta={"steward_needs": "c"})
+    steps = (first, step("b", "gpu"), step("c", "other"))
+    await made.register(flow("y", step(queues="gpu")))
+    await made.register(flow("x", *steps, meta={"steward_run_parallel": "2"}))
+    assert (made.waiters("gpu"), made.holders("other")) == ([("x", "b", 1)], [("x", "c", 1)])
+    await made.end("x")  # now the elements of a take both places
+    assert [one.task_group for one in made.active("x")] == ["a", "a"]
+    reason = "parallel: it waits until fewer than 2 allocations of the run are active"
+    waiting = made.run("x").steps[1]
+    assert (waiting.state, waiting.reason, made.waiters("gpu")) == ("held", reason, [])
+    await made.end("x", most=1)
+    assert made.waiters("gpu") == [("x", "b", 1)]
+    await made.end("y")
+    assert made.holders("gpu") == [("x", "b", 1)]
+    await made.end("x")
+    assert (made.run("x").status, made.holders("gpu"), made.broken()) == ("succeeded", [], [])
 
 
 async def test_steward_parallel_limits_the_slots_of_an_array(made: Queues) -> None:

@@ -245,10 +245,10 @@ LIMITS = RunLimits(timeout=HOUR, cleanup=10 * MINUTE)
 
 def test_timeout_counts_from_the_first_started_step() -> None:
     graph = Graph(steps=(timed_step("13:00"),))
-    early = advance(graph, RUN, {}, {}, now=NOON, timeout=HOUR)
+    early = advance(graph, RUN, {}, {}, now=NOON, limits=LIMITS)
     assert early.run.deadline == 0
     steps = {one.name: one for one in early.steps}
-    opened = advance(graph, early.run, steps, {}, now=NOON + HOUR, timeout=HOUR)
+    opened = advance(graph, early.run, steps, {}, now=NOON + HOUR, limits=LIMITS)
     assert (opened.run.deadline, opened.due_times) == (NOON + 2 * HOUR, (NOON + 2 * HOUR,))
 
 
@@ -260,7 +260,7 @@ def test_timed_out_run_stops_and_starts_its_failure_steps() -> None:
         Step(name="d", needs=("c",), when=When.ALWAYS),
     )
     graph = Graph(steps=steps)
-    begun = advance(graph, RUN, {}, {}, now=NOON, timeout=HOUR)
+    begun = advance(graph, RUN, {}, {}, now=NOON, limits=LIMITS)
     known = {one.name: one for one in begun.steps}
     assert timed(begun.run, LIMITS, NOON + HOUR - 1) == begun.run
     run = timed(begun.run, LIMITS, NOON + HOUR)

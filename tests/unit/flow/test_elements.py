@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from daemon.flow.advance import Advance, Elements, advance
+from daemon.flow.advance import Advance, Elements, RunLimits, advance
 from daemon.flow.graph import Graph, Step, counterparts, problems, stored_graph, view
 from daemon.jobspec.steward_meta.step_values import Allowance, When
 from storage.records.flow import FlowRun, Outcome, RunStep
@@ -90,8 +90,10 @@ def _counterpart(outcome: Outcome, ran: str, index: int) -> Outcome:
 class Simulation:
     """A run whose elements end one by one, in any order."""
 
-    def __init__(self, graph: Graph, failing: set[Element]) -> None:
-        self.graph, self.failing = graph, failing
+    def __init__(
+        self, graph: Graph, failing: set[Element], limits: RunLimits | None = None
+    ) -> None:
+        self.graph, self.failing, self.limits = graph, failing, limits or RunLimits()
         self.run, self.steps = RUN, dict[str, RunStep]()
         self.ended: dict[Element, bool] = {}
         self.begun: set[Element] = set()
@@ -101,11 +103,16 @@ class Simulation:
     def decide(self) -> Advance:
         self.now += 1
         found = {step.name: self._elements(step) for step in self.graph.steps if self._knows(step)}
-        self.last = advance(self.graph, self.run, self.steps, found, now=self.now)
+        self.last = advance(
+            self.graph, self.run, self.steps, found, now=self.now, limits=self.limits
+        )
         self.run, self.steps = self.last.run, {step.name: step for step in self.last.steps}
+        self._place_all()
+        return self.last
+
+    def _place_all(self) -> None:
         for name in self.last.wanted_steps:
             self._place(self.graph.by_name[name])
-        return self.last
 
     def _place(self, step: Step) -> None:
         most = self.last.max_elements.get(step.name, step.count)
@@ -158,6 +165,59 @@ def shuffled(graph: Graph, failing: set[Element], chance: random.Random) -> Simu
             one.end(element)
         one.decide()
     return one
+
+
+def begun_by_model(one: Simulation, result: dict[str, tuple[Outcome, str]]) -> set[Element]:
+    """Return the elements that have begun, or begin now, given the `result` of the run.
+
+    The ready elements begin in the order of the steps in the file, then of their indexes.
+    """
+    begun = set(one.begun)
+    has_ended = {name: row.outcome is not None for name, row in one.steps.items()}
+    for step in one.graph.steps:
+        for index in range(step.count):
+            is_ready = result[step.name][1][index] != " " and all(
+                has_ended[need] or (need in step.each_of and (need, index) in one.ended)
+                for need in step.needs
+            )
+            active = begun - one.ended.keys()
+            own = sum(name == step.name for name, _ in active)
+            has_place = len(active) < (one.limits.parallel or 99) and own < (step.parallel or 99)
+            if is_ready and has_place:
+                begun.add((step.name, index))
+    return begun
+
+
+class LimitedSimulation(Simulation):
+    """A simulation that compares the begun elements with the model after each decision."""
+
+    def __init__(self, graph: Graph, failing: set[Element], most: int) -> None:
+        self.expected = model(graph, failing)
+        self.wrong: list[set[Element]] = []
+        super().__init__(graph, failing, RunLimits(parallel=most))
+
+    def _place_all(self) -> None:
+        expected = begun_by_model(self, self.expected)
+        super()._place_all()
+        if self.begun != expected:
+            self.wrong.append(self.begun ^ expected)
+
+
+@pytest.mark.parametrize("seed", range(GRAPHS))
+def test_elements_of_a_limited_run_begin_in_the_order_of_the_job(seed: int) -> None:
+    chance, graph, failing = cases(9000 + seed)
+    one = LimitedSimulation(graph, failing, chance.randint(1, 3))
+    most_active = len(one.at_work())
+    while at_work := one.at_work():
+        for element in chance.sample(at_work, chance.randint(1, len(at_work))):
+            one.end(element)
+        one.decide()
+        most_active = max(most_active, len(one.at_work()))
+        assert one.decide().changed == ()
+    assert one.wrong == []
+    assert most_active <= (one.limits.parallel or 0)
+    assert one.result() == one.expected
+    assert one.run.status.has_ended
 
 
 def cases(seed: int, most: int = 6) -> tuple[random.Random, Graph, set[Element]]:

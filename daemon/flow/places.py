@@ -1,0 +1,59 @@
+"""Limits of active elements: the places of a step and of its run.
+
+An element takes a place from its beginning to its end, even while it waits for its next attempt. An
+element that waits for capacity, or for a slot of a queue, also has a place.
+"""
+
+import msgspec
+
+from daemon.flow.graph import Step
+from storage.records.flow import PARALLEL_REASON, RunStep
+
+_IT_WAITS = f"{PARALLEL_REASON}it waits"
+
+
+class PlaceShare(msgspec.Struct, frozen=True):
+    """The places of a step after a decision.
+
+    `begun` of its missing elements get a place. `reason` is the reason why others get none, or
+    empty. With `has_none`, no element of the step has a place, because the run has no free place.
+    """
+
+    begun: int
+    reason: str = ""
+    has_none: bool = False
+
+
+def share_of(
+    step: Step, *, active: int, missing: int, free: int | None, most: int | None
+) -> PlaceShare:
+    """Return the places of a step with `active` elements and `missing` further elements.
+
+    The run has `most` places, of which `free` are free; None means that it has no limit.
+    """
+    own = missing if step.parallel is None else min(missing, max(step.parallel - active, 0))
+    begun = own if free is None else min(own, max(free, 0))
+    if begun == missing:
+        return PlaceShare(begun)
+    if begun == own:
+        until = f"until fewer than {step.parallel} of its elements are active"
+    else:
+        until = f"until fewer than {most} allocations of the run are active"
+        if not active + begun:
+            return PlaceShare(begun, f"{_IT_WAITS} {until}", has_none=True)
+    number = missing - begun
+    subject = "1 element waits" if number == 1 else f"{number} elements wait"
+    return PlaceShare(begun, f"{PARALLEL_REASON}{subject} {until}")
+
+
+def has_no_place(row: RunStep) -> bool:
+    """Return whether no element of a step may begin before other elements of its run end."""
+    return row.reason.startswith(_IT_WAITS)
+
+
+def count_without_place(row: RunStep) -> int:
+    """Return how many elements of an open step wait for the end of other elements."""
+    if not row.reason.startswith(PARALLEL_REASON):
+        return 0
+    number = row.reason.removeprefix(PARALLEL_REASON).split(" ", 1)[0]
+    return int(number) if number.isdecimal() else max(row.total - row.good - row.failed, 0)
