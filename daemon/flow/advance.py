@@ -14,8 +14,13 @@ from daemon.flow import lists
 from daemon.flow.begin_times import Window, window
 from daemon.flow.graph import Graph, Step
 from daemon.flow.places import PlaceShare, share_of
-from daemon.jobspec.steward_meta.job_keys import RUN_CLEANUP, RUN_PARALLEL, RUN_TIMEOUT
-from daemon.jobspec.steward_meta.step_values import When
+from daemon.jobspec.steward_meta.job_keys import (
+    RUN_CLEANUP,
+    RUN_ON_FAILURE,
+    RUN_PARALLEL,
+    RUN_TIMEOUT,
+)
+from daemon.jobspec.steward_meta.step_values import OnFailure, When
 from daemon.text.go_format import duration, quote
 from storage.loop_share import spend
 from storage.records.allocation import TIME_LIMIT_EVENT
@@ -24,6 +29,7 @@ from storage.records.flow import (
     ACCEPTED_REASON,
     GATE_REASON,
     SLOT_REASON,
+    STEP_REASONS,
     TIME_REASON,
     TIMEOUT_REASON,
     FlowRun,
@@ -91,15 +97,17 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The time limits of a run and of its clean-up, in nanoseconds, and its maximum size.
+    """The limits of a run: time limits of the run and its clean-up, in nanoseconds, and its size.
 
     The time limit of a run begins when its first step is opened. At most `parallel` elements of all
-    steps may be active at the same time. None means no limit.
+    steps may be active at the same time. None means no limit. With `stops`, the first bad step
+    stops the run.
     """
 
     timeout: int | None = None
     cleanup: int = 0
     parallel: int | None = None
+    stops: bool = False
 
 
 _NO_LIMITS = RunLimits()
@@ -111,6 +119,7 @@ def limits_of(job: Job) -> RunLimits:
         timeout=RUN_TIMEOUT.of(job.meta),
         cleanup=RUN_CLEANUP.of(job.meta),
         parallel=RUN_PARALLEL.of(job.meta),
+        stops=RUN_ON_FAILURE.of(job.meta) == OnFailure.STOP,
     )
 
 
@@ -168,22 +177,35 @@ def advance(
     calendar.
 
     The `limits` of the run include the maximum number of active elements. Its free places go to the
-    steps in the order of the job file. So a step that waits for its needs takes no place.
+    steps in the order of the job file. So a step that waits for its needs takes no place. If a bad
+    step stops the run, no other step begins, and only clean-up steps and failure handlers continue.
     """
-    decision = _Decision(
-        steps, elements, _Facts(run, meta or {}, outputs), now, is_held=is_held, approvals=approvals
-    )
-    decision.granted, decision.openings = granted, openings
-    decision.wait_for(freeze, slot)
-    if graph.has_sources:
-        rows = (steps.get(step.name) for step in graph.steps)
-        element_count = sum(
-            row.total if row else step.count for step, row in zip(graph.steps, rows, strict=True)
-        )
-        decision.limit(max_count, element_count)
-    if run.status == FlowStatus.STOPPING:
-        decision.cancel(alive)
-    decision.add_all(graph.order)
+
+    def decide(run: FlowRun, before: Mapping[str, RunStep]) -> _Decision:
+        facts = _Facts(run, meta or {}, outputs)
+        made = _Decision(before, elements, facts, now, is_held=is_held, approvals=approvals)
+        made.granted, made.openings = granted, openings
+        made.wait_for(freeze, slot)
+        if graph.has_sources:
+            rows = (before.get(step.name) for step in graph.steps)
+            element_count = sum(
+                row.total if row else step.count
+                for step, row in zip(graph.steps, rows, strict=True)
+            )
+            made.limit(max_count, element_count)
+        if run.status == FlowStatus.STOPPING:
+            made.cancel(alive)
+        made.add_all(graph.order)
+        return made
+
+    decision = decide(run, steps)
+    if limits.stops and run.status == FlowStatus.RUNNING:
+        rows = decision.steps
+        if reason := _stop_reason(steps, [rows[step.name] for step in graph.steps]):
+            run = run.stopping(reason, cleans_up=True)
+            run = msgspec.structs.replace(run, deadline=now + limits.cleanup)
+            ended = {name: row for name, row in rows.items() if row.outcome is not None}
+            decision = decide(run, {**steps, **ended})
     max_elements = decision.within_limits(graph, limits.parallel)
     stored_steps = tuple(decision.steps[step.name] for step in graph.steps)
     run = _run_after(run, stored_steps, now)
@@ -297,7 +319,7 @@ def cancel(
 
 def _stopped_as(run: FlowRun) -> FlowStatus:
     """Return the final status of a run that was stopped."""
-    return FlowStatus.FAILED if run.is_late else FlowStatus.CANCELED
+    return FlowStatus.FAILED if run.fails else FlowStatus.CANCELED
 
 
 def _canceled(row: RunStep, reason: str, now: int) -> RunStep:
@@ -311,18 +333,42 @@ def _run_after(run: FlowRun, steps: Sequence[RunStep], now: int) -> FlowRun:
         return run
     if run.status == FlowStatus.STOPPING:
         return msgspec.structs.replace(run, status=_stopped_as(run), ended=now)
-    # Other skipped steps are bad because of another step, which is named instead.
-    failed_steps = [
+    # Other canceled and skipped steps are bad because of another step, which is named instead.
+    failed_steps = [step for step in steps if is_own_failure(step)] or [
         step
         for step in steps
-        if step.outcome == Outcome.BAD
-        and (step.state != StepState.SKIPPED or step.reason.startswith(TIME_REASON))
+        if step.outcome == Outcome.BAD and step.state is not StepState.SKIPPED
     ]
     if not failed_steps:
         return msgspec.structs.replace(run, status=FlowStatus.SUCCEEDED, ended=now)
     return msgspec.structs.replace(
-        run, status=FlowStatus.FAILED, reason=_failure_of(failed_steps), ended=now
+        run, status=FlowStatus.FAILED, reason=failure_of(failed_steps), ended=now
     )
+
+
+def is_own_failure(row: RunStep) -> bool:
+    """Return whether a step is bad for a reason other than another step of its run."""
+    if row.outcome != Outcome.BAD:
+        return False
+    if row.state is StepState.SKIPPED:
+        return row.reason.startswith(TIME_REASON)
+    return row.state is not StepState.CANCELED or not row.reason.startswith(STEP_REASONS)
+
+
+def _stop_reason(before: Mapping[str, RunStep], after: Collection[RunStep]) -> str:
+    """Return why bad steps stop a run; empty if no step became bad, or if all steps have ended.
+
+    Steps that were bad before do not stop the run: a person may have run other steps again.
+    """
+    if all(row.outcome is not None for row in after):
+        return ""
+    failed_steps = [
+        row
+        for row in after
+        if is_own_failure(row)
+        and ((known := before.get(row.name)) is None or known.outcome is None)
+    ]
+    return failure_of(failed_steps) if failed_steps else ""
 
 
 _ENDS = {
@@ -332,7 +378,7 @@ _ENDS = {
 }
 
 
-def _failure_of(failed_steps: Sequence[RunStep]) -> str:
+def failure_of(failed_steps: Sequence[RunStep]) -> str:
     """Return the reason why a run failed, given its bad steps.
 
     The reason omits errors of tasks, which are shown elsewhere. A step that ended without failed

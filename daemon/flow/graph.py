@@ -124,11 +124,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     def goes_on(self, run: FlowRun) -> bool:
         """Return whether the step may still begin, or continue, in a run that has not ended.
 
-        After a timeout, the failure handlers also run.
+        After a timeout, or after a bad step stopped the run, the failure handlers also run.
         """
         if run.status == FlowStatus.RUNNING:
             return True
-        handles = run.is_late and self.when == When.FAILURE and bool(self.needs)
+        handles = run.fails and self.when == When.FAILURE and bool(self.needs)
         return run.cleans_up and (self.cleans_up or handles)
 
 

@@ -1,6 +1,7 @@
 """The keys that make a batch job a workflow."""
 
 from daemon.jobspec.steward_meta.job_keys import (
+    RUN_ON_FAILURE,
     RUN_PARALLEL,
     RUN_QUEUE,
     RUN_TIMEOUT,
@@ -45,7 +46,9 @@ KEYS = tuple(
     )
 )
 # Keys of the job with the same effect.
-JOB_KEYS = frozenset((RUN_QUEUE.name, RUN_TIMEOUT.name, RUN_PARALLEL.name, RUN_UPDATE.name))
+JOB_KEYS = frozenset(
+    key.name for key in (RUN_QUEUE, RUN_TIMEOUT, RUN_PARALLEL, RUN_ON_FAILURE, RUN_UPDATE)
+)
 _KEYS = frozenset(KEYS)
 
 

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import msgspec
 
+from daemon.flow.advance import failure_of, is_own_failure, limits_of
 from daemon.flow.graph import Graph, Step, again, stored_graph, successors
 from daemon.flow.workflow_keys import is_workflow
 from daemon.jobs import one_step, written_outputs
@@ -24,6 +25,7 @@ from storage.records.codec import encode
 from storage.records.evaluation import Trigger
 from storage.records.flow import (
     ACCEPTED_REASON,
+    STEP_REASONS,
     TIME_REASON,
     FlowRun,
     FlowStatus,
@@ -579,13 +581,32 @@ def _accept(case: _Case) -> _Change:
         case.ended(item, StepState.SUCCEEDED, Outcome.GOOD, f"{ACCEPTED_REASON}{case.who}")
         for item in chosen
     ]
-    later = successors(case.graph, case.request.steps) - {*case.request.steps}
-    skipped = [
+    stopped = _stopped_by(case, chosen)
+    later = successors(case.graph, {*case.request.steps, *stopped}) - {*case.request.steps}
+    continued = [
         _waiting(case, step, attempt=step.attempt)
         for step in case.steps.values()
-        if step.name in later and step.state == StepState.SKIPPED and not step.is_left_out
+        if step.name in stopped
+        or (step.name in later and step.state == StepState.SKIPPED and not step.is_left_out)
     ]
-    return _running(case), [*accepted, *skipped]
+    return _running(case), [*accepted, *continued]
+
+
+def _stopped_by(case: _Case, chosen: Collection[RunStep]) -> set[str]:
+    """Return the steps that were canceled because a chosen step was bad.
+
+    A clean-up step that failed later is not the cause.
+    """
+    stopped = {
+        step.name: step
+        for step in case.steps.values()
+        if step.state == StepState.CANCELED and step.reason.startswith(STEP_REASONS)
+    }
+    for step in chosen:
+        stopped.pop(step.name, None)
+    first = min((step.since for step in stopped.values()), default=0)
+    is_cause = any(is_own_failure(step) and step.since <= first for step in chosen)
+    return {*stopped} if is_cause else set()
 
 
 def _rerun(case: _Case) -> _Change:
@@ -648,7 +669,10 @@ def _approve(case: _Case) -> _Change:
 def _reject(case: _Case) -> _Change:
     step = _at_gate(case)
     reason = f"rejected by {case.who}"
-    return case.run, [case.ended(step, StepState.CANCELED, Outcome.BAD, reason)]
+    rejected, run = case.ended(step, StepState.CANCELED, Outcome.BAD, reason), case.run
+    if run.status == FlowStatus.RUNNING and limits_of(case.job).stops:
+        run = run.stopping(failure_of([rejected]), cleans_up=True)
+    return run, [rejected]
 
 
 def _at_gate(case: _Case) -> RunStep:

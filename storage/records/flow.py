@@ -126,6 +126,9 @@ ACCEPTED_REASON = "accepted by "
 SUPERSEDED_REASON = "superseded by version "
 STOPPED_REASON = "the job was stopped"  # the whole reason of a run
 ONLY_REASON = "only step "  # a step was skipped because its run is the run of one step
+# The reason of a run that fails because of steps names these steps first. A step that was canceled
+# because of a failure in its run has the reason of the run.
+STEP_REASONS = ("step ", "steps ")
 
 
 class StepState(StrEnum):
@@ -244,9 +247,9 @@ class FlowRun(Record, frozen=True, kw_only=True):
         )
 
     @property
-    def is_late(self) -> bool:
-        """Return whether the run has timed out."""
-        return self.reason.startswith(TIMEOUT_REASON)
+    def fails(self) -> bool:
+        """Return whether the run was stopped because it timed out, or because a step was bad."""
+        return self.reason.startswith((TIMEOUT_REASON, *STEP_REASONS))
 
     @property
     def goes_on(self) -> bool:

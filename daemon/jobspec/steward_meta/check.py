@@ -20,6 +20,7 @@ from daemon.jobspec.steward_meta.job_keys import (
     RUN_CALENDAR_ELSE,
     RUN_CLEANUP,
     RUN_DAY,
+    RUN_ON_FAILURE,
     RUN_PARALLEL,
     RUN_QUEUE,
     RUN_SLOTS,
@@ -101,9 +102,9 @@ def _without_runs(job: Job) -> Iterator[str]:
     """Yield an error for each key about the runs of a job that cannot be a workflow."""
     if job.type == JobType.BATCH:
         return
-    for key in (RUN_TIMEOUT.name, RUN_CLEANUP.name, RUN_PARALLEL.name, RUN_UPDATE.name):
-        if key in (job.meta or {}):
-            yield f"{key} needs a job of type batch"
+    for key in (RUN_TIMEOUT, RUN_CLEANUP, RUN_PARALLEL, RUN_ON_FAILURE, RUN_UPDATE):
+        if key.name in (job.meta or {}):
+            yield f"{key.name} needs a job of type batch"
 
 
 def _after(job: Job) -> Iterator[str]:

@@ -18,6 +18,7 @@ from daemon.jobspec.steward_meta.key import (
     one_of,
     span,
 )
+from daemon.jobspec.steward_meta.step_values import OnFailure
 from daemon.text.go_format import quote
 from storage.errors import Invalid
 from storage.records import flow, notification
@@ -184,6 +185,12 @@ RUN_UPDATE = MetaExtension(
 RUN_PARALLEL = MetaExtension[int | None](
     name="steward_run_parallel", place="job", read=number(1, 10_000), default=None
 )
+RUN_ON_FAILURE = MetaExtension(
+    name="steward_run_on_failure",
+    place="job",
+    read=one_of(OnFailure),
+    default=OnFailure.GO_ON,
+)
 RUN_QUEUE = MetaExtension(name=flow.RUN_QUEUE, place="job", read=queue, default="")
 RUN_SLOTS = MetaExtension(
     name="steward_run_concurrency_slots", place="job", read=number(1, 10_000), default=1
@@ -239,6 +246,7 @@ JOB_KEYS: tuple[MetaExtension[Any], ...] = (
     RUN_CLEANUP,
     RUN_UPDATE,
     RUN_PARALLEL,
+    RUN_ON_FAILURE,
 )
 
 

@@ -36,7 +36,10 @@ class When(StrEnum):
 
 
 class OnFailure(StrEnum):
-    """The treatment of the remaining elements when more elements have failed than allowed."""
+    """The treatment of remaining elements or steps after too many failures.
+
+    The key of a step is about its elements, and the key of a job about the steps of its runs.
+    """
 
     GO_ON = "go-on"  # they may begin
     STOP = "stop"  # none of them begins

@@ -1493,6 +1493,222 @@ async def test_limited_run_starts_paired_elements_in_the_order_of_the_job(cluste
     assert (indexes(cluster, "b"), at_work(cluster)) == ([1], ["a", "a"])
 
 
+# ---- runs that a bad step stops --------------------------------------------------------------------
+
+
+def stopping(*groups: TaskGroup, **meta: str) -> Job:
+    return workflow(*groups, meta={"steward_run_on_failure": "stop", **meta})
+
+
+def stopped_alloc(cluster: Cluster) -> Allocation:
+    """Return the only allocation whose tasks are ending."""
+    (one,) = [
+        alloc
+        for alloc in cluster.allocations("etl")
+        if alloc.desired_status == DesiredStatus.STOP and not alloc.client_terminal
+    ]
+    return one
+
+
+BRANCHES = (
+    step("a"),
+    step("b"),
+    step("c", "b"),
+    step("handler", "a", when="failure"),
+    step("clean", "b", when="always"),
+)
+
+
+async def fail_first(cluster: Cluster, job: Job) -> None:
+    """Register the job, let its step a fail, and let the stopped task of step b end."""
+    await begun(cluster, job)
+    await end(cluster, "a", code=7)
+    await cluster.work()
+    await report(cluster, stopped_alloc(cluster), code=137)
+    await cluster.work()
+
+
+async def test_bad_step_stops_its_run_and_the_cleanup_steps_run(cluster: Cluster) -> None:
+    await begun(cluster, stopping(*BRANCHES))
+    assert at_work(cluster) == ["a", "b"]
+    await end(cluster, "a", code=7)
+    await cluster.work()
+    assert at_work(cluster) == ["handler"]
+    assert (run_of(cluster).status, run_of(cluster).deadline) == (
+        "stopping",
+        cluster.clock.now() + 600 * SECOND,
+    )
+    assert cluster.job("etl").status == "running"
+    await report(cluster, stopped_alloc(cluster), code=137)
+    await cluster.work()
+    assert at_work(cluster) == ["clean", "handler"]
+    assert ("c", "it was canceled: step a failed", 0) in told(cluster)
+    for name in ("clean", "handler"):
+        await end(cluster, name)
+        await cluster.work()
+    run = run_of(cluster)
+    assert (run.status, run.reason) == ("failed", "step a failed")
+    assert states(cluster) == {
+        **dict.fromkeys("bc", "canceled"),
+        "a": "failed",
+        "handler": "succeeded",
+        "clean": "succeeded",
+    }
+    assert (cluster.job("etl").status, state_of(cluster)[0]) == ("dead", "failed")
+    assert cluster.store.read(lambda db: list(invariants.find_violations(db))) == []
+
+
+async def test_run_goes_on_after_a_bad_step_by_default(cluster: Cluster) -> None:
+    await begun(cluster, stopping(*BRANCHES, steward_run_on_failure="go-on"))
+    await end(cluster, "a", code=7)
+    await cluster.work()
+    assert (run_of(cluster).status, at_work(cluster)) == ("running", ["b", "handler"])
+
+
+async def test_retried_failure_does_not_stop_its_run(cluster: Cluster) -> None:
+    policy = ReschedulePolicy(
+        attempts=1, interval=3600 * SECOND, delay=30 * SECOND, delay_function="constant"
+    )
+    await begun(cluster, stopping(step("a", reschedule_policy=policy), step("b")))
+    await end(cluster, "a", code=1)
+    await cluster.work()
+    assert (run_of(cluster).status, at_work(cluster)) == ("running", ["b"])
+    cluster.wait(31)
+    await cluster.work()
+    await end(cluster, "a", code=1)
+    await cluster.work()
+    assert (run_of(cluster).status, at_work(cluster)) == ("stopping", [])
+
+
+async def test_stopped_steps_run_after_the_failure_was_accepted(cluster: Cluster) -> None:
+    await fail_first(cluster, stopping(*BRANCHES))
+    for name in ("handler", "clean"):
+        await end(cluster, name)
+        await cluster.work()
+    accepted = (await act(cluster, RunActType.ACCEPT, "a")).done
+    assert accepted is not None
+    assert sorted(accepted.steps) == ["a", "b", "c"]
+    assert run_of(cluster).status == "running"
+    await cluster.work()
+    assert at_work(cluster) == ["b"]
+    for name in "bc":
+        await end(cluster, name)
+        await cluster.work()
+    run = run_of(cluster)
+    assert (run.status, run.reason, run.attempt) == ("succeeded", "", 2)
+
+
+async def test_accepted_cleanup_failure_continues_no_stopped_step(cluster: Cluster) -> None:
+    await fail_first(cluster, stopping(*BRANCHES))
+    cluster.wait(1)
+    for name, code in (("handler", 0), ("clean", 1)):
+        await end(cluster, name, code=code)
+        await cluster.work()
+    assert (await act(cluster, RunActType.ACCEPT, "clean")).done
+    await cluster.work()
+    assert states(cluster)["b"] == "canceled"
+    assert (run_of(cluster).status, run_of(cluster).reason) == ("failed", "step a failed")
+
+
+async def test_stopped_run_runs_again_from_its_failed_and_stopped_steps(cluster: Cluster) -> None:
+    await fail_first(cluster, stopping(*BRANCHES))
+    for name in ("handler", "clean"):
+        await end(cluster, name)
+        await cluster.work()
+    again = (await act(cluster, RunActType.RERUN, failed=True)).done
+    assert again is not None
+    assert again.steps == ["a", "b", "c", "handler", "clean"]
+    await cluster.work()
+    assert at_work(cluster) == ["a", "b"]
+    for name in ("a", "b", "c", "clean"):
+        await end(cluster, name)
+        await cluster.work()
+    assert run_of(cluster).status == "succeeded"
+    assert states(cluster)["handler"] == "skipped"
+
+
+async def test_named_step_of_a_stopped_run_runs_again(cluster: Cluster) -> None:
+    await fail_first(cluster, stopping(step("a"), step("b"), step("c", "b")))
+    assert (await act(cluster, RunActType.RERUN, "a")).done
+    await cluster.work()
+    # Steps that were bad before do not stop the run again.
+    assert (run_of(cluster).status, at_work(cluster)) == ("running", ["a"])
+    await end(cluster, "a")
+    await cluster.work()
+    run = run_of(cluster)
+    assert (run.status, run.reason) == ("failed", "steps b, c were canceled: b: step a failed")
+
+
+async def test_rejected_step_stops_its_run(cluster: Cluster) -> None:
+    clean = step("clean", "b", when="always")
+    await begun(cluster, stopping(step("a", gate="Go?"), step("b"), clean))
+    assert (await act(cluster, RunActType.REJECT, "a")).done
+    await cluster.work()
+    await report(cluster, stopped_alloc(cluster))
+    await cluster.work()
+    assert at_work(cluster) == ["clean"]
+    await end(cluster, "clean")
+    await cluster.work()
+    run = run_of(cluster)
+    assert (run.status, run.reason) == ("failed", "step a was canceled: rejected by ann")
+    assert (await act(cluster, RunActType.ACCEPT, "a")).done
+    await cluster.work()
+    assert at_work(cluster) == ["b"]
+
+
+async def test_stopped_run_is_canceled_without_its_cleanup(cluster: Cluster) -> None:
+    await begun(cluster, stopping(*BRANCHES))
+    await end(cluster, "a", code=7)
+    await cluster.work()
+    assert (await act(cluster, CANCEL)).refusal == "run 1 is stopping already"
+    assert (await act(cluster, CANCEL, now=True)).done
+    await cluster.work()
+    assert at_work(cluster) == []
+    for alloc in cluster.allocations("etl"):
+        if not alloc.client_terminal:
+            await report(cluster, alloc, code=137)
+    await cluster.work()
+    run = run_of(cluster)
+    assert (run.status, run.reason) == ("failed", "step a failed")
+
+
+async def test_cleanup_of_a_stopped_run_times_out(cluster: Cluster) -> None:
+    await fail_first(cluster, stopping(*BRANCHES, steward_run_cleanup="5m"))
+    cluster.clock.time += 300 * SECOND
+    await cluster.work()
+    assert at_work(cluster) == []
+    for alloc in cluster.allocations("etl"):
+        if not alloc.client_terminal:
+            await report(cluster, alloc, code=137)
+    await cluster.work()
+    assert (run_of(cluster).status, run_of(cluster).reason) == ("failed", "step a failed")
+    assert cluster.job("etl").status == "dead"
+
+
+async def test_canceled_run_ends_as_canceled_despite_a_bad_step(cluster: Cluster) -> None:
+    await begun(cluster, stopping(*BRANCHES))
+    assert (await act(cluster, CANCEL)).done
+    await end(cluster, "a", code=7)
+    await cluster.work()
+    await report(cluster, stopped_alloc(cluster))
+    await cluster.work()
+    await end(cluster, "clean")
+    await cluster.work()
+    run = run_of(cluster)
+    assert (run.status, run.reason) == ("canceled", "canceled by ann")
+
+
+async def test_stopped_run_keeps_its_limit_of_active_elements(cluster: Cluster) -> None:
+    await begun(cluster, stopping(*BRANCHES, steward_run_parallel="2"))
+    await end(cluster, "a", code=7)
+    await cluster.work()
+    # The task of step b is still ending.
+    assert at_work(cluster) == ["handler"]
+    await report(cluster, stopped_alloc(cluster))
+    await cluster.work()
+    assert at_work(cluster) == ["clean", "handler"]
+
+
 # ---- the state of the job --------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """Random workflows, and a model of how they end."""
 
 import random
+from collections.abc import Mapping
 
 from daemon.flow.graph import Graph, Step
 from daemon.jobspec.steward_meta.step_values import When
@@ -34,9 +35,15 @@ def _condition(rng: random.Random, needs: tuple[str, ...]) -> str:
     return f"needs.{rng.choice(needs)}.outcome != {rng.choice([*Outcome])}"
 
 
-def outcomes(graph: Graph, failing: set[str]) -> dict[str, Outcome]:
-    """Return how each step ends if the steps in `failing` fail whenever they run."""
-    found: dict[str, Outcome] = {}
+def outcomes(
+    graph: Graph, failing: set[str], before_stop: Mapping[str, Outcome] | None = None
+) -> dict[str, Outcome]:
+    """Return how each step ends if the steps in `failing` fail whenever they run.
+
+    If a bad step stopped the run, `before_stop` has the steps that had ended by then. Of the other
+    steps, only failure handlers and clean-up steps still run.
+    """
+    found = _at_stop(graph, before_stop)
 
     def of(step: Step) -> Outcome:
         needs = [outcome(name) for name in step.needs]
@@ -60,3 +67,11 @@ def outcomes(graph: Graph, failing: set[str]) -> dict[str, Outcome]:
         return found[name]
 
     return {step.name: outcome(step.name) for step in graph.steps}
+
+
+def _at_stop(graph: Graph, before_stop: Mapping[str, Outcome] | None) -> dict[str, Outcome]:
+    """Return the steps of a stopped run whose outcome no later decision changes."""
+    if before_stop is None:
+        return {}
+    canceled = [step.name for step in graph.steps if step.when == When.SUCCESS or not step.needs]
+    return {**dict.fromkeys(canceled, BAD), **before_stop}

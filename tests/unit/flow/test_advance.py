@@ -7,7 +7,15 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from daemon.flow.advance import Advance, Elements, advance, cancel
+from daemon.flow.advance import (
+    Advance,
+    Elements,
+    RunLimits,
+    advance,
+    cancel,
+    is_own_failure,
+    timed,
+)
 from daemon.flow.graph import Graph, Step
 from daemon.jobspec.steward_meta.step_values import Allowance, When
 from storage.records.flow import FlowRun, FlowStatus, Outcome, RunStep, StepState
@@ -132,6 +140,149 @@ def test_repeated_decision_changes_nothing(seed: int) -> None:
         one.end(chance.choice(at_work))
         one.decide()
         assert one.decide().changed == ()
+
+
+# --- runs that a bad step stops ---
+
+STOPS = RunLimits(stops=True, cleanup=10)
+
+
+class StoppingSimulation(Simulation):
+    """A run that the first bad step stops. The tasks of stopped steps end some time later."""
+
+    def __init__(self, graph: Graph, failing: set[str]) -> None:
+        self.alive = set[str]()
+        self.before_stop: dict[str, Outcome] | None = None
+        super().__init__(graph, failing)
+
+    def decide(self) -> Advance:
+        self.now += 1
+        known = self.steps
+        self.last = advance(
+            self.graph,
+            self.run,
+            known,
+            self._elements(),
+            now=self.now,
+            alive=self.alive,
+            limits=STOPS,
+        )
+        self.run, self.steps = self.last.run, {step.name: step for step in self.last.steps}
+        if self.run.reason and self.before_stop is None:
+            self.before_stop = {
+                name: row.outcome
+                for name, row in self.steps.items()
+                if row.outcome is not None and row.reason != self.run.reason
+            }
+        self.alive |= {name for name in self.last.wanted_steps if self.left(name)}
+        self.alive = {name for name in self.alive if self.left(name)}
+        return self.last
+
+    def left(self, name: str) -> int:
+        return self.graph.by_name[name].count - self.ended.get(name, 0)
+
+    def kill(self, name: str) -> None:
+        self.alive.discard(name)
+
+
+@pytest.mark.parametrize("seed", range(GRAPHS))
+def test_stopped_run_ends_like_the_model(seed: int) -> None:
+    chance = random.Random(20_000 + seed)
+    graph = random_graph(chance)
+    failing = {step.name for step in graph.steps if chance.random() < 0.3}
+    one = StoppingSimulation(graph, failing)
+    while not one.run.status.has_ended:
+        stopped = sorted(one.alive - one.last.wanted_steps)
+        if stopped and chance.random() < 0.5:
+            one.kill(chance.choice(stopped))
+        elif at_work := one.at_work():
+            one.end(chance.choice(at_work))
+        elif stopped:
+            one.kill(stopped[0])
+        one.decide()
+        wanted = [graph.by_name[name] for name in one.last.wanted_steps]
+        if one.run.status == FlowStatus.RUNNING:
+            assert not any(map(is_own_failure, one.last.steps))
+        else:
+            assert all(step.needs and step.when != When.SUCCESS for step in wanted)
+    known = one.before_stop
+    assert ends(one) == outcomes(graph, failing, known)
+    go_on = outcomes(graph, failing)
+    assert all(go_on[name] == outcome for name, outcome in (known or {}).items())
+    is_bad = Outcome.BAD in ends(one).values()
+    assert one.run.status == (FlowStatus.FAILED if is_bad else FlowStatus.SUCCEEDED)
+    assert not is_bad or one.run.reason.startswith(("step ", "steps "))
+
+
+def test_bad_step_stops_the_others_except_handlers_and_cleanup_steps() -> None:
+    steps = (
+        Step(name="a"),
+        Step(name="b", count=2),
+        Step(name="c", needs=("b",)),
+        Step(name="d", needs=("a",)),
+        Step(name="handler", needs=("a",), when=When.FAILURE),
+        Step(name="clean", needs=("b",), when=When.ALWAYS),
+        Step(name="first", when=When.ALWAYS),
+    )
+    one = StoppingSimulation(graph(*steps), {"a"})
+    one.end("a")
+    stopped = one.decide()
+    reason = "step a failed"
+    assert [(row.name, row.state, row.reason) for row in stopped.steps] == [
+        ("a", "failed", "it failed, exit code 7"),
+        ("b", "open", ""),
+        ("c", "canceled", reason),
+        ("d", "skipped", "step a was not successful"),
+        ("handler", "open", ""),
+        ("clean", "waiting", ""),
+        ("first", "open", ""),
+    ]
+    assert stopped.wanted_steps == {"handler"}
+    assert (stopped.run.status, stopped.run.reason) == (FlowStatus.STOPPING, reason)
+    assert stopped.due_times == (one.now + 10,)
+    one.kill("b")
+    one.kill("first")
+    cleaning = one.decide()
+    assert cleaning.wanted_steps == {"handler", "clean"}
+    assert cleaning.steps[1].reason == reason
+    for name in ("handler", "clean"):
+        one.end(name)
+        one.decide()
+    assert (one.run.status, one.run.reason) == (FlowStatus.FAILED, reason)
+
+
+def test_cleanup_after_a_bad_step_has_a_time_limit() -> None:
+    steps = (Step(name="a"), Step(name="b", needs=("a",), when=When.FAILURE))
+    one = StoppingSimulation(graph(*steps), {"a"})
+    one.end("a")
+    stopped = one.decide()
+    assert timed(stopped.run, STOPS, one.now + 9) == stopped.run
+    assert not timed(stopped.run, STOPS, one.now + 10).cleans_up
+
+
+def test_allowed_failure_does_not_stop_a_run() -> None:
+    array = graph(Step(name="a", count=2, allowance=Allowance(1)), Step(name="b"))
+    one = StoppingSimulation(array, set())
+    steps = {row.name: row for row in one.last.steps}
+    found = {"a": Elements(good=1, failed=1), "b": Elements(at_work=1)}
+    after = advance(array, RUN, steps, found, now=9, limits=STOPS)
+    assert (after.run.status, after.wanted_steps) == (FlowStatus.RUNNING, {"b"})
+
+
+def test_step_that_was_bad_before_does_not_stop_a_run() -> None:
+    one = StoppingSimulation(graph(Step(name="a"), Step(name="b")), {"a"})
+    one.end("a")
+    bad = one.decide().steps[0]
+    again = advance(one.graph, RUN, {"a": bad}, {}, now=9, limits=STOPS)
+    assert (again.run.status, again.wanted_steps) == (FlowStatus.RUNNING, {"b"})
+
+
+def test_last_bad_step_ends_its_run_without_a_stop() -> None:
+    one = StoppingSimulation(CHAIN, {"a"})
+    one.end("a")
+    one.decide()
+    assert [row.state for row in one.last.steps] == ["failed", "skipped", "skipped"]
+    assert (one.run.status, one.run.reason) == (FlowStatus.FAILED, "step a failed")
 
 
 def graph(*steps: Step) -> Graph:

@@ -12,6 +12,7 @@ from tests.unit.jobspec.build import errors, job
 from tests.unit.jobspec.hcl.build import parse
 
 PARALLEL = "steward_run_parallel"
+ON_FAILURE = "steward_run_on_failure"
 
 
 def said(kind: str = "batch", **meta: str) -> str:
@@ -37,10 +38,22 @@ def test_invalid_limit_of_active_elements_is_an_error(text: str, error: str) -> 
     assert said(**{PARALLEL: text}) == f'Meta of job: "{PARALLEL}" is "{text}", {error}'
 
 
+def test_treatment_of_a_bad_step_is_checked() -> None:
+    assert [said(**{ON_FAILURE: text}) for text in ("go-on", "stop")] == ["", ""]
+    assert said(**{ON_FAILURE: "halt"}) == (
+        f'Meta of job: "{ON_FAILURE}" is "halt", must be go-on or stop'
+    )
+
+
 @pytest.mark.parametrize("kind", ["service", "system", "sysbatch"])
 @pytest.mark.parametrize(
     ("key", "text"),
-    [(PARALLEL, "2"), ("steward_run_timeout", "1h"), ("steward_run_cleanup", "1m")],
+    [
+        (PARALLEL, "2"),
+        (ON_FAILURE, "stop"),
+        ("steward_run_timeout", "1h"),
+        ("steward_run_cleanup", "1m"),
+    ],
 )
 def test_only_batch_jobs_have_keys_of_runs(kind: str, key: str, text: str) -> None:
     assert f"{key} needs a job of type batch" in said(kind, **{key: text})
@@ -54,14 +67,14 @@ def test_key_of_a_run_in_a_group_is_an_error() -> None:
     ]
 
 
-@pytest.mark.parametrize("meta", [{PARALLEL: "2"}])
+@pytest.mark.parametrize("meta", [{PARALLEL: "2"}, {ON_FAILURE: "go-on"}])
 def test_a_batch_job_with_a_key_of_runs_is_a_workflow(meta: dict[str, str]) -> None:
     assert is_workflow(made("a", group("a", task()), type="batch", meta=meta))
 
 
 def test_limits_of_a_run_are_read_from_the_job() -> None:
-    one = made("a", group("a", task()), type="batch", meta={PARALLEL: "3"})
-    assert limits_of(one) == RunLimits(cleanup=10 * MINUTE, parallel=3)
+    one = made("a", group("a", task()), type="batch", meta={PARALLEL: "3", ON_FAILURE: "stop"})
+    assert limits_of(one) == RunLimits(cleanup=10 * MINUTE, parallel=3, stops=True)
 
 
 @pytest.mark.parametrize("written", ["meta {\n  %s = 3\n}", 'meta = { %s = "3" }'])
