@@ -13,7 +13,7 @@ import msgspec
 from daemon.flow import lists
 from daemon.flow.begin_times import Window, window
 from daemon.flow.graph import Graph, Step
-from daemon.flow.places import PlaceShare, share_of
+from daemon.flow.places import PlaceShare, has_no_place, share_of
 from daemon.jobspec.steward_meta.job_keys import (
     RUN_CLEANUP,
     RUN_ON_FAILURE,
@@ -478,7 +478,9 @@ class _Decision:
             row = before.get(step.name)
             if row is None:
                 row = RunStep(name=step.name, total=step.count, since=self._now)
-            if row.outcome is None and (
+            if row.state is StepState.HELD and self._waits_only_for_a_place(step, row):
+                pass  # within_limits opens it; deciding about thousands of such steps takes long
+            elif row.outcome is None and (
                 is_canceled
                 or row.state is not StepState.WAITING
                 or step.each_of
@@ -774,6 +776,14 @@ class _Decision:
 
     # --- limits of active elements ---
 
+    def _waits_only_for_a_place(self, step: Step, row: RunStep) -> bool:
+        """Return whether a held step can only begin, as soon as its run has a free place."""
+        return (
+            has_no_place(row)
+            and not (self._is_canceled or self._freeze or self._slot or self._is_held)
+            and step.only_begins
+        )
+
     def within_limits(self, graph: Graph, most: int | None) -> dict[str, int]:
         """Divide the free places of the run among the steps, in the order of the job file.
 
@@ -792,6 +802,10 @@ class _Decision:
             )
         for step in graph.steps:
             row = self.steps[step.name]
+            if row.state is StepState.HELD and self._waits_only_for_a_place(step, row):
+                if free is not None and free <= 0:
+                    continue
+                row = self.steps[step.name] = self._next(step, row)
             is_open = row.state is StepState.OPEN and self.goes_on(step)
             if is_open and step.stops and row.failed > step.allowance.of(row.total):
                 limits[step.name] = 0

@@ -121,6 +121,20 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether the step also runs after its run was canceled."""
         return self.when == When.ALWAYS and bool(self.needs)
 
+    @property
+    def only_begins(self) -> bool:
+        """Return whether the step certainly begins as soon as its run has a free place.
+
+        A step that could still be skipped, fail or be held for another reason does not count.
+        """
+        return (
+            self.when != When.FAILURE  # a person may accept the failure
+            and not (self.condition or self.gate or self.calendar)
+            and not (self.source or self.inherits or self.each_of or self.queues)
+            and self.not_before is None
+            and self.not_after is None
+        )
+
     def goes_on(self, run: FlowRun) -> bool:
         """Return whether the step may still begin, or continue, in a run that has not ended.
 

@@ -4,10 +4,14 @@ An element takes a place from its beginning to its end, even while it waits for 
 element that waits for capacity, or for a slot of a queue, also has a place.
 """
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
-from daemon.flow.graph import Step
 from storage.records.flow import PARALLEL_REASON, RunStep
+
+if TYPE_CHECKING:
+    from daemon.flow.graph import Step
 
 _IT_WAITS = f"{PARALLEL_REASON}it waits"
 
@@ -25,7 +29,7 @@ class PlaceShare(msgspec.Struct, frozen=True):
 
 
 def share_of(
-    step: Step, *, active: int, missing: int, free: int | None, most: int | None
+    step: "Step", *, active: int, missing: int, free: int | None, most: int | None
 ) -> PlaceShare:
     """Return the places of a step with `active` elements and `missing` further elements.
 
@@ -36,14 +40,19 @@ def share_of(
     if begun == missing:
         return PlaceShare(begun)
     if begun == own:
-        until = f"until fewer than {step.parallel} of its elements are active"
+        until = _until(step.parallel, "none of its elements is", "of its elements are")
     else:
-        until = f"until fewer than {most} allocations of the run are active"
+        until = _until(most, "no allocation of the run is", "allocations of the run are")
         if not active + begun:
             return PlaceShare(begun, f"{_IT_WAITS} {until}", has_none=True)
     number = missing - begun
     subject = "1 element waits" if number == 1 else f"{number} elements wait"
     return PlaceShare(begun, f"{PARALLEL_REASON}{subject} {until}")
+
+
+def _until(most: int | None, none: str, fewer: str) -> str:
+    """Return when an element gets a place, with the end of the clause for one or more places."""
+    return f"until {none} active" if most == 1 else f"until fewer than {most} {fewer} active"
 
 
 def has_no_place(row: RunStep) -> bool:

@@ -1437,7 +1437,9 @@ async def test_element_that_waits_for_its_next_attempt_has_a_place(cluster: Clus
     await end(cluster, "a", code=1)
     await cluster.work()
     assert (at_work(cluster), states(cluster)) == ([], {"a": "open", "b": "held"})
-    assert run_of(cluster).steps[0].reason == "it waits for capacity, or for its next attempt"
+    reasons = [one.reason for one in run_of(cluster).steps]
+    retried = "it waits for capacity, or for its next attempt"
+    assert reasons == [retried, "parallel: it waits until no allocation of the run is active"]
     cluster.wait(31)
     await cluster.work()
     assert at_work(cluster) == ["a"]
@@ -1466,6 +1468,19 @@ async def test_step_without_a_place_is_skipped_by_a_person(cluster: Cluster) -> 
     assert (await act(cluster, RunActType.SKIP, "b")).done
     await cluster.work()
     assert states(cluster) == {"a": "open", "b": "skipped", "c": "held"}
+
+
+async def test_handler_without_a_place_is_skipped_after_its_failure_was_accepted(
+    cluster: Cluster,
+) -> None:
+    handler = step("handler", "b", when="failure")
+    await begun(cluster, limited(2, step("b"), step("a", count=9), handler, step("c", "handler")))
+    await end(cluster, "b", code=1)
+    await cluster.work()
+    assert states(cluster)["handler"] == "held"
+    assert (await act(cluster, RunActType.ACCEPT, "b")).done
+    await cluster.work()
+    assert (states(cluster)["handler"], states(cluster)["c"]) == ("skipped", "skipped")
 
 
 async def test_steps_of_a_limited_run_run_again(cluster: Cluster) -> None:
