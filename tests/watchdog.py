@@ -8,6 +8,7 @@ tests of the worker would fail. So the limit first cancels the run.
 import faulthandler
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -58,7 +59,17 @@ def _cancel_run() -> None:
     """Cancel the main task of the Trio run, so that it closes its resources."""
     root = trio.lowlevel.current_root_task()
     assert root is not None
+    _print_tasks(root)
     root.child_nurseries[-1].cancel_scope.cancel()
+
+
+def _print_tasks(task: trio.lowlevel.Task) -> None:
+    """Print the places at which a task and its child tasks wait."""
+    places = (f"{frame.f_code.co_filename}:{line}" for frame, line in task.iter_await_frames())
+    sys.stderr.write("\n  ".join((f"task {task.name}", *places)) + "\n")
+    for nursery in task.child_nurseries:
+        for child in nursery.child_tasks:
+            _print_tasks(child)
 
 
 # The default action ends a child at its own time limit.

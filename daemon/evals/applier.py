@@ -179,10 +179,22 @@ def _store_runs(tx: Transaction, state: ClusterState, flow: FlowChange | None, n
             runs_kept = RUNS_KEPT.of(state.job.meta)
             key = (change.run.namespace, change.run.job_id)
             runs.remove_up_to(tx, *key, change.run.number - runs_kept)
-    if state.next_version is not None and flow.runs and flow.runs[-1].run.status.has_ended:
-        job_status.note_earlier_end(tx, flow.runs[-1].run)
+    for run in (change.run for change in flow.runs if _ends_before_next(state, change.run)):
+        job_status.note_earlier_end(tx, run)
     if state.job is not None and (flow.demands or flow.freed):
         _store_slots(tx, state.job, flow, positions, now)
+
+
+def _ends_before_next(state: ClusterState, run: FlowRun) -> bool:
+    """Return whether a run has ended, and a newer version of its job has waited for this.
+
+    After the deadline of its clean-up steps, the newer version decides about the failing run.
+    """
+    if not run.status.has_ended:
+        return False
+    job = state.job
+    is_late = job is not None and not job.stop and run.version < job.version and run.fails
+    return state.next_version is not None or is_late
 
 
 def _store_slots(

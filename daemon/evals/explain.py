@@ -198,7 +198,7 @@ def _of_open_step(
 
 def _of_one_step(run: FlowRunView) -> Iterator[Reason]:
     """Yield the reason why other steps were skipped in a run of one step."""
-    if run.only:
+    if run.only and any(step.is_left_out for step in run.steps):
         message = f"only step {run.only} belongs to run {run.number}, which a person began"
         yield Reason(cause=Cause.STEP, message=message)
 

@@ -5,6 +5,7 @@ skips all later steps in the same decision. The result depends only on which tas
 order in which Steward learned of these ends does not matter.
 """
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,7 @@ _DECIDED = 5  # units of work for a step
 _CALENDAR_AGAIN = 24 * HOUR  # time until the next decision if a calendar has no known opening
 _WITH_ELEMENTS = (StepState.OPEN, StepState.SUCCEEDED, StepState.FAILED, StepState.CANCELED)
 OVERTIME_REASON = TIME_LIMIT_EVENT
+_NAMES = re.compile(r"steps? ([A-Za-z0-9_-]+(?:, [A-Za-z0-9_-]+)*)( and others)?(?: |$)")
 _TOO_LATE = "too late, because "
 _PREVIOUS = "tasks of the previous run have not ended"
 
@@ -395,6 +397,17 @@ def failure_of(failed_steps: Sequence[RunStep]) -> str:
     reason = f"steps {names} {phrase if len(states) == 1 else 'were not successful'}"
     first = next((step for step in failed_steps if _own_reason(step)), None)
     return f"{reason}: {first.name}: {_own_reason(first)}" if first is not None else reason
+
+
+def is_named_in(reason: str, name: str) -> bool:
+    """Return whether the reason of a run or a canceled step names a step that failed.
+
+    A reason that names only the first steps may mean every step.
+    """
+    if not reason.startswith(STEP_REASONS):
+        return False
+    names = _NAMES.match(reason)
+    return names is not None and (name in names[1].split(", ") or bool(names[2]))
 
 
 def _own_reason(row: RunStep) -> str:
@@ -842,6 +855,8 @@ class _Decision:
             bits = self.only.get(step.name)
             bits = self._may_begin(step, row.total)[0] if bits is None else bits
             number = bits.bit_count()
+        if self._only_element(step) is not None:
+            number = min(number, 1)
         return max(number - elements.good - elements.failed - elements.at_work, 0)
 
     # --- end ---

@@ -170,6 +170,21 @@ def _source(
     )
 
 
+def _are_good(db: ReadSnapshot, run: FlowRun, names: Collection[str]) -> bool:
+    """Return whether no step is bad; steps that were left out have the results of another run."""
+    left = set(names)
+    source: FlowRun | None = run
+    while left:
+        if source is None:  # it was deleted
+            return True
+        rows = {row.name: row for row in runs.steps(db, source)}
+        if any(name not in rows or rows[name].outcome == Outcome.BAD for name in left):
+            return False
+        left = {name for name in left if rows[name].is_left_out}
+        source = runs.find(db, run.namespace, run.job_id, source.outputs_of) if left else None
+    return True
+
+
 def _steps_read(group: TaskGroup) -> frozenset[str]:
     """Return the steps whose outputs a group names."""
     found = {
@@ -191,8 +206,6 @@ def _has_results(
 
     A failure handler or clean-up step also begins after a failure.
     """
-    if earlier and step.when == When.SUCCESS:
-        rows = {row.name: row for row in runs.steps(db, run)}
-        if any(name not in rows or rows[name].outcome == Outcome.BAD for name in earlier):
-            return False
+    if earlier and step.when == When.SUCCESS and not _are_good(db, run, earlier):
+        return False
     return all(next(runs.outputs(db, run, name), None) is not None for name in read)

@@ -12,7 +12,7 @@ from daemon.flow.run_updates import waits_for
 from daemon.jobspec.steward_meta.job_keys import RUN_UPDATE
 from storage.queries import jobs, runs
 from storage.read_pool import ReadSnapshot
-from storage.records.flow import FlowRun, RunUpdate
+from storage.records.flow import FlowRun, FlowStatus, RunUpdate
 from storage.records.job import Job
 
 
@@ -55,10 +55,10 @@ def update_warnings(db: ReadSnapshot, job: Job) -> Iterator[str]:
                 else (f"; version {current.version}, which waits for the same end, gets no run")
             )
             yield f"{active} ends first, and the new version waits for its end{replaced}"
-        case RunUpdate.KEEP:
+        case RunUpdate.KEEP if run.status == FlowStatus.RUNNING and not run.only_step:
             yield (
                 f"{active} is canceled; the new run takes over the unchanged steps with good "
                 "results, and runs all other steps"
             )
-        case RunUpdate.REPLACE:
+        case RunUpdate.KEEP | RunUpdate.REPLACE:
             yield f"{active} is canceled, and the new run begins with its first steps"

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from daemon.flow.advance import failure_of, is_own_failure, limits_of
+from daemon.flow.advance import failure_of, is_named_in, is_own_failure, limits_of
 from daemon.flow.graph import Graph, Step, again, stored_graph, successors
 from daemon.flow.workflow_keys import is_workflow
 from daemon.jobs import one_step, written_outputs
@@ -25,7 +25,6 @@ from storage.records.codec import encode
 from storage.records.evaluation import Trigger
 from storage.records.flow import (
     ACCEPTED_REASON,
-    STEP_REASONS,
     TIME_REASON,
     FlowRun,
     FlowStatus,
@@ -597,16 +596,15 @@ def _stopped_by(case: _Case, chosen: Collection[RunStep]) -> set[str]:
 
     A clean-up step that failed later is not the cause.
     """
-    stopped = {
-        step.name: step
+    causes = [step for step in chosen if is_own_failure(step)]
+    names = {step.name for step in chosen}
+    return {
+        step.name
         for step in case.steps.values()
-        if step.state == StepState.CANCELED and step.reason.startswith(STEP_REASONS)
+        if step.state == StepState.CANCELED
+        and step.name not in names
+        and any(is_named_in(step.reason, cause.name) for cause in causes)
     }
-    for step in chosen:
-        stopped.pop(step.name, None)
-    first = min((step.since for step in stopped.values()), default=0)
-    is_cause = any(is_own_failure(step) and step.since <= first for step in chosen)
-    return {*stopped} if is_cause else set()
 
 
 def _rerun(case: _Case) -> _Change:
@@ -749,9 +747,12 @@ def _set_aside(tx: Transaction, case: _Case, names: Collection[str]) -> None:
         stopped = msgspec.structs.replace(alloc, desired_status=DesiredStatus.STOP, desired=desired)
         allocations.set_desired(tx, stopped, case.now)
         runs.remove_outputs(tx, case.run, alloc.task_group, max(alloc.index, 0))
+    run = case.run
     for name in names:  # a person may have written outputs without an allocation
-        if name not in preserved:
-            runs.remove_step_outputs(tx, case.run, name)
+        if name == run.only_step and run.only_element is not None:  # the others do not run again
+            runs.remove_outputs(tx, run, name, run.only_element)
+        elif name not in preserved:
+            runs.remove_step_outputs(tx, run, name)
 
 
 def _ended(tx: Transaction, case: _Case, names: Collection[str]) -> Iterable[Allocation]:

@@ -134,6 +134,7 @@ class _WorkflowDecision:
         self._elements: dict[str, Elements] = {}
         self._due: tuple[int, ...] = ()
         self._steps = state.steps  # after this decision
+        self._run: FlowRun | None = None  # about which it decides
         self._most: Mapping[str, int] = {}  # active elements of steps with a limit
         self._only: Mapping[str, int] = {}  # elements of steps that need others one by one
         self._ask: frozenset[str] = frozenset()  # steps without a slot
@@ -182,12 +183,17 @@ class _WorkflowDecision:
         )
         return self._state.freeze.id if self._state.freeze is not None and is_held else ""
 
-    def _freeze(self, steps: Sequence[RunStep]) -> str:
-        """Return why a freeze lets no step begin; empty if no freeze holds the steps."""
+    def _freeze(self, run: FlowRun, steps: Sequence[RunStep]) -> str:
+        """Return why a freeze lets no step begin; empty if no freeze holds the steps.
+
+        Steps that the run took over from another version do not make it a run that has begun.
+        """
         freeze = self._state.freeze
         if freeze is None:
             return ""
-        if freeze.strength == Strength.BEGIN and any(row.opened for row in steps):
+        if freeze.strength == Strength.BEGIN and any(
+            row.opened and abs(row.opened) >= run.began for row in steps
+        ):
             return ""
         return f"{FREEZE_REASON}{freeze.reason}"
 
@@ -282,7 +288,7 @@ class _WorkflowDecision:
 
     def _has_one_element(self, row: RunStep) -> bool:
         """Return whether only one element of a step runs, in a run of one step."""
-        run = self._state.run
+        run = self._run
         return run is not None and run.only_step == row.name and run.only_element is not None
 
     def _keep_slots(
@@ -372,10 +378,16 @@ class _WorkflowDecision:
             run = change.run
             if not run.status.has_ended:
                 return frozenset(), {}
-            if run.is_superseded and self._take_over(run, change):
+            if run.is_superseded and not run.only_step and self._take_over(run, change):
                 return frozenset(), {}
+        approvals = self._state.approvals
         if run is None or run.version != self._job.version:
-            run, steps = self._begun(run), ()
+            run, steps, approvals = (
+                self._begun(run),
+                (),
+                {},
+            )  # those of the earlier run do not count
+        self._run = run
         if run.status.has_ended:
             return frozenset(), {}
         stored, limits = run, advance.limits_of(self._job)
@@ -411,12 +423,12 @@ class _WorkflowDecision:
             now=self._now,
             meta=self._job.meta,
             is_held=bool(older),
-            approvals=self._state.approvals,
+            approvals=approvals,
             alive=alive,
             outputs=self._state.outputs,
             max_count=self._state.max_count,
             slot=self._state.slot,
-            freeze=self._freeze(steps),
+            freeze=self._freeze(run, steps),
             granted={name: grant.held for name, grant in self._state.grants.items()},
             openings=self._state.openings,
             limits=limits,

@@ -86,16 +86,23 @@ def digest_in_run(
 ) -> str:
     """Return the digest of a file that a step left in the run of a version; empty if it left none.
 
-    If a run of one step left out the step, the file is that of the run whose outputs it has.
+    If a run of one step left out the step, the file is that of the run whose outputs it has. If the
+    run took over the step from a run of another version, the file is that of the former run.
     """
     find = partial(digest_of, db, namespace, job_id, group=group, element=element, path=path)
     digest = find(version)
     run = runs.of_version(db, namespace, job_id, version)
-    while not digest and run is not None and run.outputs_of:
+    while not digest and run is not None:
         row = runs.step(db, run, group)
-        if row is None or not row.is_left_out:
+        if row is None:
             break
-        run = runs.find(db, namespace, job_id, run.outputs_of)
+        if row.is_left_out:
+            number = run.outputs_of
+        elif row.outcome is not None and row.since < run.began:  # taken over from a former version
+            number = run.number - 1
+        else:
+            break
+        run = runs.find(db, namespace, job_id, number)
         if run is not None:
             digest = find(run.version)
     return digest

@@ -59,7 +59,7 @@ def test_duration_counts_from_the_start() -> None:
         ({"reason": "x" * 501}, "Reason must have 1 to 500 characters, and not only spaces"),
         ({"reason": "x", "strength": "hard"}, "Strength = 'hard' must be one of begin, steps, ch"),
         ({"reason": "x", "jobs": "x" * 257}, "Jobs has 257 characters; the maximum is 256"),
-        ({"reason": "x", "queue": "a b"}, "Queue = 'a b' must have 1 to 128 letters"),
+        ({"reason": "x", "queue": "a b"}, "Queue = 'a b' must have 1 to 128 characters"),
         ({"reason": "x", "begin": "soon"}, "Begin = 'soon' must be a time such as 2026-12-24"),
         ({"reason": "x", "until": "+soon"}, "Until = '+soon' "),
         (
