@@ -35,7 +35,7 @@ def test_limit_cancels_a_trio_run_and_lets_it_clean_up() -> None:
 
 def test_limit_ends_a_test_without_trio() -> None:
     with pytest.raises(TookTooLong), limit(0.05):
-        time.sleep(60)
+        time.sleep(60)  # until the limit interrupts it
 
 
 def test_fast_test_passes() -> None:

@@ -61,9 +61,10 @@ class Elements(msgspec.Struct, frozen=True, kw_only=True):
     """The allocations of a step in a run: how many have ended, and how many may still change.
 
     An element counts as failed only when no restart and no reschedule follows. `exit_code` is the
-    exit code of the element that failed last, and `cause` its error if that code is 0. `overtime` counts the elements that exceeded their
-    `max_run_duration`. If other steps need the elements one by one, the set bits of `good_bits` and
-    `failed_bits` are the indexes of good and failed elements.
+    exit code of the element that failed last, and `cause` its error if that code is 0. `overtime`
+    counts the elements that exceeded their `max_run_duration`. If other steps need the elements one
+    by one, the set bits of `good_bits` and `failed_bits` are the indexes of good and failed
+    elements.
     """
 
     good: int = 0

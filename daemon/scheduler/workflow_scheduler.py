@@ -382,11 +382,8 @@ class _WorkflowDecision:
                 return frozenset(), {}
         approvals = self._state.approvals
         if run is None or run.version != self._job.version:
-            run, steps, approvals = (
-                self._begun(run),
-                (),
-                {},
-            )  # those of the earlier run do not count
+            run, steps = self._begun(run), ()
+            approvals = {}  # those of the earlier run do not count
         self._run = run
         if run.status.has_ended:
             return frozenset(), {}

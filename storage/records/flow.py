@@ -402,7 +402,7 @@ class RunUpdate(StrEnum):
 
     REPLACE = "replace"  # it is canceled, and the new run begins with its first steps
     KEEP = "keep"  # it is canceled, and the new run takes over unchanged steps with good results
-    FINISH = "finish"  # it continues with its own version, and the new run waits for its end
+    FINISH = "finish"  # it continues unchanged, and the new run waits for its end
 
 
 class Beyond(StrEnum):

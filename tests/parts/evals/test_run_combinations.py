@@ -9,7 +9,7 @@ from storage.writer import Transaction
 from tests.parts.evals.cluster import Cluster
 from tests.parts.evals.test_freezes import freeze
 from tests.parts.evals.test_one_step import explained
-from tests.parts.evals.test_run_updates import step, updated, warnings
+from tests.parts.evals.test_run_updates import entries, serve, step, updated, warnings
 from tests.parts.evals.test_workflows import (
     act,
     at_work,
@@ -41,7 +41,7 @@ async def end_stopped(cluster: Cluster) -> None:
 
 
 async def replace(cluster: Cluster, job: Job) -> None:
-    """Register a version a second later, and end the tasks of the run that it replaces."""
+    """Register a version a second later, and report that the stopped tasks have ended."""
     cluster.wait(1)
     await cluster.register(job)
     await cluster.work()
@@ -76,17 +76,23 @@ async def test_approvals_of_the_replaced_run_do_not_count(cluster: Cluster) -> N
     assert states(cluster) == {"a": StepState.HELD}
 
 
+@pytest.mark.parametrize("meta", [{}, {"steward_run_concurrency": "db"}], ids=["", "queue"])
 @pytest.mark.parametrize("update", ["keep", "replace"])
-async def test_freeze_holds_the_run_of_a_new_version(cluster: Cluster, update: str) -> None:
+async def test_freeze_holds_the_run_of_a_new_version(
+    cluster: Cluster, update: str, meta: dict[str, str]
+) -> None:
     def job(script: str) -> Job:
-        return updated(update, step("a"), step("b", "a", script=script))
+        return updated(update, step("a"), step("b", "a", script=script), **meta)
 
     await begun(cluster, job("true"))
+    await serve(cluster)
     await end(cluster, "a")
     await cluster.work()
     await freeze(cluster, strength="begin", until="+2h")
     await replace(cluster, job("false"))
+    await serve(cluster)
     assert at_work(cluster) == []
+    assert [state for _, state in entries(cluster)] == (["waiting"] if meta else [])
 
 
 async def test_kept_file_of_a_taken_over_step_is_found(cluster: Cluster) -> None:
