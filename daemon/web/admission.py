@@ -37,9 +37,9 @@ _OWN_NETWORK = 64  # prefix length of the IPv6 network that counts as one client
 _LINGER = 1.0  # seconds in which a rejected client can read the reason
 _MAX_LINGERING = 64  # rejected clients that receive the reason, per `_LINGER`
 
-_BATCH = 128  # connections that are accepted before other coroutines run
+_BATCH = 256  # connections that are accepted before other coroutines run
 # nanoseconds of CPU time for accepting connections, and for closing rejected ones
-_SLICE = 1_000_000
+_SLICE = 1_500_000
 _BEGIN = (
     2  # connections that begin to be served before other coroutines run: each takes some 200 µs
 )
@@ -95,9 +95,13 @@ def most_connections(share: Share) -> int:
 
 
 def most_rejected(share: Share) -> int:
-    """Return how many rejected connections of a listener may wait to be closed."""
+    """Return how many rejected connections of a listener may wait to be closed.
+
+    They may use an eighth of the listener's share, and the part that connections cannot use.
+    """
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(min(_MOST_REJECTED, int(descriptors * share / 8)), 1)
+    part = int(descriptors * share)
+    return max(min(_MOST_REJECTED, part // 8 + max(part - MAX_CONNECTIONS, 0)), 1)
 
 
 class Connected:
@@ -174,7 +178,8 @@ class Admission:
 
         Raises `TooMany`.
         """
-        self._check(client)
+        if not self.may_enter(client):
+            raise self.rejection(client)
         self._number += 1
         self._open[client.name] += 1
         return client.name
@@ -186,40 +191,47 @@ class Admission:
         if not self._open[client]:
             del self._open[client]
 
-    def _check(self, client: Client) -> None:
+    def may_enter(self, client: Client) -> bool:
+        """Return whether a further connection of a client may be admitted."""
         if self._number >= self._most:
-            raise TooMany(
+            return False
+        _, limit = self._per_address if client.is_single else self._per_user
+        # One client may use at most half of the connections, even if the setting allows more.
+        return self._open[client.name] < min(limit or self._most, max(self._most // 2, 1))
+
+    def rejection(self, client: Client) -> TooMany:
+        """Return the reason why a further connection of a client may not be admitted."""
+        if self._number >= self._most:
+            return TooMany(
                 f"the daemon has {self._most} connections, which is its limit; close some or retry later"
             )
         setting, limit = self._per_address if client.is_single else self._per_user
-        # One client may use at most half of the connections, even if the setting allows more.
-        most = min(limit or self._most, max(self._most // 2, 1))
-        if self._open[client.name] >= most:
-            raise TooMany(
-                f"{client.name} has {most} connections, which is its limit "
-                f"({setting} = {limit}); close some or retry later"
-            )
+        return TooMany(
+            f"{client.name} has {self._open[client.name]} connections, which is its limit "
+            f"({setting} = {limit}); close some or retry later"
+        )
 
     def clients(self, connections: Sequence["Connected"]) -> list[Client | None]:
         """Return the clients of connections; None for a connection that is closed.
 
         The kernel reports the users of many connections with few calls.
         """
-        found: list[Client | None] = []
+        found: list[Client | None] = [None] * len(connections)
         within: list[int] = []  # indexes of connections from this host
+        pairs: list[tuple[Address, Address]] = []  # their remote and local addresses
         for index, connected in enumerate(connections):
             if connected.family == socket.AF_UNIX:
-                found.append(_user_of_unix(connected))
+                found[index] = _user_of_unix(connected)
                 continue
             try:
-                is_within = _is_within(connected.peer[0], connected.local[0])
+                peer, local = connected.peer, connected.local
             except OSError:
-                found.append(None)
                 continue
-            if is_within:
+            if _is_within(peer[0], local[0]):
                 within.append(index)
-            found.append(None if is_within else self._of_address(_plain(connected.peer[0])))
-        pairs = [(connections[index].peer, connections[index].local) for index in within]
+                pairs.append((peer, local))
+            else:
+                found[index] = self._of_address(_plain(peer[0]))
         users = owners(connections[within[0]].family, pairs) if within else []
         for index, user in zip(within, users, strict=True):
             found[index] = _of_user(user)
@@ -332,34 +344,35 @@ def _answers(
     kernel: socket.socket, family: int, pairs: Sequence[tuple[Address, Address]]
 ) -> list[int | None]:
     """Return the kernel's answers to one message with queries. Raises `OSError`."""
-    first = next(_NUMBERS) * _QUESTIONS % 2**32
+    number = next(_NUMBERS) % 2**32
     start = _QUESTION.pack(family, socket.IPPROTO_TCP, 0, 0, 2**32 - 1)
     size = _HEADER.size + len(start) + _PORTS.size + 2 * _ADDRESS + len(_ANYWHERE)
+    head = _HEADER.pack(size, _BY_FAMILY, _REQUEST, number, 0) + start
     questions = [
-        _HEADER.pack(size, _BY_FAMILY, _REQUEST, number, 0)
-        + start
-        + _PORTS.pack(peer[1], local[1])
-        + _packed(peer[0])
-        + _packed(local[0])
-        + _ANYWHERE
-        for number, (peer, local) in enumerate(pairs, first)
+        head + _PORTS.pack(peer[1], local[1]) + _addresses(peer[0], local[0])
+        for peer, local in pairs
     ]
-    kernel.send(b"".join(questions))  # the kernel answers before this returns
+    kernel.send(b"".join(questions))  # the kernel answers before this returns, in the same order
     found: list[int | None] = []
     while len(found) < len(pairs):
         answer = kernel.recv(_MESSAGE)
-        _, kind, _, number, _ = _HEADER.unpack_from(answer)
-        if number != first + len(found):
-            continue  # an answer to an earlier question
+        _, kind, _, answered, _ = _HEADER.unpack_from(answer)
+        if answered != number:
+            continue  # an answer to an earlier message
         user = None
         if kind == _BY_FAMILY:
             uid, inode = _OWNER.unpack_from(answer, _OWNER_AT)
-            user = int(uid) if inode else None  # without an inode, its process has closed it
+            user = uid if inode else None  # without an inode, its process has closed it
         found.append(user)
     return found
 
 
 @lru_cache(maxsize=1024)
+def _addresses(peer: str, local: str) -> bytes:
+    """Return the part of a query after the ports."""
+    return _packed(peer) + _packed(local) + _ANYWHERE
+
+
 def _packed(address: str) -> bytes:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     return socket.inet_pton(family, address.partition("%")[0]).ljust(_ADDRESS, b"\0")
@@ -376,13 +389,18 @@ class LogRateLimiter:
         self._next = -float("inf")
         self._untold = 0
 
-    def warn(self, reason: object) -> None:
-        """Log a warning with the number of suppressed warnings, at most once a minute."""
+    def warn(self, reason: Callable[..., object], *args: object) -> None:
+        """Log a warning with the number of suppressed warnings, at most once a minute.
+
+        `reason` returns the reason when it is called with `args`.
+        """
         now = trio.current_time()
         if now < self._next:
             self._untold += 1
             return
-        log.warning("%s (%s more since the last line): %s", self._matter, self._untold, reason)
+        log.warning(
+            "%s (%s more since the last line): %s", self._matter, self._untold, reason(*args)
+        )
         self._next, self._untold = now + _APART, 0
 
 
@@ -430,7 +448,7 @@ class Acceptor:
                 if not accepted or len(self._rejected) > self._admission.most_rejected:
                     _close(self._rejected)
                 if error is not None:
-                    self._errors.warn(error.strerror)
+                    self._errors.warn(str, error.strerror)
                     await trio.sleep(PAUSE)
         finally:
             # at the shutdown of the daemon, their requests are still answered
@@ -444,16 +462,16 @@ class Acceptor:
         if client is None:  # it has disconnected
             connected.close()
             return
-        try:
+        if self._admission.may_enter(client):
             name = self._admission.enter(client)
-        except TooMany as error:
-            self._rejections.warn(error)
-            if self._explains and self._admission.may_explain():
-                connections.start_soon(self._admission.explain, connected.take(), str(error))
-            else:
-                self._rejected.append(connected)
-        else:
             self._admitted.setdefault(name, deque()).append(connected)
+            return
+        self._rejections.warn(self._admission.rejection, client)
+        if self._explains and self._admission.may_explain():
+            why = str(self._admission.rejection(client))
+            connections.start_soon(self._admission.explain, connected.take(), why)
+        else:
+            self._rejected.append(connected)
 
     def _begin(self, connections: trio.Nursery) -> None:
         """Begin to serve a few admitted connections; clients take turns."""

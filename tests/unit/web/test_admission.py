@@ -19,6 +19,7 @@ from daemon.web.admission import (
     Share,
     TooMany,
     most_connections,
+    most_rejected,
 )
 
 OURS = "10.0.0.1"
@@ -105,15 +106,21 @@ def test_users_of_this_host_are_counted_separately(
 
 
 @pytest.mark.parametrize(
-    ("descriptors", "found"),
-    [(1024, [512, 128, 64]), (65_536, [8192, 8192, 4096]), (8, [4, 1, 1])],
+    ("descriptors", "connections", "rejected"),
+    [
+        (1024, [512, 128, 64], [64, 16, 8]),
+        (20_000, [8192, 2500, 1250], [3058, 312, 156]),
+        (65_536, [8192, 8192, 4096], [8192, 1024, 512]),
+        (16, [8, 2, 1], [1, 1, 1]),
+    ],
 )
 def test_listeners_have_shares_of_the_descriptors(
-    monkeypatch: pytest.MonkeyPatch, descriptors: int, found: list[int]
+    monkeypatch: pytest.MonkeyPatch, descriptors: int, connections: list[int], rejected: list[int]
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (descriptors, descriptors))
-    assert [most_connections(share) for share in Share] == found
-    assert sum(found) < descriptors
+    assert [most_connections(share) for share in Share] == connections
+    assert [most_rejected(share) for share in Share] == rejected
+    assert sum(connections) + sum(rejected) <= descriptors * 7 / 8
 
 
 def test_no_client_exceeds_half_of_a_listener(monkeypatch: pytest.MonkeyPatch) -> None:
