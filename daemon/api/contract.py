@@ -277,6 +277,7 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
             "state": TEXT,
             "states": FLAG,
             "strip": FLAG,
+            "counts": FLAG,
             "sort": TEXT,
         },
     ),

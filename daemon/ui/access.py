@@ -6,10 +6,12 @@ from daemon.ui import formatting
 from daemon.ui.render import Found, action, optional, page
 from daemon.ui.tables import sort_table
 from daemon.web.ui_session import UiRequest
-from storage.errors import Denied, Malformed
+from storage.errors import Denied, Malformed, NotFound
 
 _SESSIONS = 100  # sessions that are shown
 _TOKENS = 100  # tokens on one page
+MOST_POLICIES = 500  # on one page, and in the form of a role
+MOST_ROLES = 500  # on one page
 _COLUMNS = {
     "name": lambda entry: entry["Name"],
     "type": lambda entry: entry["Type"],
@@ -21,7 +23,9 @@ _COLUMNS = {
 @page("access.html")
 async def overview(ui_request: UiRequest) -> Found:
     """Show the user's token, and the tokens, policies, roles and login methods that they may see."""
-    tokens, next_token = await _tokens(ui_request)
+    tokens, next_token = await _list(ui_request, "tokens", "next_token", _TOKENS)
+    policies, more_policies = await _list(ui_request, "policies", "policies", MOST_POLICIES)
+    roles, more_roles = await _list(ui_request, "roles", "roles", MOST_ROLES)
     sessions, session_count = await ui_request.sessions(_SESSIONS)
     sort = ui_request.query.text("sort-tokens")
     return {
@@ -31,23 +35,27 @@ async def overview(ui_request: UiRequest) -> Found:
         "tokens": tokens,
         "next_token": next_token,
         "token_table": sort_table("tokens", tokens or [], sort, _COLUMNS),
-        "policies": await optional(ui_request, "/v1/acl/policies"),
-        "roles": await optional(ui_request, "/v1/acl/roles"),
+        "policies": policies,
+        "more_policies": more_policies,
+        "roles": roles,
+        "more_roles": more_roles,
         "auth_methods": await optional(ui_request, "/v1/acl/auth-methods"),
         "methods": _methods(await optional(ui_request, "/v1/sys/auth")),
     }
 
 
-async def _tokens(ui_request: UiRequest) -> tuple[list[dict[str, Any]] | None, str]:
-    """Return the tokens on a page, and the page token of the next page.
+async def _list(
+    ui_request: UiRequest, kind: str, parameter: str, most: int
+) -> tuple[list[dict[str, Any]] | None, str]:
+    """Return the objects of a kind on a page, and the page token of the next page.
 
-    The tokens are None if the user may not see them.
+    The objects are None if the user may not see them. `parameter` is the query parameter that
+    contains the page token of this page.
     """
-    after = ui_request.query.text("next_token")
+    after = ui_request.query.text(parameter)
     try:
-        answer = await ui_request.ask("GET", "/v1/acl/tokens", per_page=_TOKENS, next_token=after)
-        return await ui_request.parsed(answer), answer.next_token
-    except (Denied, Malformed):
+        return await ui_request.get_page(f"/v1/acl/{kind}", most, after)
+    except (Denied, Malformed, NotFound):
         return None, ""
 
 

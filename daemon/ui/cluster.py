@@ -21,6 +21,9 @@ from daemon.web.ui_session import UiRequest
 from storage.errors import NotFound
 from storage.records.base import SECOND
 
+_SERVICES = 20  # services on one page
+INSTANCES = 10  # instances of a service, in a list of services
+_ROWS = 100  # instances on the page of one service
 _COLUMNS = {
     "name": lambda entry: entry["Name"],
     "state": lambda entry: entry["Status"],
@@ -77,18 +80,44 @@ async def node(ui_request: UiRequest) -> Found:
 
 @page("services.html", is_shared=True)
 async def services(ui_request: UiRequest) -> Found:
-    """List the services with their instances, and the latest check results."""
-    namespace = ui_request.query.text("namespace") or "*"
+    """List the services with some instances, or one service, with the latest check results."""
+    query = ui_request.query
+    namespace, name = query.text("namespace"), query.text("name")
+    after = query.text("next_token")
+    if name:
+        service = await _service(ui_request, name, namespace or "default", _ROWS, after)
+        return {"services": [service], "name": name, "next_token": service["More"], "follow": "*"}
+    groups, next_token = await ui_request.get_page(
+        "/v1/services", _SERVICES, after, namespace=namespace or "*"
+    )
     rows = []
-    for group in await ui_request.get("/v1/services", namespace=namespace):
+    for group in groups:
         for service in group["Services"]:
-            name, within = service["ServiceName"], group["Namespace"]
-            path = formatting.address("/v1/service/", name)
-            instances = await ui_request.get(path, namespace=within)
-            for instance in instances:
-                instance["Checks"] = await checks(ui_request, name, instance["AllocID"])
-            rows.append({**service, "Namespace": within, "Instances": instances})
-    return {"services": rows, "follow": "*"}
+            within = group["Namespace"]
+            found = await _service(ui_request, service["ServiceName"], within, INSTANCES, "")
+            rows.append({**found, **service})
+    return {"services": rows, "name": "", "next_token": next_token, "follow": "*"}
+
+
+async def _service(
+    ui_request: UiRequest, name: str, namespace: str, most: int, after: str
+) -> dict[str, Any]:
+    """Return instances of a service with the latest check results.
+
+    `More` is the page token of the other instances.
+    """
+    path = formatting.address("/v1/service/", name)
+    instances, more = await ui_request.get_page(path, most, after, namespace=namespace)
+    for instance in instances:
+        instance["Checks"] = await checks(ui_request, name, instance["AllocID"])
+    tags = dict.fromkeys(tag for instance in instances for tag in instance["Tags"] or ())
+    return {
+        "ServiceName": name,
+        "Namespace": namespace,
+        "Tags": [*tags],
+        "Instances": instances,
+        "More": more,
+    }
 
 
 async def checks(ui_request: UiRequest, service: str, alloc_id: str) -> list[dict[str, Any]]:

@@ -107,6 +107,7 @@ async def _statuses(ui_request: UiRequest, text: str) -> tuple[list[dict[str, An
             contains=text,
             include_children=True,
             states=True,
+            counts=True,
             per_page=MOST,
         )
     except Denied:
@@ -172,13 +173,14 @@ async def _runs(ui_request: UiRequest, text: str) -> Hits:
 
 
 async def _services(ui_request: UiRequest, text: str) -> Hits:
-    listed = await optional(ui_request, "/v1/services", namespace="*") or []
-    query = text.lower()
+    """Return the services whose name contains a string."""
+    listed = await optional(
+        ui_request, "/v1/services", namespace="*", contains=text, per_page=MOST + 1
+    )
     names = [
         (service["ServiceName"], group["Namespace"])
-        for group in listed
+        for group in listed or ()
         for service in group["Services"]
-        if query in service["ServiceName"].lower()
     ]
     hits = [
         Hit(name, _service_url(name, namespace), _within(namespace))
@@ -188,7 +190,7 @@ async def _services(ui_request: UiRequest, text: str) -> Hits:
 
 
 def _service_url(name: str, namespace: str) -> str:
-    return f"{formatting.address('/ui/services', namespace=namespace)}#service-{name}"
+    return formatting.address("/ui/services", namespace=namespace, name=name)
 
 
 async def _named(ui_request: UiRequest, text: str) -> list[Hits]:

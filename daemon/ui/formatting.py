@@ -2,9 +2,7 @@
 
 import re
 import shlex
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 from urllib.parse import quote, urlencode
 
 from storage.records.base import SECOND
@@ -110,7 +108,6 @@ def relative_time(now: int, then: int | None) -> str:
     )
 
 
-def counts(allocations: Iterable[Mapping[str, Any]] | None) -> dict[str, int]:
+def counts(numbers: Mapping[str, int]) -> dict[str, int]:
     """Return the number of allocations in each status, in the order of a status bar."""
-    numbers = Counter(str(alloc["ClientStatus"]) for alloc in allocations or ())
-    return {status: numbers[status] for status in BAR if numbers[status]}
+    return {status: numbers[status] for status in BAR if status in numbers}

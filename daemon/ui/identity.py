@@ -3,6 +3,7 @@
 from typing import Any
 
 from daemon.ui import formatting
+from daemon.ui.access import MOST_POLICIES
 from daemon.ui.forms import duration_text
 from daemon.ui.render import (
     Found,
@@ -18,6 +19,7 @@ from daemon.web.ui_session import UiRequest
 from storage.errors import Malformed, NotFound
 
 # Suffixes of the names of fields that hold a duration.
+_ROLES = 50  # roles of a login method on one page
 _DURATIONS = ("_ttl", "_period", "_window", "_leeway", "_delay")
 
 ACCESS = "/ui/access"
@@ -112,10 +114,12 @@ async def remove_policy(ui_request: UiRequest) -> str:
 @page("role.html")
 async def role(ui_request: UiRequest) -> Found:
     """Show a role in a form."""
-    return {
-        "role": await ui_request.get(formatting.address("/v1/acl/role/", ui_request["role_id"])),
-        "policies": await ui_request.get("/v1/acl/policies"),
-    }
+    document = await ui_request.get(formatting.address("/v1/acl/role/", ui_request["role_id"]))
+    policies, _ = await ui_request.get_page("/v1/acl/policies", MOST_POLICIES, "")
+    # Without these, saving the form would remove them from the role.
+    shown = {policy["Name"] for policy in policies}
+    policies += [link for link in document["Policies"] or () if link["Name"] not in shown]
+    return {"role": document, "policies": policies}
 
 
 @form_action(
@@ -169,7 +173,7 @@ async def explain(ui_request: UiRequest) -> HandlerReply:
 @page("method.html")
 async def method(ui_request: UiRequest) -> Found:
     """Show a login method with its roles."""
-    return await _method(ui_request, ui_request["path"])
+    return await _method(ui_request, ui_request["path"], ui_request.query.text("next_token"))
 
 
 @with_error_message
@@ -185,19 +189,24 @@ async def explain_login(ui_request: UiRequest) -> HandlerReply:
     )
 
 
-async def _method(ui_request: UiRequest, path: str) -> dict[str, Any]:
+async def _method(ui_request: UiRequest, path: str, after: str = "") -> dict[str, Any]:
+    """Return the data of the page of a method; its roles begin after the name `after`."""
     mount_path = path.strip("/")
     known = (await ui_request.get("/v1/sys/auth"))["data"].get(f"{mount_path}/")
     if known is None:
         raise NotFound(f"there is no login method at {mount_path}")
     base = f"/v1/auth/{mount_path}"
-    names = (await _data(ui_request, f"{base}/role", list=True)).get("keys", ())
+    # The list has no pages, as in Vault, so only the settings are read by page.
+    listed = (await _data(ui_request, f"{base}/role", list=True)).get("keys", ())
+    following = [name for name in listed if name > after]
+    names = following[:_ROLES]
     roles = {name: await _data(ui_request, f"{base}/role/{name}") for name in names}
     return {
         "place": mount_path,
         "method": known,
         "config": _set(await _data(ui_request, f"{base}/config")),
         "roles": {name: _set(settings) for name, settings in roles.items()},
+        "next_token": names[-1] if len(following) > _ROLES else "",
     }
 
 

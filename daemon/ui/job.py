@@ -8,7 +8,7 @@ import trio
 
 from daemon.flow.workflow_keys import JOB_KEYS, KEYS
 from daemon.ui import formatting, heatmap, highlight, rollout
-from daemon.ui.cluster import ALLOCATIONS, checks
+from daemon.ui.cluster import ALLOCATIONS, INSTANCES, checks
 from daemon.ui.render import Found, page
 from daemon.ui.tables import sort_table
 from daemon.ui.usage import UsageSection, usage_section
@@ -22,6 +22,7 @@ _MOST_RUNS = 500  # runs of one day, or of a longer list
 RESULTS = ("complete", "failed", "stopped", "blocked", "active")  # filters of runs
 _KEYS = frozenset(KEYS)
 _PAYLOAD_SCHEME = "payload://"  # scheme of artifacts that are input files of a dispatch
+_VERSIONS = 200  # newest versions that the form of a comparison offers
 _NEWEST = 20  # allocations, evaluations and slots that a page shows at first
 
 
@@ -75,6 +76,7 @@ async def overview(ui_request: UiRequest) -> Found:
     job: Any = base["job"]
     state: Any = base["state"]
     deployment = await ui_request.get(job_url(ui_request, "/deployment"), **asked)
+    services, more_services = await _services(ui_request, asked)
     return {
         **base,
         "summary": summary,
@@ -88,8 +90,11 @@ async def overview(ui_request: UiRequest) -> Found:
         "rollout": rollout.rollout(deployment, allocations, ui_request.now)
         if deployment and not older
         else None,
-        "evaluations": (await ui_request.get(job_url(ui_request, "/evaluations"), **asked))[:1],
-        "services": await _services(ui_request, asked),
+        "evaluations": await ui_request.get(
+            job_url(ui_request, "/evaluations"), per_page=1, **asked
+        ),
+        "services": services,
+        "more_services": more_services,
         "parent": job["ParentID"],
         "actions": _actions(job, allocations),
         "history": await _history(ui_request, base),
@@ -131,16 +136,18 @@ async def _history(ui_request: UiRequest, base: dict[str, object]) -> UsageSecti
     )
 
 
-async def _services(ui_request: UiRequest, query: dict[str, object]) -> list[dict[str, Any]]:
-    """Return the services of a job with their latest check results."""
-    registrations: list[dict[str, Any]] = await ui_request.get(
-        job_url(ui_request, "/services"), **query
+async def _services(
+    ui_request: UiRequest, query: dict[str, object]
+) -> tuple[list[dict[str, Any]], str]:
+    """Return services of a job with their latest check results, and the next page token."""
+    registrations, more = await ui_request.get_page(
+        job_url(ui_request, "/services"), INSTANCES, ui_request.query.text("services"), **query
     )
     for registration in registrations:
         registration["Checks"] = await checks(
             ui_request, registration["ServiceName"], registration["AllocID"]
         )
-    return registrations
+    return registrations, more
 
 
 def _actions(job: dict[str, Any], allocations: list[Any]) -> list[dict[str, object]]:
@@ -203,17 +210,37 @@ async def _sources(
 
 @page("versions.html")
 async def versions(ui_request: UiRequest) -> Found:
-    """Show all versions with their changes."""
+    """Show the versions with their changes, newest first."""
     base = await job_header(ui_request, "versions")
-    answer = await ui_request.get(
-        job_url(ui_request, "/versions"), namespace=base["namespace"], diffs=True
+    job: Any = base["job"]
+    reply = await ui_request.ask(
+        "GET",
+        job_url(ui_request, "/versions"),
+        namespace=base["namespace"],
+        diffs=True,
+        per_page=ui_request.rows_per_page,
+        next_token=ui_request.query.text("next_token"),
     )
+    answer = await ui_request.parsed(reply)
     diffs = answer["Diffs"] or []
     rows = [
-        (job, diffs[number] if number < len(diffs) else None)
-        for number, job in enumerate(answer["Versions"])
+        (version, diffs[number] if number < len(diffs) else None)
+        for number, version in enumerate(answer["Versions"])
     ]
-    return {**base, "versions": rows}
+    newest = job["Version"]
+    return {
+        **base,
+        "versions": rows,
+        "next_token": reply.next_token,
+        "known": _choices(newest),
+        "old": max(newest - 1, 0),
+        "new": newest,
+    }
+
+
+def _choices(newest: int, *chosen: int) -> list[int]:
+    """Return the versions that a form offers: the newest ones, and the chosen ones."""
+    return sorted({*range(max(newest + 1 - _VERSIONS, 0), newest + 1), *chosen}, reverse=True)
 
 
 @page("compare.html")
@@ -225,36 +252,54 @@ async def compare(ui_request: UiRequest) -> Found:
     new = job["Version"] if chosen is None else chosen
     old = max(new - 1, 0) if old_version is None else old_version
     asked = {"namespace": base["namespace"], "diffs": True, "diff_version": old}
-    answer = await ui_request.get(job_url(ui_request, "/versions"), **asked)
-    known = [version["Version"] for version in answer["Versions"]]
-    if new not in known:
+    # A page begins with the version of its token, or with an older one.
+    answer = await ui_request.get(
+        job_url(ui_request, "/versions"), per_page=1, next_token=new, **asked
+    )
+    if [version["Version"] for version in answer["Versions"]] != [new]:
         raise NotFound(f"version {new} not found")
     before, after = await _sources(ui_request, base, old, new)
     lines = await trio.to_thread.run_sync(highlight.side_by_side, before, after)
-    diff = answer["Diffs"][known.index(new)]
+    known = _choices(job["Version"], old, new)
+    diff = answer["Diffs"][0]
     return {**base, "known": known, "old": old, "new": new, "diff": diff, "lines": lines}
 
 
 @page("deployments.html", is_shared=True)
 async def deployments(ui_request: UiRequest) -> Found:
     """Show the deployments of a job."""
-    base = await job_header(ui_request, "deployments")
-    listed = await ui_request.get(job_url(ui_request, "/deployments"), namespace=base["namespace"])
-    if not listed:
-        return {**base, "deployments": [], "newest": "", "rollout": None}
-    newest = max(listed, key=lambda deployment: int(deployment["CreateIndex"]))
-    asked = {"namespace": base["namespace"], "per_page": _ALLOCATIONS}
-    allocations = await ui_request.get(job_url(ui_request, "/allocations"), **asked)
-    picture = rollout.rollout(newest, allocations, ui_request.now)
-    return {**base, "deployments": listed, "newest": newest["ID"], "rollout": picture}
+    base, after = await job_header(ui_request, "deployments"), ui_request.query.text("next_token")
+    asked: dict[str, object] = {"namespace": base["namespace"]}
+    listed, next_token = await ui_request.get_page(
+        job_url(ui_request, "/deployments"), ui_request.rows_per_page, after, **asked
+    )
+    newest, picture = "", None
+    if listed and not after:
+        newest = listed[0]["ID"]
+        allocations = await ui_request.get(
+            job_url(ui_request, "/allocations"), per_page=_ALLOCATIONS, **asked
+        )
+        picture = rollout.rollout(listed[0], allocations, ui_request.now)
+    return {
+        **base,
+        "deployments": listed,
+        "newest": newest,
+        "rollout": picture,
+        "next_token": next_token,
+    }
 
 
 @page("job_evaluations.html", is_shared=True)
 async def evaluations(ui_request: UiRequest) -> Found:
     """Show the evaluations of a job."""
     base = await job_header(ui_request, "evaluations")
-    listed = await ui_request.get(job_url(ui_request, "/evaluations"), namespace=base["namespace"])
-    return {**base, "evaluations": listed}
+    listed, next_token = await ui_request.get_page(
+        job_url(ui_request, "/evaluations"),
+        ui_request.rows_per_page,
+        ui_request.query.text("next_token"),
+        namespace=base["namespace"],
+    )
+    return {**base, "evaluations": listed, "next_token": next_token}
 
 
 def _input_files(job: dict[str, Any]) -> list[str]:

@@ -25,7 +25,7 @@ async def overview(ui_request: UiRequest) -> Found:
     """Show running, failing and blocked jobs, and recent changes."""
     namespace = ui_request.query.text("namespace") or "*"
     lines = await ui_request.get(
-        "/v1/jobs/statuses", namespace=namespace, states=True, per_page=_LOOKED_AT
+        "/v1/jobs/statuses", namespace=namespace, states=True, counts=True, per_page=_LOOKED_AT
     )
     lines_by_state: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
@@ -37,6 +37,7 @@ async def overview(ui_request: UiRequest) -> Found:
             namespace=namespace,
             include_children=True,
             states=True,
+            counts=True,
             state=State.FAILED,
             type=kind,
             per_page=5 * _SHOWN,
@@ -79,6 +80,7 @@ async def index(ui_request: UiRequest) -> Found:
         "/v1/jobs/statuses",
         states=True,
         strip=True,
+        counts=True,
         per_page=ui_request.rows_per_page,
         **asked,
     )

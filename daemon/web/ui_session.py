@@ -315,6 +315,16 @@ class UiRequest:
             reply = msgspec.structs.replace(reply, body=body, stream=None)
         return await self.parsed(reply)
 
+    async def get_page(
+        self, path: str, most: int, after: str, /, **query: object
+    ) -> tuple[list[Any], str]:
+        """Return at most `most` objects of a list, and the page token of the next page.
+
+        `after` is the page token of this page; it is empty for the first page.
+        """
+        reply = await self.ask("GET", path, per_page=most, next_token=after, **query)
+        return await self.parsed(reply) or [], reply.next_token
+
     async def post(self, path: str, body: object = None, /, **query: object) -> Any:  # noqa: ANN401  # JSON
         """Change something through the API; return its response."""
         found = await build_in_thread(

@@ -117,7 +117,8 @@ _SETTLE = """
 """
 _FAILURES = re.compile('"(?:Failed|Lost)":[1-9]')
 _ENDING = (JobType.BATCH, JobType.SYSBATCH)
-_COUNTED_AS = {"pending": "starting"}  # every other client status is counted under its own name
+_STARTING = ("pending", "starting")  # the client status that summaries count by another name
+_COUNTED_AS = dict([_STARTING])
 
 
 def refresh_summary(tx: Transaction, namespace: str, job_id: str) -> None:
@@ -202,6 +203,13 @@ def has_allocations(row: Row) -> bool:
     """Return whether the summary of a job counts allocations; true if it cannot be read."""
     counts = _summarize(row["summary"])
     return counts is None or msgspec.structs.replace(counts, queued=0) != GroupSummary()
+
+
+def allocation_counts(row: Row) -> dict[str, int]:
+    """Return the number of allocations of a job by client status; empty if unreadable."""
+    counts = msgspec.structs.asdict(_numbers(row["summary"]))
+    counts[_STARTING[0]] = counts.pop(_STARTING[1])
+    return {status: number for status, number in counts.items() if number and status != "queued"}
 
 
 def _summarize(summary: str) -> GroupSummary | None:

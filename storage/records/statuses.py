@@ -59,4 +59,6 @@ class JobStatusLine(Record, frozen=True, kw_only=True):
     child_statuses: list[str] | None
     allocs: list[AllocationStatus] | None
     latest_deployment: LatestDeployment | None
-    steward_state: StateLine | UnsetType = UNSET  # an extension of Steward, on request
+    # extensions of Steward, on request; the number of allocations is by client status
+    steward_state: StateLine | UnsetType = UNSET
+    steward_allocations: dict[str, int] | UnsetType = UNSET

@@ -26,6 +26,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the services by namespace and name; `per_page` counts services, across namespaces."""
     expression = request.query.text("filter")
     matches = compile_filter(expression, ServiceListItem) if expression else None
+    part = request.query.text("contains").casefold()
     to_page_request = query_factory(request, None, {})
 
     def rows(db: ReadSnapshot, start: Key | None, reverse: bool) -> Iterator[_Name]:
@@ -39,6 +40,8 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
                 yield namespace, name
 
     def wanted(db: ReadSnapshot, name: _Name) -> bool:
+        if part not in name[1].casefold():
+            return False
         return matches is None or any(
             matches(msgspec.to_builtins(ServiceListItem(service_name=name[1], tags=tags)))
             for tags in services.tags(db, *name)

@@ -5,6 +5,7 @@ The format is recorded from Nomad: job-statuses.
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 from msgspec import UNSET
 
@@ -59,6 +60,19 @@ class JobStatusesRequest(Record, frozen=True, kw_only=True):
     include_children: bool = False
 
 
+class LineParts(NamedTuple):
+    """The parts of a line that only Steward has.
+
+    `state` adds the state of the job, and `strip` the latest results of its children. With
+    `counts`, the number of allocations by client status replaces the lists of allocations and of
+    child jobs, which are long for some jobs.
+    """
+
+    state: bool
+    strip: bool
+    counts: bool
+
+
 def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show short records of jobs: all jobs of a namespace, or the jobs that a body names.
 
@@ -66,16 +80,10 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
     """
     query, now = request.query, request.parts.clock.now()
     highest = max(db.table_index(table) for table in _TABLES)
-    with_state, with_strip = query.own_flag("states"), query.own_flag("strip")
-    if with_strip and not with_state:
+    parts = LineParts(query.own_flag("states"), query.own_flag("strip"), query.own_flag("counts"))
+    if parts.strip and not parts.state:
         raise Malformed("strip = true needs states = true, because a strip is a part of a state")
-    line = partial(
-        _kept_line,
-        lines=request.parts.status_lines,
-        now=now,
-        with_state=with_state,
-        with_strip=with_strip,
-    )
+    line = partial(_kept_line, lines=request.parts.status_lines, now=now, parts=parts)
     matches = _job_predicate(request, now)
     if request.body:
         matching = [row for row in _named(request, db) if matches(db, row)]
@@ -190,25 +198,21 @@ def _kept_line(
     *,
     lines: StatusLines,
     now: int,
-    with_state: bool,
-    with_strip: bool,
+    parts: LineParts,
 ) -> bytes:
-    """Return the line of a job, from the cache if nothing that the line shows has changed.
-
-    `with_state` adds the state of the job; `with_strip` adds the latest results of its children.
-    """
-    key = (row.namespace, row.id, with_state, with_strip)
+    """Return the line of a job, from the cache if nothing that the line shows has changed."""
+    key = (row.namespace, row.id, *parts)
     stamp = job_stamps.load(db, row.namespace, row.id)
     if stamp is not None and (known := lines.find(key, stamp)) is not None:
         return known
-    line, is_lasting = _line(db, row, now=now, with_state=with_state, with_strip=with_strip)
+    line, is_lasting = _line(db, row, now=now, parts=parts)
     if stamp is not None and is_lasting:
         lines.keep(key, stamp, line)
     return line
 
 
 def _line(
-    db: ReadSnapshot, row: job_listings.JobChange, *, now: int, with_state: bool, with_strip: bool
+    db: ReadSnapshot, row: job_listings.JobChange, *, now: int, parts: LineParts
 ) -> tuple[bytes, bool]:
     """Return the line of a job, and whether it stays valid until one of the job's objects changes.
 
@@ -220,17 +224,17 @@ def _line(
         return b"", False
     summary = job_status.load_summary(db, row.namespace, row.id)
     placed = list[Allocation]()
-    if summary is None or job_status.has_allocations(summary):
+    if not parts.counts and (summary is None or job_status.has_allocations(summary)):
         placed = allocations.readable_of_job(db, row.namespace, row.id)
     latest = deployments.latest(db, row.namespace, row.id)
     state, is_lasting = None, not is_workflow(job)
-    if with_state and summary:
+    if parts.state and summary:
         facts = job_states.of_row(db, summary, now, job, latest)
-        state = job_states.line_of_row(db, summary, facts, with_strip=with_strip)
+        state = job_states.line_of_row(db, summary, facts, with_strip=parts.strip)
         is_lasting &= not (facts.current.failing or facts.older.failing)
-    children = (
-        job_listings.child_statuses(db, row.namespace, row.id) if job.launches_children else None
-    )
+    children = None
+    if job.launches_children and not parts.counts:
+        children = job_listings.child_statuses(db, row.namespace, row.id)
     line = JobStatusLine(
         id=job.id,
         namespace=job.namespace,
@@ -251,6 +255,9 @@ def _line(
         allocs=[_allocation(alloc) for alloc in placed] or None,
         latest_deployment=_deployment(latest),
         steward_state=state or UNSET,
+        steward_allocations=job_status.allocation_counts(summary)
+        if parts.counts and summary
+        else UNSET,
     )
     return encode(line), is_lasting
 

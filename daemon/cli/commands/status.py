@@ -114,7 +114,11 @@ def list_jobs(client: ApiClient, screen: Screen, *, children: bool = False) -> N
         screen.document(client.read("/v1/jobs").body)
         return
     lines = client.fetch(
-        "/v1/jobs/statuses", list[JobStatusLine], states=True, include_children=children
+        "/v1/jobs/statuses",
+        list[JobStatusLine],
+        states=True,
+        counts=True,
+        include_children=children,
     )
     if not lines:
         screen.line("No jobs")

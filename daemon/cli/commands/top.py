@@ -151,7 +151,9 @@ class TopPoller:
 
     def _list(self, now: float) -> None:
         began = time.process_time()
-        answer = self._client.read("/v1/jobs/statuses", states=True, per_page=_MOST_LISTED)
+        answer = self._client.read(
+            "/v1/jobs/statuses", states=True, counts=True, per_page=_MOST_LISTED
+        )
         self._jobs = [
             JobRow(
                 job.id,

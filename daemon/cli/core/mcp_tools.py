@@ -48,7 +48,9 @@ class ListJobs(Arguments, frozen=True, kw_only=True):
 
     def run(self, client: "ToolClient") -> bytes:
         """Return the list."""
-        return client.get("/v1/jobs/statuses", self, prefix=self.prefix, states=True, per_page=200)
+        return client.get(
+            "/v1/jobs/statuses", self, prefix=self.prefix, states=True, counts=True, per_page=200
+        )
 
 
 class ShowJob(Arguments, frozen=True, kw_only=True):

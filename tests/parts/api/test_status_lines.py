@@ -18,6 +18,7 @@ from storage.queries import (
     jobs,
 )
 from storage.records.allocation import ClientStatus, TaskEvent, TaskState
+from storage.records.codec import parse
 from storage.records.evaluation import EvalStatus
 from storage.records.group import Update
 from storage.records.job import Job, Parameterized
@@ -106,6 +107,25 @@ async def test_lines_with_and_without_state_are_kept_apart(cluster: Cluster, pag
     await run(cluster, job())
     assert "StewardState" in page.text()
     assert b"StewardState" not in page.read(page.lines, "")
+
+
+async def test_counts_replace_the_lists_of_allocations_and_children(
+    cluster: Cluster, page: Page
+) -> None:
+    await run(cluster, job("web", group(count=3)))
+    await run(cluster, job("many", type="batch", parameterized_job=Parameterized()))
+    lists = {line["ID"]: line for line in parse(page.read(page.lines, ""))}
+    assert [len(lists["web"]["Allocs"]), lists["many"]["ChildStatuses"]] == [3, []]
+    assert "StewardAllocations" not in lists["web"]
+    counted = {line["ID"]: line for line in parse(page.read(page.lines, "counts=true"))}
+    assert counted["web"].pop("StewardAllocations") == {"pending": 3}
+    assert counted["many"].pop("StewardAllocations") == {}
+    for name, line in counted.items():
+        assert line == {**lists[name], "Allocs": None, "ChildStatuses": None}
+    await cluster.run_all()
+    assert b'"StewardAllocations":{"running":3}' in page.read(page.lines, "counts=true")
+    (web,) = (line for line in parse(page.read(page.lines, "")) if line["ID"] == "web")
+    assert len(web["Allocs"]) == 3
 
 
 async def test_line_follows_an_allocation_from_its_placement_to_its_end(

@@ -106,7 +106,7 @@ async def test_services_are_found(open_site: Site) -> None:
         )
     )
     known = await hits(open_site.browser(), "door")
-    assert known["front-door"] == "/ui/services?namespace=default#service-front-door"
+    assert known["front-door"] == "/ui/services?namespace=default&name=front-door"
 
 
 def registration(alloc_id: str, name: str) -> Registration:

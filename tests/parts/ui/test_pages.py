@@ -12,7 +12,10 @@ import pytest
 import trio
 
 from daemon.config.data_directory import payload_dir
+from daemon.ui import cluster as cluster_pages
+from daemon.ui import job as job_pages
 from daemon.ui.routes import PAGES
+from daemon.web import ui_session
 from storage.queries import (
     cluster_runs,
     job_status,
@@ -25,7 +28,7 @@ from storage.queries import (
 from storage.records.allocation import ClientStatus
 from storage.records.base import HOUR
 from storage.records.cluster_run import ClusterRun, RunStatus
-from storage.records.group import ReschedulePolicy
+from storage.records.group import ReschedulePolicy, Update
 from storage.records.job import Parameterized, Periodic
 from storage.records.node import DriverInfo, NodeCPU, NodeMemory
 from storage.records.service import CheckResult, CheckStatus, Registration, ServiceAddress
@@ -415,6 +418,87 @@ async def test_a_service_is_shown_with_its_health(open_site: Site) -> None:
         assert "is-critical" in text
         assert "connection refused" in text
         assert "of another" not in text
+
+
+async def test_services_and_their_instances_have_pages(
+    open_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await open_site.run()
+    (allocation,) = open_site.cluster.allocations()
+    registrations = [
+        Registration(
+            id=f"{name}-{number}",
+            service_name=name,
+            namespace="default",
+            node_id=allocation.node_id,
+            datacenter="dc1",
+            job_id="web",
+            alloc_id=allocation.id,
+            address="10.0.0.1",
+            port=8000 + number,
+        )
+        for name, instances in (("a", 5), ("b", 1), ("c", 1))
+        for number in range(instances)
+    ]
+    await open_site.cluster.store.write(
+        lambda tx: services.replace_registrations(
+            tx, allocation.id, [ServiceAddress(item, ready=None) for item in registrations]
+        )
+    )
+    monkeypatch.setattr(cluster_pages, "_SERVICES", 2)
+    monkeypatch.setattr(cluster_pages, "INSTANCES", 3)
+    monkeypatch.setattr(cluster_pages, "_ROWS", 4)
+    monkeypatch.setattr(job_pages, "INSTANCES", 3)
+    browser = open_site.browser()
+    text = (await browser.get("/ui/services")).text
+    assert re.findall(r'id="service-(\w)"', text) == ["a", "b"]
+    assert re.findall(r"10\.0\.0\.1:(\d+)", text) == ["8000", "8001", "8002", "8000"]
+    assert "All instances</a>" in text
+    text = (await browser.get(next_page(text))).text
+    assert re.findall(r'id="service-(\w)"', text) == ["c"]
+    text = (await browser.get("/ui/services?name=a&namespace=default")).text
+    found = re.findall(r"10\.0\.0\.1:(\d+)", text)
+    found += re.findall(r"10\.0\.0\.1:(\d+)", (await browser.get(next_page(text))).text)
+    assert found == ["8000", "8001", "8002", "8003", "8004"]
+    assert "No instances." in (await browser.get("/ui/services?name=other")).text
+    text = (await browser.get("/ui/job/web")).text
+    found = re.findall(r"10\.0\.0\.1:(\d+)", text)
+    while path := next_page(text):
+        text = (await browser.get(path)).text
+        found += re.findall(r"10\.0\.0\.1:(\d+)", text)
+    assert sorted(found) == sorted(str(item.port) for item in registrations)
+
+
+def next_page(text: str) -> str:
+    """Return the address of the next page; empty if there is none."""
+    found = re.search(r'href="([^"#]*)[^"]*">Next page', text)
+    return unescape(found[1]) if found else ""
+
+
+@pytest.mark.parametrize("tab", ["versions", "deployments", "evaluations"])
+async def test_history_of_a_job_has_pages(
+    open_site: Site, monkeypatch: pytest.MonkeyPatch, tab: str
+) -> None:
+    monkeypatch.setattr(ui_session, "_ROWS", 2)
+    browser = open_site.browser()
+    for count in range(1, 6):
+        await open_site.cluster.register(
+            job("web", group(count=count, update=Update(max_parallel=1)))
+        )
+        await open_site.cluster.work()
+    pattern = {
+        "versions": r"<h2>Version (\d)",
+        "deployments": r"<h2>Version (\d)",
+        "evaluations": r'href="/ui/evaluation/([^"]+)"',
+    }[tab]
+    path, found = f"/ui/job/web/{tab}", list[str]()
+    while path:
+        text = (await browser.get(path)).text
+        found += re.findall(pattern, text)
+        path = next_page(text)
+    assert len(found) == len(set(found)) == 5
+    if tab != "evaluations":
+        assert found == ["4", "3", "2", "1", "0"]
 
 
 async def test_missing_job_is_reported(open_site: Site) -> None:
