@@ -1,4 +1,4 @@
-"""CPU time per request. Each request has one account for the work of all threads."""
+"""CPU time per request. One account for each request sums the time of all threads that work for it."""
 
 import time
 import types
@@ -33,7 +33,10 @@ def charged_to(account: RequestCost) -> AbstractContextManager[None]:
 
 
 class CostedBlock(AbstractContextManager[None]):
-    """A block without await whose CPU time is charged to an account, if there is one."""
+    """A context manager that charges the CPU time of its block to an account, if there is one.
+
+    The block must not contain `await`, because other tasks would run in between.
+    """
 
     def __init__(self, account: RequestCost | None) -> None:
         self._account = account
@@ -49,10 +52,10 @@ class CostedBlock(AbstractContextManager[None]):
 
 
 async def charged(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`, and charge its steps to the current request.
+    """Return the result of `work`, and charge its CPU time on the event loop to this request.
 
-    Use this function for Trio tasks that a request starts, because `counted` sees only the steps of
-    one task.
+    Use this function for Trio tasks that a request starts, because `counted` measures only the task
+    that awaits it.
     """
     account = present()
     return await (work if account is None else counted(account, work))
@@ -60,7 +63,7 @@ async def charged(work: Coroutine[Any, Any, T]) -> T:
 
 @types.coroutine
 def counted(account: RequestCost, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-    """Return the result of `work`, and charge its steps on the event loop to an account."""
+    """Return the result of `work`, and charge its CPU time on the event loop to an account."""
     result, error = None, None
     while True:
         with CostedBlock(account):

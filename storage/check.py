@@ -12,9 +12,10 @@ from storage.store import FILE_NAME
 
 
 def check(directory: Path) -> list[str]:
-    """Return the errors of the store in `directory` as strings. A daemon may be using it.
+    """Return a description of each error of the store in `directory`.
 
-    Raises `StorageUnusable` when there is no store of this version.
+    A daemon may be using the store. Raises `StorageUnusable` if the directory contains no store of
+    this schema version.
     """
     path = directory / FILE_NAME
     if not path.exists():

@@ -22,7 +22,10 @@ _CHECK_OF_TABLE = "SELECT integrity_check AS text FROM pragma_integrity_check(:n
 
 
 def damaged_places(path: Path) -> list[str]:
-    """Describe each corrupt page with its table, and other tables with errors."""
+    """Return a description of each corrupt page, and of each other table with an error.
+
+    The description of a page names the table or index that the page belongs to.
+    """
     with closing(connect(path, read_only=True)) as connection:
         pages = _rows(connection, _CORRUPT_PAGES, {"most": _MOST_PLACES})[0]
         found = [f"page {row['pageno']} of {row['owner']}" for row in pages]
@@ -39,7 +42,10 @@ def damaged_places(path: Path) -> list[str]:
 def _rows(
     connection: sqlite3.Connection, sql: str, parameters: Mapping[str, object]
 ) -> tuple[list[sqlite3.Row], str]:
-    """Return the rows that SQLite reads before its first error, and the text of that error."""
+    """Return the rows that SQLite reads before its first error, and the text of that error.
+
+    The text is empty if all rows can be read.
+    """
     rows: list[sqlite3.Row] = []
     try:
         rows.extend(connection.execute(sql, parameters))

@@ -102,7 +102,10 @@ class Unsealable(StewardError):
 
 
 class TooOften(StewardError):
-    """A rate limit is exceeded; the caller must wait, for the given seconds if known."""
+    """A rate limit is exceeded.
+
+    `retry_after` is the time in seconds that the caller must wait; 0 if it is unknown.
+    """
 
     def __init__(self, text: str = "", *, retry_after: int = 0) -> None:
         super().__init__(text)
@@ -138,7 +141,8 @@ class StorageUnreadable(StorageError):
 
     Other rows can be read.
 
-    `table` and `key` name the row if they are known. `key` holds the values of its key columns.
+    `table` is the table of the row, and `key` the values of the row's key columns. Both are empty
+    if the row is not known.
     """
 
     def __init__(self, message: str, *, table: str = "", key: tuple[object, ...] = ()) -> None:
@@ -177,7 +181,7 @@ def leaf_errors(error: BaseException) -> Iterator[BaseException]:
 
 
 def describe_error(error: BaseException) -> str:
-    """Format an error with its type; for a group, format its errors instead of their count.
+    """Format an error with its type. For an exception group, format the errors in the group.
 
     >>> describe_error(ExceptionGroup("in a nursery", [OSError("disk"), ExceptionGroup("", [KeyError("a")])]))
     "OSError('disk'); KeyError('a')"
@@ -190,7 +194,10 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @contextmanager
 def reporting_full_disk(content: str) -> Iterator[None]:
-    """Raise `StorageFull` if a write in the block fails because the disk with `content` is full."""
+    """Raise `StorageFull` if a write in the block fails because the disk is full.
+
+    `content` names the files on this disk, for the message.
+    """
     try:
         yield
     except OSError as error:

@@ -71,7 +71,7 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 
 def resume(most: int = FEW) -> bool:
-    """Resume garbage collection, unless a thread is working or over `most` young objects exist.
+    """Resume garbage collection, unless a `paused` block runs or over `most` young objects exist.
 
     Return whether garbage collection is active now.
     """
@@ -86,7 +86,7 @@ def resume(most: int = FEW) -> bool:
 def collect_newest(most: int = FEW) -> bool:
     """Collect the youngest generation of objects, and return true.
 
-    If a thread is working, or more than `most` young objects exist, do nothing and return false.
+    If a `paused` block runs, or more than `most` young objects exist, do nothing and return false.
     """
     with _lock:
         may = not _at_work and gc.get_count()[0] <= most
@@ -96,7 +96,7 @@ def collect_newest(most: int = FEW) -> bool:
 
 
 def free_in_thread(value: object) -> None:
-    """Have a thread free a large object after all other references to it are deleted."""
+    """Let a thread free a large object once the caller has deleted all other references to it."""
     if _keeps:
         _kept.append((value, 0))
 

@@ -1,8 +1,8 @@
 """Limit the work, other than queries, that one read or write does on the event loop.
 
-The connection limits the queries of a read or write on the event loop. Code that works for long
-between queries counts its work here. Beyond the share, the read or write ends with `LongRead`, and
-a thread starts it again. That thread lets the event loop run after each share, because the
+The connection limits the queries. Code that works for long between queries reports its work with
+`spend`. When a read or write has used up its share, `spend` raises `LongRead`, and a thread starts
+the read or write again. That thread lets the event loop run after each share, because the
 interpreter by default switches threads only every 5 ms. Work outside of a limited block has no
 limit.
 """
@@ -41,7 +41,7 @@ _LEFT = _Left()
 
 @contextmanager
 def limited() -> Iterator[None]:
-    """Limit the work of this block to one share."""
+    """Limit the work of this block to `SHARE` units."""
     before, _LEFT.units = _LEFT.units, SHARE
     try:
         yield
@@ -50,7 +50,10 @@ def limited() -> Iterator[None]:
 
 
 def spend(units: int) -> None:
-    """Subtract units of work from the share. Raises `LongRead` beyond the share."""
+    """Subtract units of work from the remaining share. Raises `LongRead` when the share is used up.
+
+    Without a limit, a worker thread instead pauses briefly after each share.
+    """
     if _LEFT.units is None:
         if _LEFT.is_worker:
             _take_turns(units)

@@ -65,12 +65,12 @@ def allocated_on(db: ReadSnapshot, node_id: str) -> AllocatedTotals:
 
 
 def sums(db: ReadSnapshot, node_id: str) -> AllocatedTotals:
-    """Return the totals of a node, without its ports, cores and devices."""
+    """Return the totals of CPU, memory and disk of a node, without its ports, cores and devices."""
     return AllocatedTotals(*(db.one(_USED, {"node_id": node_id}) or ()))
 
 
 def by_status(db: ReadSnapshot, node_id: str) -> dict[str, int]:
-    """Return the number of non-terminal allocations of a node, by status."""
+    """Return the number of non-terminal allocations of a node, by client status."""
     return {row["client_status"]: row["number"] for row in db.all(_BY_STATUS, {"node_id": node_id})}
 
 

@@ -95,7 +95,7 @@ _ANY_BEYOND = """
 
 
 def has_more(db: ReadSnapshot, namespace: str, job_id: str, number: int) -> bool:
-    """Return whether a job has more than `number` allocations, without counting all."""
+    """Return whether a job has more than `number` allocations, without counting all of them."""
     row = db.one(_ANY_BEYOND, {"namespace": namespace, "job_id": job_id, "most": number + 1})
     return row is not None and row["number"] > number
 
@@ -289,9 +289,9 @@ def for_scheduler(db: ReadSnapshot, namespace: str, job_id: str) -> list[Allocat
 
 
 def for_run(db: ReadSnapshot, run: FlowRun, kept_steps: Iterable[str] = ()) -> list[Allocation]:
-    """Return the allocations that a decision about the newest run considers, oldest first.
+    """Return the allocations that a decision about a run considers, oldest first.
 
-    Ended allocations of ended steps are only read for the steps in `kept_steps`.
+    Ended allocations of ended steps are returned only for the steps in `kept_steps`.
     """
     return [_from(row) for row in db.all(_OF_RUN, _key_of_run(run, kept_steps))]
 
@@ -318,7 +318,10 @@ def unsettled(db: ReadSnapshot, namespace: str, job_id: str) -> list[Allocation]
 
 
 class SettledRange(msgspec.Struct, frozen=True, array_like=True):
-    """A range of settled allocations of a group: its first and last index, and its length."""
+    """The settled allocations of a group and job version with consecutive indexes in their names.
+
+    `first` and `last` are the lowest and the highest index.
+    """
 
     task_group: str
     job_version: int
@@ -328,7 +331,10 @@ class SettledRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 def settled(db: ReadSnapshot, namespace: str, job_id: str) -> list[SettledRange]:
-    """Return the settled allocations of a batch job: desired, completed and not replaced."""
+    """Return the settled allocations of a batch job, as ranges of the indexes in their names.
+
+    An allocation is settled if it is desired, completed and not replaced.
+    """
     row = db.one(_SETTLED, {"namespace": namespace, "job_id": job_id})
     return decode_row(row, list[SettledRange], "allocations", "ranges") if row else []
 
@@ -359,7 +365,7 @@ def of_deployment(db: ReadSnapshot, deployment_id: str) -> list[Allocation]:
 def on_node(
     db: ReadSnapshot, node_id: str, page_request: PageRequest, *, holding: bool = False
 ) -> Iterator[Allocation]:
-    """Yield the allocations of a node from a start key on, optionally newest first.
+    """Yield the allocations of a node, oldest first, or newest first if the page is in reverse.
 
     `holding` restricts the list to allocations that hold resources. An index finds these without
     reading ended allocations.
@@ -426,7 +432,7 @@ def readable_of_deployment(db: ReadSnapshot, deployment_id: str) -> list[Allocat
 
 
 class DesiredChange(NamedTuple):
-    """An allocation, with the index of the last change of its desired state."""
+    """The ID of an allocation, and the index of the last change of its desired state."""
 
     id: str
     modify_index: int
@@ -443,18 +449,18 @@ def changed(db: ReadSnapshot, node_id: str, after: int) -> list[DesiredChange]:
 
 
 def existing_ids(db: ReadSnapshot, ids: Iterable[str]) -> set[str]:
-    """Return the allocations in `ids` that exist."""
+    """Return the IDs in `ids` of allocations that exist."""
     return {row["id"] for row in db.all(_KNOWN, {"ids": encode(list(ids)).decode()})}
 
 
 def terminal(db: ReadSnapshot, ids: Iterable[str]) -> list[str]:
-    """Return the terminal allocations in `ids`, in the order of their last change."""
+    """Return the IDs in `ids` of terminal allocations, in the order of their last change."""
     text = msgspec.json.encode(list(ids)).decode()
     return [row["id"] for row in db.all(_ENDED, {"ids": text})]
 
 
 def owning_jobs(db: ReadSnapshot, ids: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Return the namespace and job ID of each existing allocation in `ids`."""
+    """Return the namespace and job ID of each existing allocation in `ids`, by allocation ID."""
     text = msgspec.json.encode(list(ids)).decode()
     return {row["id"]: (row["namespace"], row["job_id"]) for row in db.all(_OWNERS, {"ids": text})}
 
@@ -491,7 +497,7 @@ _ADD_PORT = """
 
 
 def add(tx: Transaction, allocation: Allocation, now: int) -> None:
-    """Store a new allocation, and assign its resources and ports."""
+    """Store a new allocation with its resources, and reserve its ports on the node."""
     resources = allocation.placement.resources
     tx.execute(
         _ADD,

@@ -167,14 +167,21 @@ def _version(row: sqlite3.Row) -> CalendarVersion:
 
 
 class CalendarDocuments(msgspec.Struct, frozen=True):
-    """The documents of a calendar and of all calendars to which it refers, by name, with their versions."""
+    """A calendar and all calendars that it uses, directly or indirectly, by name.
+
+    `documents` are the JSON documents. `versions` are the version and the create index of each
+    calendar.
+    """
 
     documents: Mapping[str, bytes]
     versions: Mapping[str, tuple[int, int]]
 
 
 def documents(db: ReadSnapshot, namespace: str, name: str) -> CalendarDocuments:
-    """Return the existing documents that a calendar needs. Raises `StorageUnreadable`."""
+    """Return the documents of a calendar and of the existing calendars that it uses.
+
+    Raises `StorageUnreadable`.
+    """
     values = {"namespace": namespace, "name": name, "most": _MOST_FOLLOWED}
     rows = db.all(_CLOSURE, values)
     for row in rows:
@@ -188,10 +195,10 @@ def documents(db: ReadSnapshot, namespace: str, name: str) -> CalendarDocuments:
 def references(
     db: ReadSnapshot, namespace: str, name: str, parts: Sequence[str]
 ) -> dict[str, set[str]]:
-    """Return the stored references between calendars: the names to which each calendar refers.
+    """Return the stored references between calendars: the names of the calendars that each uses.
 
-    The keys are the calendars that use `name`, the calendars in `parts`, and all calendars to which
-    any of these refers, directly or indirectly. The work grows with the number of references in the
+    The keys are the calendars that use `name`, the calendars in `parts`, and all calendars that any
+    of these uses, directly or indirectly. The work grows with the number of references in the
     namespace.
     """
     values = {"namespace": namespace, "name": name, "parts": encode(parts).decode()}
@@ -204,7 +211,7 @@ def references(
 def has_versions(
     db: ReadSnapshot, namespace: str, desired_versions: Mapping[str, tuple[int, int]]
 ) -> bool:
-    """Return whether all named calendars still have the given versions."""
+    """Return whether each named calendar still has the version and the create index in the mapping."""
     for name, version in desired_versions.items():
         row = db.one(_VERSION, {"namespace": namespace, "name": name})
         if row is None or (row["version"], row["create_index"]) != version:
@@ -213,7 +220,7 @@ def has_versions(
 
 
 def users(db: ReadSnapshot, namespace: str, name: str, most: int) -> tuple[list[str], list[str]]:
-    """Return up to `most` jobs that use a calendar, and the calendars that refer to it."""
+    """Return up to `most` IDs of jobs that use a calendar, and the names of calendars that use it."""
     values = {"namespace": namespace, "name": name, "most": most}
     jobs = [row["job_id"] for row in db.all(_JOBS, values)]
     return jobs, [row["name"] for row in db.all(_USERS, values)]

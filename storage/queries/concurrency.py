@@ -197,7 +197,7 @@ _FIELDS = tuple(name for name in QueueEntry.__struct_fields__ if name != "step")
 
 
 def enter(tx: Transaction, run_queue: RunQueue, job: Job, run: FlowRun, now: int) -> None:
-    """Add a run that begins, or begins again, to its queue. `grant_slots` later gives it slots."""
+    """Add a run that begins, or begins again, to its queue. Slots are granted later, with `grant`."""
     entry = QueueEntry(
         namespace=job.namespace,
         name=run_queue.name,
@@ -273,9 +273,10 @@ def not_patient(db: ReadSnapshot, key: Key, most: int) -> list[QueueEntry]:
 
 
 def of_family(db: ReadSnapshot, entry: QueueEntry, state: SlotState, most: int) -> list[QueueEntry]:
-    """Return the queue's earlier entries of the same job or of its siblings, oldest first.
+    """Return the queue entries in a state that arrived before `entry`, oldest first.
 
-    Siblings are the children of the same parent.
+    Only entries of the same job, or of its siblings, are returned. Siblings are children of the
+    same parent.
     """
     values = {"namespace": entry.namespace, "name": entry.name, "state": state, "most": most}
     owner = entry.parent_id or entry.job_id

@@ -116,7 +116,7 @@ def _fault(row: sqlite3.Row, column: DocumentColumn) -> StorageUnreadable | None
 
 
 def _is_damaged(key: tuple[object, ...]) -> bool:
-    """Return whether no row can be found by a key, because a part is not UTF-8 or is unknown."""
+    """Return whether a key cannot find its row, because a part is not UTF-8 or was not selected."""
     return any(isinstance(part, str) and (part == "?" or not _is_text(part)) for part in key)
 
 
@@ -129,7 +129,7 @@ def _is_text(value: str) -> bool:
 
 
 def look_again(db: ReadSnapshot) -> None:
-    """Drop noted unreadable rows that can be read again or were deleted."""
+    """Remove rows from the known unreadable rows if they can be read again or were deleted."""
     for table, key in db.unreadable_rows.rows():
         if _is_damaged(key):
             continue

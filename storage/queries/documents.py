@@ -55,7 +55,10 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 
 
 def decode_row(row: sqlite3.Row, record: type[T], table: str, column: str = "document") -> T:
-    """Decode a document of a row that includes its key columns. Raises `StorageUnreadable`."""
+    """Decode a document of a row. The row must include its key columns, for the error.
+
+    Raises `StorageUnreadable`.
+    """
     try:
         return msgspec.json.decode(row[column], type=record)
     except (msgspec.DecodeError, UnicodeError) as error:
@@ -63,7 +66,7 @@ def decode_row(row: sqlite3.Row, record: type[T], table: str, column: str = "doc
 
 
 def decode_repeated(row: sqlite3.Row, record: type[T], table: str, column: str) -> T:
-    """Decode a text that is often read again, as `decode_row` does; cache the result.
+    """Decode a document as `decode_row` does, and cache the result: the same text is read often.
 
     `record` must be immutable, because all callers share the decoded object.
     """
@@ -96,7 +99,7 @@ def text_of(row: sqlite3.Row, table: str, column: str = "document") -> bytes:
 
 
 def decode_document(document: bytes, record: type[T], table: str, key: str) -> T:
-    """Decode the document of the row with a known key, selected as a BLOB.
+    """Decode a document that was selected as a BLOB, without its row; `key` is the key of the row.
 
     Raises `StorageUnreadable`.
     """
@@ -109,7 +112,10 @@ def decode_document(document: bytes, record: type[T], table: str, key: str) -> T
 def readable(
     db: ReadSnapshot, rows: Iterable[sqlite3.Row], decode: Callable[[sqlite3.Row], T]
 ) -> Iterator[T]:
-    """Yield the decoded rows of a list. An unreadable row is omitted and noted."""
+    """Yield the decoded rows of a list, without the unreadable rows.
+
+    Each unreadable row is added to `db.unreadable_rows`.
+    """
     for row in rows:
         try:
             item = decode(row)
@@ -143,7 +149,11 @@ def is_object(column: str) -> str:
 
 
 def check_sound(row: sqlite3.Row, table: str) -> None:
-    """Raise `StorageUnreadable` if the column `is_sound` of a row is 0, or a string is damaged."""
+    """Raise `StorageUnreadable` if the document of a row is no JSON object, or a string is damaged.
+
+    The column `is_sound` of the row has the result of the first check, made with `is_object`. A
+    damaged string is not valid UTF-8.
+    """
     if not row["is_sound"]:
         raise unreadable(row, table, "its text is not a JSON object")
     try:

@@ -21,9 +21,9 @@ ROOM = "room"  # table and topic that change when an allocation releases resourc
 
 
 class FreedResources(msgspec.Struct, frozen=True, kw_only=True):
-    """Resources of a node: CPU in MHz, memory and disk in MB.
+    """Resources that a blocked evaluation needs: CPU in MHz, memory and disk in MB.
 
-    The unblocker defines the encoding of the other requested resources.
+    `besides` holds all other resources, in an encoding that `daemon/evals/unblocker.py` defines.
     """
 
     cpu: int = 0
@@ -200,9 +200,9 @@ def runnable(
 ) -> list[Evaluation]:
     """Return the most urgent pending evaluations that are due: by priority, then by age.
 
-    At most `most` undelayed evaluations are considered, and as many delayed ones, longest due
-    first. With `types`, only jobs of these types are considered. Evaluations in `paused` are
-    removed last, so the result may be shorter than `most`. Raises `Unreadable`.
+    At most `most` evaluations without a delay are considered, and at most `most` delayed ones that
+    have been due for longest. With `types`, only jobs of these types are considered. Evaluations in
+    `paused` are removed last, so the result may be shorter than `most`. Raises `Unreadable`.
     """
     asked = {"most": most, "now": now, "types": json.dumps(types)}
     condition = "" if types is None else _OF_TYPES
@@ -274,7 +274,7 @@ def unfinished(db: ReadSnapshot, namespace: str, job_id: str) -> list[Evaluation
 
 
 def is_made(tx: Transaction, namespace: str, job_id: str, trigger: Trigger) -> bool:
-    """Return whether this write has already created a pending evaluation of a job."""
+    """Return whether this write has created a pending evaluation of a job with this trigger."""
     rows = tx.all(_UNFINISHED, {"namespace": namespace, "job_id": job_id})
     return any(
         evaluation.create_index == tx.index
@@ -309,7 +309,7 @@ def next_blocked(
     types: Sequence[str] | None = None,
     paused: frozenset[str] = frozenset(),
 ) -> Evaluation | None:
-    """Return the most urgent blocked evaluation that may fit, or None.
+    """Return the most urgent blocked evaluation for which capacity may be sufficient, or None.
 
     Evaluations that were tried since capacity or nodes last changed are not considered.
 
@@ -339,7 +339,7 @@ def next_blocked(
 
 
 def _blocked_needs(db: ReadSnapshot) -> Iterator[tuple[FreedResources, int]]:
-    """Yield the distinct needs of blocked evaluations, smallest first.
+    """Yield the distinct resource needs of blocked evaluations, smallest first.
 
     Each need comes with the highest priority among the evaluations that have it.
     """
@@ -422,7 +422,10 @@ _REMOVE = "DELETE FROM evaluations WHERE id IN (SELECT value FROM json_each(:ids
 
 
 def removable(db: ReadSnapshot, ids: Sequence[str] | None = None) -> Iterator[Evaluation]:
-    """Yield evaluations without non-terminal allocations, oldest first; with `ids`, only those."""
+    """Yield evaluations without non-terminal allocations, oldest first.
+
+    With `ids`, yield only the evaluations among these IDs.
+    """
     chosen = _REMOVABLE + (_OF_IDS if ids is not None else "") + _IN_ORDER
     values = {} if ids is None else {"ids": msgspec.json.encode(ids).decode()}
     return readable(db, db.each(chosen, values), _from)

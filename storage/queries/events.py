@@ -94,16 +94,16 @@ def before_index(db: ReadSnapshot, index: int) -> int:
 
 
 def before_last(db: ReadSnapshot, count: int) -> int:
-    """Return the number of the last event before the newest `count` events.
+    """Return the number of the event before the newest `count` events.
 
-    Events of one write are not split.
+    If a write has events on either side, return the number of the last event before this write.
     """
     row = db.one(_INDEX_AT, {"number": newest(db) - count + 1})
     return before_index(db, row["write_index"]) if row else 0
 
 
 def after(db: ReadSnapshot, number: int, most: int) -> list[StoredEvent]:
-    """Return about `most` events after a number, without splitting a write's events."""
+    """Return about `most` events after a number; the last write is always complete."""
     rows = db.all(_AFTER, {"after": number, "most": most, "any": _ANY})
     return list(readable(db, rows, _from))
 
@@ -150,7 +150,7 @@ _TRIM = """
 def trim(tx: Transaction, retained: int, most: int, index: int = 0) -> int:
     """Delete up to `most` of the oldest events; return the number of deleted events.
 
-    Only events beyond the newest `retained`, or up to an index, are deleted.
+    An event is deleted only if it is beyond the newest `retained`, or its index is at most `index`.
     """
     old = tx.one(_LAST_OF, {"index": index})
     values = {"last": max(newest(tx) - retained, old["number"] if old else 0), "most": most}

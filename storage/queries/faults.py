@@ -24,7 +24,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the unit has used all its attempts."""
+        """Return whether the daemon no longer retries the unit, because all attempts have failed."""
         return self.failures >= ATTEMPTS
 
 

@@ -120,7 +120,7 @@ def next_end(db: ReadSnapshot) -> int | None:
 def covering(
     db: ReadSnapshot, key: Key, parent_id: str, queue: str, *, time: int, changes: bool = False
 ) -> Freeze | None:
-    """Return the strongest freeze that covered a job at `time`, or None.
+    """Return the freeze that has the strongest effect on a job at `time`, or None.
 
     With `changes`, only freezes that refuse changes of jobs are considered. Without `changes`, only
     freezes that hold runs are considered. Among freezes of equal effect, the last to end is
@@ -143,7 +143,7 @@ def _rank(freeze: Freeze) -> tuple[bool, bool, int, str]:
 
 
 def hold_of(freeze: Freeze) -> FreezeHold:
-    """Return the effect of a freeze on a job."""
+    """Return the description of a freeze for a job that the freeze holds."""
     return FreezeHold(
         id=freeze.id, strength=freeze.strength, reason=freeze.reason, until=freeze.end
     )
@@ -264,7 +264,7 @@ def add(tx: Transaction, freeze: Freeze) -> None:
 
 
 def end(tx: Transaction, freeze: Freeze, *, time: int, by: str) -> None:
-    """End a freeze. The slots that the freeze held are decided again."""
+    """End a freeze. Schedules without a next slot are computed again."""
     done = msgspec.structs.replace(freeze, ended=time, ended_by=by)
     tx.execute(_END, {"id": freeze.id, "ended": time, "ended_by": by, "index": tx.index})
     tx.execute(_TRIM, {"namespace": freeze.namespace, "kept": KEPT})

@@ -100,7 +100,7 @@ def dead_jobs(db: ReadSnapshot, index: int, retained: int, most: int) -> list[Ke
 
 
 def forget_job(tx: Transaction, key: Key, most: int) -> tuple[bool, int]:
-    """Delete a dead job with all its rows, or up to `most` rows of a large one.
+    """Delete a dead job with all its rows, or only `most` of its rows if it has more.
 
     Return whether the deletion is complete, and the number of deleted rows. A partially deleted job
     never runs again: see `jobs.definition_index`.
@@ -168,10 +168,10 @@ _REMOVE_ALLOCATIONS = f"""
 
 
 def replaced_allocations(db: ReadSnapshot, before: int, retained: int, most: int) -> list[str]:
-    """Return terminal allocations that were replaced or are no longer desired.
+    """Return the IDs of terminal allocations that were replaced or are no longer desired.
 
-    These allocations have not changed since a time. Allocations beyond the newest `retained` of
-    their job are also listed.
+    An allocation is returned only if it has not changed since the time `before`, or if it is beyond
+    the newest `retained` of its job.
     """
     values = {"before": before, "kept": retained, "most": most}
     return [row["id"] for row in db.all(_ALLOCATIONS, values)]
@@ -260,9 +260,10 @@ def evaluations_beyond(db: ReadSnapshot, retained: int, most: int) -> list[str]:
 
 
 def notifications_beyond(db: ReadSnapshot, before: int, retained: int, most: int) -> list[str]:
-    """Return delivered or failed notifications that may be deleted.
+    """Return the IDs of delivered or failed notifications that may be deleted.
 
-    They are older than a time, or beyond the newest `retained` of their job.
+    A notification is returned if it is older than the time `before`, or beyond the newest
+    `retained` of its job.
     """
     values = {"before": before, "kept": retained, "most": most}
     return [str(row["number"]) for row in db.all(_NOTIFICATIONS, values)]

@@ -183,7 +183,8 @@ def aliases_of_mount(db: ReadSnapshot, mount: str) -> list[GroupAlias]:
 def put_alias(tx: Transaction, group_alias: GroupAlias) -> None:
     """Store an alias; it replaces the alias with the same ID.
 
-    Members of a replaced alias are deleted: later logins determine the members of the new alias.
+    The members that logins added through the replaced alias are deleted. Later logins add the
+    members of the new alias.
     """
     tx.execute(_REMOVE_ALIAS, {"id": group_alias.id})
     document = encode(group_alias).decode()

@@ -1,4 +1,8 @@
-"""Host volumes created through the API: documents in the settings, and a table for lookups."""
+"""Host volumes created through the API.
+
+The table `settings` holds the document of each volume. The table `host_volumes` holds the values
+for lookups.
+"""
 
 import sqlite3
 from collections.abc import Iterator
@@ -157,7 +161,7 @@ def put(tx: Transaction, volume: DynamicVolume) -> DynamicVolume:
 
 
 def retire(tx: Transaction, volume: DynamicVolume) -> None:
-    """Mark a usable volume as one whose directory is being deleted."""
+    """Record that the directory of a usable volume is being deleted."""
     _add_event(tx, put(tx, msgspec.structs.replace(volume, state=DELETING)), "HostVolumeDeleted")
 
 

@@ -1,4 +1,4 @@
-"""The index of the last write at points in time."""
+"""The index that the store had at recorded times."""
 
 from storage.read_pool import ReadSnapshot
 from storage.writer import Transaction
@@ -11,16 +11,16 @@ _TRIM = """
 
 
 def record_time(tx: Transaction, time: int) -> None:
-    """Store the current index for this time."""
+    """Record that the store has its current index at this time."""
     tx.execute(_ADD, {"time": time, "index": tx.index - 1})
 
 
 def index_at(db: ReadSnapshot, time: int) -> int:
-    """Return the recorded index at a time; 0 before the first record."""
+    """Return the index that the store had at a time; 0 for a time before the first record."""
     row = db.one(_AT, {"time": time})
     return int(row["last_index"]) if row else 0
 
 
 def trim(tx: Transaction, time: int) -> None:
-    """Delete times that are not needed for queries about `time` or later."""
+    """Delete the records that `index_at` does not need for `time` or later."""
     tx.execute(_TRIM, {"time": time})

@@ -1,7 +1,7 @@
-"""Stamps of jobs: values that differ after each change of the data in the status line of a job.
+"""Stamps of jobs. The stamp of a job changes whenever the data in the job's status line changes.
 
-A stamp costs one statement that reads the ends of indexes. A status line costs five, and decodes
-the definition and all allocations of the job.
+A stamp costs one statement that reads the ends of indexes. A status line costs five statements, and
+decodes the definition and all allocations of the job.
 """
 
 from storage.read_pool import ReadSnapshot

@@ -180,9 +180,9 @@ def _follow(tx: Transaction, row: sqlite3.Row, status: JobStatus, summary: str) 
 
 
 def note_earlier_end(tx: Transaction, run: FlowRun) -> None:
-    """Queue the notification about the end of a run for whose end the current version waited.
+    """Queue the notification about the end of a run of an earlier version.
 
-    The job itself does not end with this run.
+    The current version waited for the end of this run, so the job itself has not ended.
     """
     row = load_summary(tx, run.namespace, run.job_id)
     if row is not None and row["notify"]:
@@ -235,10 +235,7 @@ def status_of(db: ReadSnapshot, row: sqlite3.Row) -> JobStatus:
 
 
 def counts_of(db: ReadSnapshot, row: sqlite3.Row) -> str:
-    """Return a job's summary as JSON.
-
-    Some parts of the summary are not stored with it, but added here: see `JobCounts`.
-    """
+    """Return a job's summary as JSON, for storage. `JobCounts` lists the values that are not in it."""
     queued = decode_row(row, dict[str, int], "jobs", "queued")
     counts: dict[str, tuple[tuple[str, int], ...]] = {
         group: (("queued", number),) for group, number in queued.items()
@@ -257,7 +254,10 @@ def counts_of(db: ReadSnapshot, row: sqlite3.Row) -> str:
 
 @lru_cache(maxsize=256)
 def _summary_of(numbers: tuple[tuple[str, int], ...]) -> GroupSummary:
-    """Return the summary of a group. Most groups of a large job have the same numbers."""
+    """Return the summary of a group with these counts by status.
+
+    The result is cached, because most groups of a large job have equal counts.
+    """
     return GroupSummary(**dict(numbers))
 
 

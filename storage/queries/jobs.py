@@ -96,7 +96,7 @@ def _head(row: sqlite3.Row) -> JobHead:
 
 
 class _Decoded:
-    """A cache of the long definitions that were decoded last.
+    """A cache of the definitions of large jobs that were decoded last.
 
     A job of a thousand groups takes 7 ms to decode. Each decision, task start and task end reads
     the definition, and a version never changes.
@@ -159,7 +159,7 @@ def _job(db: ReadSnapshot, row: sqlite3.Row) -> Job:
 
 
 def _job_json(row: sqlite3.Row) -> bytes:
-    """Return the JSON of a job: its head joined with the stored definition, as text."""
+    """Return the JSON of a job: its `JobHead`, followed by the stored definition, joined as text."""
     return _joined(_head(row), row)
 
 
@@ -246,7 +246,11 @@ def versions_index(db: ReadSnapshot, namespace: str, job_id: str) -> int:
 
 
 def registered_wire(db: ReadSnapshot, namespace: str, job_id: str, number: int) -> bytes | None:
-    """Return one version as JSON in its registered form, as allocations contain it."""
+    """Return one version as JSON, for the allocations that contain their job.
+
+    The JSON shows the version as it was right after its registration: pending, not stable, and
+    without a tag. Return None if the version does not exist.
+    """
     row = db.one(_VERSION, {"namespace": namespace, "id": job_id, "version": number})
     if row is None:
         return None

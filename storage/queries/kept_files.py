@@ -40,7 +40,7 @@ _BY_PATH = "SELECT digest FROM kept_files WHERE alloc_id = :alloc_id AND path = 
 
 
 def replace(tx: Transaction, alloc_id: str, task: str, files: Mapping[str, str]) -> None:
-    """Store the files of a task: their digests by path.
+    """Replace the kept files of a task; `files` maps paths to digests.
 
     Nothing is stored for a purged allocation.
     """
@@ -86,8 +86,9 @@ def digest_in_run(
 ) -> str:
     """Return the digest of a file that a step left in the run of a version; empty if it left none.
 
-    If a run of one step left out the step, the file is that of the run whose outputs it has. If the
-    run took over the step from a run of another version, the file is that of the former run.
+    A run of one step does not run the other steps: for these, the result is the file of the run
+    `outputs_of`. If the run took over a step from the run before, the result is the file of that
+    run.
     """
     find = partial(digest_of, db, namespace, job_id, group=group, element=element, path=path)
     digest = find(version)

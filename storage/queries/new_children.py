@@ -67,7 +67,7 @@ class _LastPatterns:
         self._newest: tuple[_CommonParts, ...] = ()
 
     def of(self, pattern: Job) -> _CommonParts:
-        """Return the common parts of the children of this pattern."""
+        """Return the common parts for this pattern, encoded now or earlier."""
         pattern = msgspec.structs.replace(
             pattern, submit_time=0, modify_index=0, job_modify_index=0
         )
@@ -103,7 +103,7 @@ class ChildRows:
     """The rows of new children within one transaction. Call `close` after the last child."""
 
     def __init__(self, tx: Transaction, pattern: Job) -> None:
-        """`pattern` is a child of the job; the values in `NewChild` replace its own."""
+        """`pattern` is any child of the job. Each `NewChild` replaces some values of the pattern."""
         self._tx, self._namespace, self._parent_id = tx, pattern.namespace, pattern.parent_id
         common = _COMMON.of(pattern)
         self._document, self._counts, self._notify = common.document, common.counts, common.notify
@@ -140,7 +140,7 @@ class ChildRows:
         return encode({**self._document, **values})
 
     def add(self, child: NewChild, document: bytes, *, is_held: bool) -> None:
-        """Insert a child with its definition. Raises `Refused` if a job has its ID."""
+        """Insert a child with its definition. Raises `Refused` if a job with the same ID exists."""
         tx = self._tx
         listed = {"ID": child.id, "Name": child.id, "Priority": child.priority}
         values = {
@@ -191,5 +191,5 @@ class ChildRows:
 
 
 def _encoded_fields(document: dict[str, Any]) -> dict[str, Any]:
-    """Return an object with the JSON of each of its fields."""
+    """Return a copy of `document` in which each value is encoded as JSON."""
     return {name: msgspec.Raw(encode(value)) for name, value in document.items()}

@@ -62,7 +62,7 @@ def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[NodePool]:
 
 
 def _unstored(db: ReadSnapshot, page_request: PageRequest) -> list[NodePool]:
-    """Return the few pools that exist without being user-defined."""
+    """Return the pools that exist although no user has defined them."""
     found = {name: NodePool(name=name, description=text) for name, text in BUILT_IN.items()}
     for node in nodes.list_readable(db):
         node_pool = NodePool(name=node.node_pool, description=_description(node))

@@ -33,7 +33,10 @@ _LAST_EVENT = """
 
 
 class UnreadableNode(NamedTuple):
-    """A row that cannot be decoded, the reason, and the node in its newest event, if there is one."""
+    """The ID of a node whose row cannot be decoded, and the reason.
+
+    `last` is the node in its newest stored event, if there is one.
+    """
 
     id: str
     reason: str

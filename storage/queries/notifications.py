@@ -68,7 +68,8 @@ def add(
 ) -> None:
     """Queue the notifications about an event of a job or its child.
 
-    If too many are pending already, the new one is stored as failed and counted as dropped.
+    If too many notifications are pending already, a new one is stored as failed and counted as
+    dropped.
     """
     if event not in notify_settings.events:
         return
@@ -167,8 +168,8 @@ def queue_job_notification(
     """Queue a notification about a failure, or a success after a failure, if the job requests it.
 
     `row` is the job's database row before the change. The flags state the change: the job has
-    `ended`, another allocation has `failed`, or all desired allocations are running (`runs`). A
-    `version` is that of the run that has ended, by default the current version.
+    `ended`, another allocation has `failed`, or all desired allocations are running (`runs`).
+    `version` is the job version whose run has ended; None means the current version.
 
     The result of a batch job is decided when it ends, from the allocations that were not replaced.
     A service job fails with each allocation that fails. An allocation that is being stopped does
@@ -209,8 +210,9 @@ class _Result(NamedTuple):
 def _result(tx: Transaction, key: dict[str, object]) -> _Result | None:
     """Return the result of an ended batch job; None if the job has no result.
 
-    The run of a workflow decides, because it may allow failures, and may fail without a failed
-    task. A canceled run has no result. The success of one step is no success of its job.
+    The result of a workflow is that of its run, because a run may allow failures, and may fail
+    without a failed task. A canceled run has no result. A run of only one step has no result if it
+    succeeds.
     """
     run = tx.one(_RUN, key)
     if run is None:

@@ -17,7 +17,7 @@ _SELECTIVE = 4  # characters; longer prefixes match few enough rows to sort them
 
 
 class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows of a page: conditions are constant SQL, values are parameters."""
+    """A request for a page of rows. `conditions` are constant SQL, with parameters in `values`."""
 
     namespace: str  # `*` means all
     prefix: str = ""  # of the ID

@@ -125,7 +125,10 @@ def put(
     now: int,
     holder: str = "",
 ) -> None:
-    """Store a file. `holder` is the task or attempt that stores it, until `release`."""
+    """Store the row of a file. `holder` names the task or attempt that stores the file.
+
+    The file belongs to the holder until `release` is called.
+    """
     tx.execute(
         _PUT,
         {
@@ -140,7 +143,7 @@ def put(
 
 
 def release(tx: Transaction, holder: str) -> None:
-    """Record that a task or an attempt has ended: it will not store its files again."""
+    """Record that a task or an attempt has ended, and no longer holds the files that it stored."""
     tx.execute(_RELEASE, {"holder": holder})
 
 

@@ -107,7 +107,7 @@ def find(db: ReadSnapshot, namespace: str, job_id: str, number: int) -> FlowRun 
 def of_job(
     db: ReadSnapshot, namespace: str, job_id: str, most: int, before: int = 2**62
 ) -> list[FlowRun]:
-    """Return up to `most` runs of a job, newest first, from the number `before` on."""
+    """Return up to `most` runs of a job whose number is at most `before`, newest first."""
     asked = {"namespace": namespace, "job_id": job_id, "most": most, "before": before}
     return [_run(row) for row in db.all(_OF_JOB, asked)]
 
@@ -571,10 +571,10 @@ def outputs(db: ReadSnapshot, run: FlowRun, step: str = "") -> Iterator[StepOutp
 def element_outputs(
     db: ReadSnapshot, run: FlowRun, step: str, element: int, alloc_id: str
 ) -> tuple[dict[str, dict[str, str]], int]:
-    """Return the outputs of each task of an allocation, and the size of the element's outputs.
+    """Return the outputs of each task of an allocation, and the bytes of the element's outputs.
 
-    An earlier allocation of the element may have written its outputs. They count in the size, which
-    is in bytes.
+    If an earlier allocation of the element wrote the stored outputs, the first result is empty, and
+    the size is that of the stored outputs.
     """
     row = db.one(_OUTPUTS_OF_ELEMENT, {**_key(run), "step": step, "element": element})
     if row is None:
@@ -585,10 +585,11 @@ def element_outputs(
 def stored_outputs(
     db: ReadSnapshot, run: FlowRun, step: str, element: int
 ) -> tuple[str, dict[str, dict[str, str]], int]:
-    """Return the ID of the allocation that wrote an element's outputs, the outputs, and their size.
+    """Return the stored outputs of an element.
 
-    The outputs are by task, and the size is in bytes. The ID is empty if a person wrote the outputs,
-    or if there are none.
+    The parts of the result are: the ID of the allocation that wrote the outputs, the outputs by
+    task, and their size in bytes. The ID is empty if a person wrote the outputs, or if there are
+    none.
     """
     row = db.one(_OUTPUTS_OF_ELEMENT, {**_key(run), "step": step, "element": element})
     return (row["alloc_id"], _by_task(row), int(row["size"])) if row else ("", {}, 0)
@@ -759,7 +760,7 @@ def has_opened(db: ReadSnapshot, namespace: str, job_id: str, number: int) -> bo
 
 
 def any_queue_changed(db: ReadSnapshot) -> bool:
-    """Return whether a queue in which a run or a step waits has changed."""
+    """Return whether a queue that a run or a step waits in has changed since it was last served."""
     return db.one(_ANY_CHANGED) is not None
 
 
@@ -794,7 +795,7 @@ def free_slots(tx: Transaction, run: FlowRun, step: str) -> None:
 
 
 def sync_queues(tx: Transaction, job: Job) -> None:
-    """Store which queues a new version names."""
+    """Store the queues that a new version of a job names."""
     groups = job.task_groups or ()
     names_any = RUN_QUEUE in (job.meta or ()) or any(STEP_QUEUES in (g.meta or ()) for g in groups)
     key = {"namespace": job.namespace, "job_id": job.id}
@@ -829,7 +830,7 @@ def any_follows(db: ReadSnapshot) -> bool:
 
 
 def sync_sources(tx: Transaction, job: Job) -> None:
-    """Store which jobs a new version follows."""
+    """Store the jobs that a new version of a job follows."""
     if job.parent_id:  # children inherit the meta of their parent, but not its role
         return
     key = {"namespace": job.namespace, "job_id": job.id}

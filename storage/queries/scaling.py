@@ -109,7 +109,7 @@ def policies(
 ) -> Iterator[PlacedPolicy]:
     """Yield the scaling policies of jobs, by namespace, job and group; `*` means all namespaces.
 
-    `start` is the namespace and ID of the first job. An unreadable job is omitted and noted.
+    `start` is the namespace and ID of the first job. Jobs that cannot be decoded are omitted.
     """
     values = {"namespace": namespace, "job_id": job_id}
     filters = {name: value for name, value in values.items() if value and value != "*"}

@@ -78,7 +78,10 @@ def allocation_names(
 
 
 def job_names(db: ReadSnapshot, namespaces: Sequence[str]) -> Iterator[JobNames]:
-    """Yield the names of the readable current jobs, and of everything inside them."""
+    """Yield the names of current jobs, and of their groups, tasks and services.
+
+    Jobs that cannot be decoded are omitted.
+    """
     rows = db.each(_JOBS, {"namespaces": _list(namespaces)})
     return readable(db, rows, lambda row: decode_row(row, JobNames, "job_versions"))
 

@@ -136,7 +136,7 @@ def names(
 
 
 def tags(db: ReadSnapshot, namespace: str, name: str) -> list[list[str]]:
-    """Return the distinct tag sets of a service's instances, oldest ID first."""
+    """Return each distinct list of tags of a service's instances, in the order of instance IDs."""
     rows = db.all(_TAGS, {"namespace": namespace, "name": name})
     return list(readable(db, rows, _tags))
 

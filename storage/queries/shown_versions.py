@@ -1,4 +1,4 @@
-"""The versions of a job that stored objects name.
+"""The versions of a job that stored objects refer to: the job, its allocations, and events.
 
 The functions search events: call them in a thread.
 """
@@ -47,7 +47,7 @@ def present(db: ReadSnapshot, namespace: str, job_id: str) -> PresentVersions:
 
 
 def event_versions(db: ReadSnapshot, namespace: str, job_id: str) -> list[tuple[int | None, int]]:
-    """Return the version and the index of each stored event of a job.
+    """Return the job version and the write index of each stored event of a job.
 
     The version is None for an event without a version.
     """
@@ -59,5 +59,5 @@ def event_versions(db: ReadSnapshot, namespace: str, job_id: str) -> list[tuple[
 
 
 def has_children(db: ReadSnapshot, namespace: str, job_id: str) -> bool:
-    """Return whether there are children of a job, or stored events of them."""
+    """Return whether a job has children, or the store has events of its deleted children."""
     return db.one(_CHILDREN, {"namespace": namespace, "id": job_id}) is not None

@@ -54,12 +54,12 @@ def active(db: ReadSnapshot, now: int) -> str:
 
 
 def private_key(db: ReadSnapshot, key_id: str) -> bytes | None:
-    """Return an encrypted private key, or None."""
+    """Return the encrypted private key of a key ID, or None."""
     return secrets.find(db, key_path(key_id))
 
 
 def of_live_allocations(db: ReadSnapshot) -> set[str]:
-    """Return the keys of non-terminal allocations."""
+    """Return the IDs of the keys that signed the identity tokens of non-terminal allocations."""
     return {row["id"] for row in db.all(_OF_LIVE_ALLOCATIONS) if row["id"]}
 
 

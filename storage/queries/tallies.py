@@ -138,11 +138,11 @@ _RESULTS = f"""
 
 
 class ChildResult(NamedTuple):
-    """The result of a child. With `is_unplaced`, a part of the child was never placed.
+    """The result of a child. With `is_unplaced`, some of its allocations were never placed.
 
-    `run_status` is the status of the newest run of a workflow. It is empty for other jobs, and if
-    that run is of an older version. `launched` is the time at which the child was registered, in
-    nanoseconds.
+    `run_status` is the status of the newest run of a workflow. It is empty for a job without
+    workflow, and for a run of an older version. `launched` is the time at which the child was
+    registered, in nanoseconds.
     """
 
     id: str
@@ -155,7 +155,11 @@ class ChildResult(NamedTuple):
 
 
 class DesiredCount(NamedTuple):
-    """A number of desired allocations of one kind."""
+    """The number of desired allocations that agree in all other fields.
+
+    `is_current` is true for allocations of the requested job version. `is_retried` is true if a
+    later evaluation is to replace the allocations.
+    """
 
     is_current: bool
     client_status: str
@@ -214,13 +218,13 @@ def _client(row: sqlite3.Row) -> ClientState:
 
 
 def newest_failed(db: ReadSnapshot, namespace: str, job_id: str) -> str | None:
-    """Return the ID of the allocation that failed last, or exceeded its time limit, or None."""
+    """Return the ID of the allocation that last failed or exceeded its time limit, or None."""
     row = db.one(_FAILED, {"namespace": namespace, "job_id": job_id})
     return row["id"] if row else None
 
 
 def newest_failed_of_run(db: ReadSnapshot, run: FlowRun) -> str | None:
-    """Return the ID of the allocation that failed last in a step because of which a run failed.
+    """Return the ID of the allocation that failed last in the bad steps of a run.
 
     Return None if no allocation of these steps failed.
     """
@@ -236,7 +240,7 @@ def any_pending(db: ReadSnapshot, namespace: str, job_id: str) -> str | None:
 
 
 def times(db: ReadSnapshot, namespace: str, job_id: str) -> tuple[int, int]:
-    """Return the time at which a job's first allocation was created, and that of the last change.
+    """Return the creation time of a job's first allocation, and the time of the last change of any.
 
     Both times are 0 if the job has no allocations.
     """
@@ -245,12 +249,12 @@ def times(db: ReadSnapshot, namespace: str, job_id: str) -> tuple[int, int]:
 
 
 def newest_children(db: ReadSnapshot, namespace: str, job_id: str, most: int) -> list[sqlite3.Row]:
-    """Return the rows of a job's newest children, newest first."""
+    """Return the rows of a job's newest children in the table `jobs`, newest first."""
     return db.all(_CHILDREN, {"namespace": namespace, "job_id": job_id, "most": most})
 
 
 def child(db: ReadSnapshot, namespace: str, job_id: str) -> sqlite3.Row | None:
-    """Return the row of a job, or None."""
+    """Return the row of a child in the table `jobs`, or None."""
     return db.one(_CHILD, {"namespace": namespace, "job_id": job_id})
 
 
@@ -261,7 +265,7 @@ def launched(db: ReadSnapshot, namespace: str, job_id: str) -> int:
 
 
 def results(db: ReadSnapshot, namespace: str, job_id: str, most: int) -> list[ChildResult]:
-    """Return the results of a job's children that ended last, newest end first."""
+    """Return the results of up to `most` ended children of a job, newest end first."""
     rows = db.all(_RESULTS, {"namespace": namespace, "job_id": job_id, "most": most})
     return [_result(row, row["id"]) for row in rows]
 
@@ -276,9 +280,11 @@ _COUNTED = f"""
 def counted_results(
     db: ReadSnapshot, namespace: str, job_id: str, most: int, period: int
 ) -> list[tuple[ChildResult, int]]:
-    """Count the children that `results` returns by result and by launch period (in nanoseconds).
+    """Return each distinct result among the children that `results` returns, with its count.
 
-    The result of a group has no ID. Its launch time is the earliest of the group.
+    Children count together only if they were launched in the same period of `period` nanoseconds.
+    In a returned result, the ID is empty, and `launched` is the earliest launch of the counted
+    children.
     """
     key = {"namespace": namespace, "job_id": job_id, "most": most, "period": period}
     return [(_result(row, ""), int(row["number"])) for row in db.all(_COUNTED, key)]
@@ -319,7 +325,7 @@ def stopped(db: ReadSnapshot, namespace: str, job_id: str, version: int) -> froz
 def at_work(
     db: ReadSnapshot, namespace: str, job_id: str, version: int
 ) -> Iterator[tuple[str, str]]:
-    """Yield the group and the status of the version's allocations that have not ended."""
+    """Yield each distinct pair of group and client status of the version's unended allocations."""
     key = {"namespace": namespace, "job_id": job_id, "version": version}
     for row in db.all(_AT_WORK, key):
         yield row["task_group"], row["client_status"]

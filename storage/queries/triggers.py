@@ -1,4 +1,4 @@
-"""Triggers between jobs: which jobs follow others, and the ledger of ended runs and their effects.
+"""Triggers between jobs: the jobs that follow others, and the ledger of ended runs.
 
 This module is imported only when a job follows another job; `storage/queries/runs.py` checks that.
 
@@ -62,7 +62,10 @@ _DECIDE_AGAIN = """
 
 
 def sync_sources(tx: Transaction, job: Job) -> None:
-    """Store which jobs a new version follows. Waiting events are decided again."""
+    """Store the jobs that a new version of a job follows.
+
+    Ended runs that wait for runs of other sources are decided again.
+    """
     key = {"namespace": job.namespace, "job_id": job.id}
     desired_sources, when = sources_of(job), when_of(job)
     known = tx.all(_SOURCES, key)
@@ -112,7 +115,7 @@ _SOURCE_LINES = """
 
 
 def source_lines(db: ReadSnapshot, namespace: str, job_id: str) -> list[SourceLine]:
-    """Return the sources of a follower with the number of their runs that wait."""
+    """Return the sources of a follower, each with the number of its ended runs that wait."""
     return [
         SourceLine(
             namespace=row["source_namespace"],
@@ -312,10 +315,11 @@ def note_job_end(tx: Transaction, row: sqlite3.Row) -> None:
 
 
 def _attempt(tx: Transaction, row: sqlite3.Row, end: dict[str, Any]) -> int:
-    """Return the number of this end among the ends of the job's version; 0 if it is already noted.
+    """Return the attempt number of this end of a job version; 0 if the ledger has the end already.
 
-    Only new allocations end a version again, for example after a forced reschedule. A sysbatch job
-    runs on each new node; it has ended again only with another result.
+    A batch job has ended again only if it has new allocations, for example after a forced
+    reschedule. A sysbatch job gets new allocations on each new node, so its result must also be
+    different.
     """
     last = tx.one(_LAST_END, end)
     before = 0
@@ -421,13 +425,13 @@ def waiting(db: ReadSnapshot, namespace: str, job_id: str, value: str) -> list[J
 
 
 def meta_of(db: ReadSnapshot, trigger_id: int) -> dict[str, str]:
-    """Return the meta that an ended run passes on."""
+    """Return the meta that an ended run passes to the follower."""
     row = db.one(_META, {"id": trigger_id})
     return decode_row(row, dict[str, str], "triggers", "meta") if row else {}
 
 
 def put(tx: Transaction, trigger: JobTrigger, meta: dict[str, str] | None = None) -> None:
-    """Store a decision about an ended run, with the meta that it passes on while it waits."""
+    """Store a decision about an ended run, with the meta that the run passes on while it waits."""
     values = {**msgspec.structs.asdict(trigger), "index": tx.index}
     tx.execute(_PUT, {**values, "meta": encode(meta or {}).decode()})
     _count(tx, trigger.state)
