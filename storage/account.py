@@ -1,4 +1,4 @@
-"""CPU time per request. One account for each request sums the time of all threads that work for it."""
+"""CPU time per request. The account of a request sums the time of all threads that work for it."""
 
 import time
 import types

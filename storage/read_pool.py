@@ -34,13 +34,13 @@ _log = logging.getLogger("steward.store")
 
 
 class UnreadableRows:
-    """The unreadable rows that reads have found. Several threads may note rows concurrently."""
+    """The unreadable rows that reads have met. Several threads may call `note` at the same time."""
 
     def __init__(self) -> None:
         self._found: dict[RowName, None] = {}
 
     def note(self, error: StorageUnreadable) -> None:
-        """Remember a row, and log it when it is found for the first time."""
+        """Add the row of an error, and log a row that is new."""
         name = (error.table, error.key)
         if not error.table or name in self._found or len(self._found) >= _MOST_UNREADABLE:
             return
@@ -48,11 +48,11 @@ class UnreadableRows:
         _log.error("%s", str(error))  # a log record must not hold the frames of the error
 
     def forget(self, name: RowName) -> None:
-        """Drop a row that can be read again or was deleted."""
+        """Remove a row that can be read again or was deleted."""
         self._found.pop(name, None)
 
     def rows(self) -> list[RowName]:
-        """Return the rows, in the order in which they were found."""
+        """Return the table and key of each unreadable row, in the order in which reads met them."""
         return list(self._found)
 
     def by_table(self) -> Counter[str]:
@@ -148,7 +148,7 @@ class ReadSnapshot:
                 return
 
     def _damaged(self, rows: sqlite3.Cursor) -> sqlite3.Row:
-        """Return the current row, in which a text is not UTF-8, with the text decoded."""
+        """Return the current row, decoding with surrogates its text that is not UTF-8."""
         self._connection.text_factory = _escaped
         try:
             row: sqlite3.Row = next(rows)
@@ -172,7 +172,7 @@ class ReadSnapshot:
         return row
 
     def uncount(self, text: str) -> None:
-        """Deduct a text that was read but not decoded from the counted bytes of a limited read."""
+        """Subtract a text that is not decoded from the counted bytes of a limited read."""
         if self.left is not None:
             self.left += len(text)
 
@@ -265,7 +265,7 @@ class SnapshotReader:
 
     @contextmanager
     def _share(self) -> Iterator[None]:
-        """Limit the reads of this block: rows, text length, and search time."""
+        """Limit the bytes of rows, the length of a text, and the search time in this block."""
         until = time.thread_time_ns() + _SEARCH
         self._connection.set_progress_handler(lambda: time.thread_time_ns() > until, STEPS)
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, ROWS)

@@ -42,7 +42,7 @@ def show_permission() -> None:
 
 
 def is_permitted() -> bool:
-    """Return whether the caller was shown to have the permission; true without a request."""
+    """Return whether the caller is known to have the needed permission; true without a request."""
     return (found := _PERMISSION.get()) is None or found.is_shown
 
 
@@ -53,11 +53,11 @@ class MaskView(Protocol):
     """
 
     def document(self, document: object) -> object:
-        """Return a JSON document with masks."""
+        """Return a JSON document with masks in place of the secrets that the caller may not see."""
         ...
 
     def text(self, job: tuple[str, str], text: str) -> str:
-        """Return a text of the job with this namespace and ID with masks."""
+        """Return a text of a job with masks; `job` is the namespace and the ID of the job."""
         ...
 
 
@@ -113,7 +113,7 @@ Attributes = Mapping[str, str | int | bool]
 
 
 class SpanRecorder(Protocol):
-    """The recorder of spans. Origins without a sampled trace make no spans.
+    """The recorder of spans. It records no spans for an origin without a sampled trace.
 
     Times are in nanoseconds since the epoch. `daemon/otlp/recorder.py` implements it.
     """
@@ -123,7 +123,7 @@ class SpanRecorder(Protocol):
         ...
 
     def span(self, name: str) -> AbstractContextManager[None]:
-        """Record the block as a span of the current trace, with its error."""
+        """Record the block as a span of the current trace. The span has the type of an error."""
         ...
 
     def begin_request(self, request_id: str, method: str, traceparent: str) -> str:
@@ -137,7 +137,7 @@ class SpanRecorder(Protocol):
         ...
 
     def begin_evaluation(self, origin: str) -> str:
-        """Return the origin of one decision about an evaluation that has the given origin."""
+        """Return the origin of one decision about an evaluation; `origin` is the evaluation's."""
         ...
 
     def is_sampled(self, origin: str) -> bool:
@@ -180,11 +180,11 @@ class SpanRecorder(Protocol):
         ...
 
     def follow(self, name: str, since: int) -> None:
-        """Record a span of the current trace that ends now."""
+        """Record a span of the current trace that began at `since` and ends now."""
         ...
 
     def environment(self, origin: str, *parts: str) -> dict[str, str]:
-        """Return the environment variable that contains the span of a task."""
+        """Return the environment variable that passes the span of a task to the task."""
         ...
 
 
@@ -208,7 +208,10 @@ def span(name: str) -> AbstractContextManager[None]:
 
 
 def person() -> str:
-    """Return the person who makes the current request; empty for none, and without access control."""
+    """Return the person who makes the current request.
+
+    The result is empty without a request, and without access control.
+    """
     return _PERSON.get()
 
 

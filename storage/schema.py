@@ -88,9 +88,9 @@ def version_of(connection: sqlite3.Connection) -> tuple[int, int]:
 
 
 def altered_objects(connection: sqlite3.Connection) -> list[str]:
-    """Return the names of tables, indexes, triggers and views that differ from this version.
+    """Return the names of tables, indexes, triggers and views that differ from `schema.sql`.
 
-    A trigger or view that this version does not have would act in every write of the daemon.
+    A trigger or view that `schema.sql` does not have would act in every write of the daemon.
     """
     present, expected = _objects(connection), _expected_objects()
     return sorted(name for name, _ in present ^ expected)
@@ -158,7 +158,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _copy_previous(connection: sqlite3.Connection, path: Path, version: int) -> None:
-    """Copy the file next to itself, named by its version; the newest few copies stay.
+    """Copy the file next to itself, under a name with its version. Keep only the newest copies.
 
     Raises `StorageFull`.
     """

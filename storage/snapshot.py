@@ -45,7 +45,7 @@ def save(directory: Path, target: Path) -> SnapshotSummary:
 
 
 def partial_files(directory: Path) -> Path:
-    """Return the directory for partial files, which no other code reads."""
+    """Return the directory for incomplete files. No other code reads this directory."""
     unfinished_dir = directory / _UNFINISHED
     unfinished_dir.mkdir(mode=0o700, exist_ok=True)
     return unfinished_dir

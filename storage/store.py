@@ -120,16 +120,16 @@ class Store:
 
     @property
     def damage(self) -> str:
-        """Return why writes are rejected; empty while no corrupt page is known."""
+        """Return the reason why writes are rejected; empty while no corrupt page is known."""
         return self._writer.damage
 
     @property
     def full(self) -> str:
-        """Return why the last write failed, if the disk was full; otherwise an empty string."""
+        """Return the error of the last write if the disk was full; otherwise an empty string."""
         return self._writer.full
 
     def _error(self, error: sqlite3.DatabaseError) -> StorageError:
-        """Return the storage error for an error of a read; a corrupt page stops all writes."""
+        """Return the storage error for an SQLite error of a read. A corrupt page stops writes."""
         found = storage_error(error)
         if isinstance(found, StorageDamaged):
             self._writer.stop(found)
@@ -157,7 +157,7 @@ class Store:
         return await self.read_long(work)
 
     async def long_read_ends(self) -> None:
-        """Wait until any running long read has ended."""
+        """Wait until the next long read ends."""
         await self._long_read_ends.wait()
 
     async def write(self, work: Callable[[Transaction], T], *, is_long: bool = False) -> T:
@@ -207,7 +207,7 @@ class Store:
         return None if self._writer.is_committing else self._writer.index
 
     def wake_all(self) -> None:
-        """Wake all watchers, which check their condition again."""
+        """Wake all watchers, so that they check their conditions again."""
         self._topics.wake_all()
 
     def close(self) -> None:
@@ -223,7 +223,7 @@ def _read_long(reader: SnapshotReader, work: Callable[[ReadSnapshot], T]) -> T:
 
 
 def write_hook(note: Callable[[Transaction], None]) -> AbstractContextManager[None]:
-    """Return a block in which `note` runs as part of every write that changes data."""
+    """Return a context manager. In its block, each write that changes data also runs `note`."""
     return request_context.RequestScope(_NOTE, note)
 
 
@@ -280,7 +280,7 @@ async def open_store(
 
 
 def _compare(directory: Path, mark: WalWatermark, store: Store, *, is_log_lost: bool) -> None:
-    """Raise `StorageUnusable` if the file is older than its watermark; otherwise begin a watermark.
+    """Raise `StorageUnusable` if the store is older than its watermark; else write a new watermark.
 
     If the write-ahead log is missing, the file may still be complete: another program may have
     checkpointed the log when it closed the file.

@@ -31,7 +31,7 @@ class TopicSet:
     def publish(self, topics: Iterable[str]) -> None:
         """Wake all watchers of these topics or of their prefixes.
 
-        Both the topics of a plan and the watched topics may number thousands.
+        This is fast even if a plan changes thousands of topics, or thousands of topics are watched.
         """
         self.published += 1
         named = dict.fromkeys(topics)
@@ -110,6 +110,6 @@ class Watch:
     async def wait(self) -> None:
         """Wait until a topic is published.
 
-        Return immediately if that happened since the watch was entered.
+        Return immediately if a topic was published after the watch was entered.
         """
         await self.changed.wait()

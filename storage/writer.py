@@ -1,15 +1,15 @@
 """The writer: executes all changes of the database in order.
 
 Callers submit a function. Functions that wait at the same time share a transaction (group commit),
-so a burst of dispatches costs one fsync. Each function has its own savepoint. If it raises, only
-its changes are undone, and only its caller gets the exception. Callers and watchers are notified
-after COMMIT has returned.
+so a burst of dispatches costs one fsync. Each function has its own savepoint. If a function raises,
+only its changes are undone, and only its caller gets the exception. Callers and watchers are
+notified after COMMIT has returned.
 
 The functions run on the event loop's thread; only COMMIT, which waits for the disk, runs in another
 thread. Two threads that both run Python alternate every 5 ms at the interpreter lock, which would
-cost more than the fsync. A function has a time limit on the event loop, like a read. A longer one
-is undone and started again in a thread, in the same transaction. Waiting for another program's
-write lock also happens in a thread, with a timeout.
+cost more than the fsync. A function has a time limit on the event loop, like a read. Beyond the
+limit, its changes are undone, and a thread starts it again, in the same transaction. Waiting for
+another program's write lock also happens in a thread, with a timeout.
 """
 
 import logging
@@ -202,7 +202,7 @@ class Writer:
         self._log_number = self._log.stat().st_ino
 
     async def submit(self, work: Work[T], *, is_long: bool = False) -> T:
-        """Return the result of `work` once it is on disk; run it in a thread with `is_long`.
+        """Run `work` in a write, with `is_long` in a thread; return its result once it is on disk.
 
         If the caller is cancelled, the write still happens. Raises the exception of `work`, or a
         `StorageError` when the file cannot be written: `StorageBusy` for another program's lock,
@@ -242,7 +242,7 @@ class Writer:
             self._check_log()
 
     def close(self) -> None:
-        """End `run` after all queued writes."""
+        """Let `run` return after it has committed all queued writes."""
         self._closing = True
         self._work_arrived.set()
 
@@ -364,8 +364,9 @@ class Writer:
     ) -> tuple[int, dict[str, int]]:
         """Run the writes; return the last index, and the last index of each changed table.
 
-        A thread runs writes without a time limit; the event loop runs the others, and other
-        coroutines run in between. Raises `_UndoneError`.
+        Without a `share`, a thread runs all writes. With a `share`, the event loop runs each write
+        up to this time limit, and other tasks run in between. A thread runs long writes, and starts
+        writes again that exceed the limit. Raises `_UndoneError`.
         """
         index, touched, turn = self.index, dict[str, int](), time.thread_time_ns() + _TURN
         for pending in batch:
@@ -416,7 +417,7 @@ class Writer:
 
 
 class _UndoneError(Exception):
-    """All writes of a batch must run again."""
+    """SQLite has rolled back the transaction, so all writes of the batch must run again."""
 
 
 def _run_when_unlocked(pending: _Pending[object], transaction: Transaction) -> None:
@@ -426,7 +427,7 @@ def _run_when_unlocked(pending: _Pending[object], transaction: Transaction) -> N
 
 
 def _is_fatal(error: BaseException) -> bool:
-    """Return whether the whole transaction is lost: a disk error, not an error of the statement."""
+    """Return whether an error loses the whole transaction, as a disk error does."""
     return isinstance(error, sqlite3.Error) and not isinstance(
         error, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.InterfaceError
     )

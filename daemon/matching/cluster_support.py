@@ -76,7 +76,7 @@ def _of_services(services: list[Service] | None) -> Iterator[tuple[str, str]]:
 
 
 def unavailable_features(group: TaskGroup, drivers: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield a group's drivers that a cluster pool does not offer, each with a fix."""
+    """Yield each task with a driver that a cluster pool does not offer, and the fix."""
     known = ", ".join(sorted(drivers))
     for task in group.tasks or ():
         if not is_listed(task.driver, drivers):

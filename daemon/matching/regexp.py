@@ -191,8 +191,9 @@ def replace(
 ) -> str:
     """Return a text with all matches of a pattern replaced.
 
-    In the replacement, `$1` and `${name}` expand to groups, and `$$` to a dollar sign. `check`
-    receives the length of the result as it grows. Raises `Invalid` for a bad pattern.
+    In the replacement, `$1` and `${name}` expand to the text of a group, and `$$` to a dollar sign.
+    `check` gets the length of the result after each replacement, and may raise. Raises `Invalid`
+    for a bad pattern.
     """
     compiled = _compile(pattern, captures=True)
     parts = list(_replacement_parts(replacement, compiled))
@@ -210,7 +211,7 @@ def replace(
 
 
 def _is_inside(text: bytes, at: int) -> bool:
-    """Return whether an offset is inside a character; RE2 also matches at such offsets."""
+    """Return whether an offset is inside a UTF-8 character. RE2 also matches at such offsets."""
     return at < len(text) and text[at] & 0xC0 == 0x80
 
 
@@ -279,7 +280,7 @@ def _refusal(problem: str, where: str) -> Invalid:
 
 
 def _in_go(message: str, pattern: str) -> Invalid:
-    """Return Go's text for an error text of RE2."""
+    """Return the error with Go's text for an error text of RE2."""
     problem, _, where = message.partition(": ")
     if problem.startswith("pattern too large"):
         return _refusal(_TOO_LARGE, pattern)

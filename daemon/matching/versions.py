@@ -17,7 +17,7 @@ from storage.errors import Invalid
 
 
 class VersionDialect(Enum):
-    """The dialect of a version constraint. Its value is the operator that selects the dialect."""
+    """The dialect of a version constraint. The value is the operator that selects the dialect."""
 
     VERSION = "version"
     SEMVER = "semver"
@@ -143,12 +143,15 @@ def _meets(version: _Version, term: _Term, dialect: VersionDialect) -> bool:
 
 
 def _same_kind(version: _Version, constraint: _Version) -> bool:
-    """Return whether a version is a release, or a pre-release that the constraint permits."""
+    """Return whether a version has no pre-release part, or one that the constraint permits."""
     return not version.pre or (bool(constraint.pre) and version.numbers == constraint.numbers)
 
 
 def _close(version: _Version, constraint: _Version) -> bool:
-    """Return whether all numbers of the constraint except the last are equal."""
+    """Return whether a version satisfies `~>`.
+
+    The last number may be higher than in the constraint, and all numbers before it must be equal.
+    """
     if constraint.pre and not version.pre:
         return False
     if len(constraint.numbers) > len(version.numbers):
@@ -161,7 +164,7 @@ def _close(version: _Version, constraint: _Version) -> bool:
 
 
 def _order(version: _Version, right: _Version) -> int:
-    """Return the order of two versions as -1, 0 or 1."""
+    """Return -1 if the first version is lower than the second, 0 if they are equal, or 1."""
     if version.numbers == right.numbers:
         return _order_of_pre_releases(version.pre, right.pre)
     # As in Nomad: if one version has more numbers, all zeros, the pre-release part is ignored.
@@ -186,7 +189,7 @@ def _order_of_pre_releases(left: str, right: str) -> int:
 
 
 def _order_of_parts(left: str, right: str) -> int:
-    """Return the order of two pre-release parts; numbers sort before words."""
+    """Return the order of two pre-release parts as -1, 0 or 1. Numbers sort before words."""
     if left == right:
         return 0
     if not left:

@@ -114,8 +114,8 @@ def metrics_message(
 ) -> bytes:
     """Return the body of `POST /v1/metrics`.
 
-    `since` is the start of the counters and `now` the time, in nanoseconds since the epoch. `clock`
-    is the present time on the timers' own clock, in seconds.
+    `since` is the time at which the counters began, and `now` the current time, in nanoseconds
+    since the epoch. `clock` is the current time of the clock of the timers, in seconds.
     """
     times: dict[str, object] = {"startTimeUnixNano": str(since), "timeUnixNano": str(now)}
     metrics = [
@@ -159,8 +159,8 @@ def _timer(
 ) -> dict[str, object]:
     """Return a timer as a summary.
 
-    If the last interval has values, the summary includes their quantiles. `clock` is the present
-    time on the timers' own clock, in seconds.
+    If the last interval has values, the summary includes their quantiles. `clock` is the current
+    time of the clock of the timers, in seconds.
     """
     values = zip(_QUANTILES, series.quantiles(clock, _QUANTILES), strict=True)
     quantiles = [{"quantile": at, "value": value} for at, value in values if math.isfinite(value)]

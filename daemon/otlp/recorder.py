@@ -73,7 +73,7 @@ def derived_span_id(*parts: str) -> str:
 
 
 class Recorder:
-    """Records spans and passes them to `put`, which any thread may call, and which never waits."""
+    """Records spans and passes them to `put`. Any thread may call `put`, and `put` never waits."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Recorder:
         random: Callable[[], float],
         percent: int,
     ) -> None:
-        """`percent` % of the new traces are sampled; `random` is uniform in [0, 1)."""
+        """`percent` % of new traces are sampled. `random` returns uniform numbers in [0, 1)."""
         self._put, self.now = put, now
         self._chance, self._percent = random, percent
 
@@ -230,7 +230,7 @@ class Recorder:
     # --- tasks ---
 
     def environment(self, origin: str, *parts: str) -> dict[str, str]:
-        """Return the environment variable that passes a task's own span to the task."""
+        """Return the environment variable that passes the span of a task to the task."""
         parent = _trace(origin)
         if parent is None:
             return {}

@@ -48,7 +48,7 @@ class ReceiverFailed(Exception):
 
 
 class PartialSuccess(msgspec.Struct, rename="camel"):
-    """The part of an answer that reports refused spans."""
+    """The part of a response that reports refused spans."""
 
     rejected_spans: int | str = 0
     error_message: str = ""
@@ -68,7 +68,7 @@ class OtlpReceiver:
         self._is_failing = False
 
     async def send(self, path: str, body: bytes) -> bytes:
-        """Send a message to one of the paths of OTLP; return the answer. Raises `ReceiverFailed`."""
+        """Send a message to one of OTLP's paths; return the response. Raises `ReceiverFailed`."""
         try:
             with trio.fail_after(_REQUEST):
                 answer = await self._post(path, body)
@@ -201,7 +201,7 @@ class SpanQueue:
 
 
 def _refused(answer: bytes) -> int:
-    """Return the number of spans that the receiver refused."""
+    """Return the number of spans that the receiver refused, as a response body reports it."""
     try:
         found = msgspec.json.decode(answer, type=ExportAnswer).partial_success if answer else None
         number = int(found.rejected_spans) if found else 0
@@ -229,8 +229,8 @@ async def open_traces(
 ) -> AsyncIterator[None]:
     """Record spans and send them while the block runs.
 
-    `now` returns nanoseconds since the epoch. `percent` % of the traces that begin here are
-    sampled.
+    `now` returns nanoseconds since the epoch. Of the traces that begin in this daemon, `percent` %
+    are sampled.
     """
     queue = SpanQueue(receiver.send, resource)
     TRACING.recorder = Recorder(queue.put, now, random, percent)

@@ -10,7 +10,7 @@ _NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
 
 
 class TraceContext(NamedTuple):
-    """A trace and one of its spans, in hexadecimal digits."""
+    """The IDs of a trace and of one of its spans, in hexadecimal digits."""
 
     trace_id: str
     span_id: str

@@ -48,7 +48,7 @@ def decrypt_items(seal: EnvelopeCipher, entry: VariableRow) -> dict[str, str]:
 
 
 def is_locked(entry: VariableRow, now: int) -> bool:
-    """Return whether a caller holds the lock of a variable."""
+    """Return whether the lock of a variable is held at a time."""
     return bool(entry.lock.id) and now < entry.lock.ends
 
 
@@ -100,7 +100,10 @@ async def put(
 async def remove(
     store: Store, name: VariableKey, *, expected: int | None, lock_id: str, now: int
 ) -> ChangeResult:
-    """Delete a variable; a missing variable counts as success, unless an index was expected."""
+    """Delete a variable.
+
+    If the variable does not exist, the result is a success, unless an index was expected.
+    """
 
     def write(tx: Transaction) -> ChangeResult:
         found = variables.find(tx, name.namespace, name.path)
@@ -127,8 +130,8 @@ async def acquire_lock(
 ) -> ChangeResult:
     """Acquire the lock of a variable; create the variable if it does not exist.
 
-    Unless `items` is None, it replaces the items of the variable. A holder that passes its lock ID
-    as `own_id` keeps the lock. The expiry time in `lock` is ignored. Raises `Malformed` if the
+    Unless `items` is None, the items replace those of the variable. A holder that passes its lock
+    ID as `own_id` keeps the lock. The expiry time in `lock` is ignored. Raises `Malformed` if the
     namespace does not exist.
     """
     sealed = seal.seal(encode(items or {}), name.place)
@@ -185,7 +188,7 @@ def _check_namespace(tx: Transaction, name: VariableKey) -> None:
 def _changed(
     variable: VariableRow | None, name: VariableKey, sealed: bytes, now: int
 ) -> VariableRow:
-    """Return the variable, or a new variable, with these encrypted items."""
+    """Return a copy of the variable, or a new variable, with these encrypted items."""
     if variable is None:
         return VariableRow(
             namespace=name.namespace,

@@ -44,7 +44,7 @@ class TaskSecretStore:
         self._in_use: dict[str, dict[str, Collection[str]]] = {}  # values by allocation and task
 
     def record_in_use(self, alloc_id: str, task: str, values: Collection[str]) -> None:
-        """Set the secrets that a task uses now. `store` drops them last."""
+        """Record the secrets that a task uses now. `store` drops other secrets first."""
         self._in_use.setdefault(alloc_id, {})[task] = values
 
     async def recall(self, alloc_id: str) -> list[str]:
@@ -101,7 +101,7 @@ class TaskSecretStore:
 
 
 class _JobsWithSecrets:
-    """The jobs with sensitive values; the names are read again when such values change."""
+    """The jobs with sensitive values. The set is read again when stored values have changed."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -130,7 +130,7 @@ class _JobsWithSecrets:
 
 
 class _Known(NamedTuple):
-    """The matcher for stored rows, and the store's number of commits when the rows were read."""
+    """The stored rows of secrets and their matcher. At `commits`, the rows were up to date."""
 
     commits: int
     rows: list[SealedSecret]
@@ -138,7 +138,7 @@ class _Known(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """Return the number of forms of the matcher, which count towards the cache's limit."""
+        """Return the matcher's number of forms, plus a constant, for the limit of the cache."""
         return _SMALL + (self.matcher.weight if self.matcher else 0)
 
 
@@ -148,7 +148,8 @@ _NOTHING = _Known(-1, [], None)
 class OutputMatchers:
     """Matchers for the output of allocations, cached while their stored secrets stay the same.
 
-    If they have too many forms together, those that were used least recently are dropped.
+    The cache limits the total number of forms, and drops the matchers that were used least
+    recently.
     """
 
     def __init__(self, store: Store, seal: EnvelopeCipher) -> None:
@@ -240,7 +241,10 @@ class JobMasks:
 
 
 def matcher_of(values: Sequence[str]) -> Matcher:
-    """Return the matcher for values and their JSON forms: at most 20,000 forms, the newest."""
+    """Return the matcher for values and their JSON forms.
+
+    If there are more than 20,000 forms, only the newest forms are matched.
+    """
     task_secrets = TaskSecrets(values)
     task_secrets.drop_oldest()
     matcher = Matcher(form for value in task_secrets.values for form in _in_json(value))
@@ -254,7 +258,7 @@ def _matcher_of_job(seal: EnvelopeCipher, rows: Sequence[SealedSecret]) -> Match
 
 
 def _in_json(value: str) -> list[bytes]:
-    """Return a value unchanged, and also as the text in a JSON string if that differs."""
+    """Return the forms of a value in output: as it is and, if that differs, as a JSON string."""
     plain = value.encode(errors="replace")
     escaped = json.dumps(value, ensure_ascii=False)[1:-1].encode(errors="replace")
     return [plain] if escaped == plain else [plain, escaped]
@@ -308,7 +312,7 @@ def unneeded_places(db: ReadSnapshot) -> list[str]:
 
 
 def _unneeded(db: ReadSnapshot, key: tuple[str, str], paths: Sequence[str]) -> list[str]:
-    """Return those of a job's `paths` that the job no longer needs."""
+    """Return the paths in `paths` whose values a job no longer needs; `key` identifies the job."""
     # Imported late, because few stores have such values.
     from storage.queries import shown_versions
 
@@ -340,7 +344,10 @@ def _key_of(path: str) -> tuple[str, str]:
 
 
 def _version_of(path: str) -> tuple[int, int]:
-    """Return the job's create index in a path (0 if the path has none), and the version."""
+    """Return the create index of the job and the version in a path.
+
+    The create index is 0 if the path has none.
+    """
     created, _, version = path.rpartition("/")[2].rpartition("-")
     return int(created or 0), int(version)
 

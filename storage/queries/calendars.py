@@ -211,7 +211,7 @@ def references(
 def has_versions(
     db: ReadSnapshot, namespace: str, desired_versions: Mapping[str, tuple[int, int]]
 ) -> bool:
-    """Return whether each named calendar still has the version and the create index in the mapping."""
+    """Return whether each named calendar still has this version and create index."""
     for name, version in desired_versions.items():
         row = db.one(_VERSION, {"namespace": namespace, "name": name})
         if row is None or (row["version"], row["create_index"]) != version:
@@ -220,7 +220,7 @@ def has_versions(
 
 
 def users(db: ReadSnapshot, namespace: str, name: str, most: int) -> tuple[list[str], list[str]]:
-    """Return up to `most` IDs of jobs that use a calendar, and the names of calendars that use it."""
+    """Return the IDs of up to `most` jobs, and the names of the calendars, that use a calendar."""
     values = {"namespace": namespace, "name": name, "most": most}
     jobs = [row["job_id"] for row in db.all(_JOBS, values)]
     return jobs, [row["name"] for row in db.all(_USERS, values)]

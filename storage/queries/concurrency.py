@@ -197,7 +197,7 @@ _FIELDS = tuple(name for name in QueueEntry.__struct_fields__ if name != "step")
 
 
 def enter(tx: Transaction, run_queue: RunQueue, job: Job, run: FlowRun, now: int) -> None:
-    """Add a run that begins, or begins again, to its queue. Slots are granted later, with `grant`."""
+    """Add a run that begins, or begins again, to its queue. `grant` assigns slots later."""
     entry = QueueEntry(
         namespace=job.namespace,
         name=run_queue.name,

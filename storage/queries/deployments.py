@@ -166,7 +166,7 @@ def highest_of_job(db: ReadSnapshot, namespace: str, job_id: str) -> int:
 
 
 class ActiveDeployment(NamedTuple):
-    """The ID of an active deployment, and its job. Neither is read from the deployment's document."""
+    """The ID of an active deployment, and its job. Reading these does not need the document."""
 
     id: str
     namespace: str

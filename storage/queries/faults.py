@@ -24,7 +24,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the daemon no longer retries the unit, because all attempts have failed."""
+        """Return whether all attempts have failed, so that the daemon does not retry the unit."""
         return self.failures >= ATTEMPTS
 
 

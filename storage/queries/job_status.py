@@ -235,7 +235,7 @@ def status_of(db: ReadSnapshot, row: sqlite3.Row) -> JobStatus:
 
 
 def counts_of(db: ReadSnapshot, row: sqlite3.Row) -> str:
-    """Return a job's summary as JSON, for storage. `JobCounts` lists the values that are not in it."""
+    """Return a job's summary as JSON, for storage. `JobCounts` lists the omitted values."""
     queued = decode_row(row, dict[str, int], "jobs", "queued")
     counts: dict[str, tuple[tuple[str, int], ...]] = {
         group: (("queued", number),) for group, number in queued.items()

@@ -159,7 +159,7 @@ def _job(db: ReadSnapshot, row: sqlite3.Row) -> Job:
 
 
 def _job_json(row: sqlite3.Row) -> bytes:
-    """Return the JSON of a job: its `JobHead`, followed by the stored definition, joined as text."""
+    """Return the JSON of a job: the text of its `JobHead`, joined with the stored definition."""
     return _joined(_head(row), row)
 
 

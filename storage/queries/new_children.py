@@ -103,7 +103,7 @@ class ChildRows:
     """The rows of new children within one transaction. Call `close` after the last child."""
 
     def __init__(self, tx: Transaction, pattern: Job) -> None:
-        """`pattern` is any child of the job. Each `NewChild` replaces some values of the pattern."""
+        """`pattern` is any child of the job. Each `NewChild` replaces some of its values."""
         self._tx, self._namespace, self._parent_id = tx, pattern.namespace, pattern.parent_id
         common = _COMMON.of(pattern)
         self._document, self._counts, self._notify = common.document, common.counts, common.notify

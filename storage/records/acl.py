@@ -60,7 +60,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def person(self) -> str:
-        """Return the owner of the token; tokens of the same person return the same text."""
+        """Return a text that identifies the owner, and is equal for all tokens of a person."""
         return self.entity_id or self.subject or self.accessor
 
     @property
@@ -83,9 +83,10 @@ class JobACL(Record, frozen=True, kw_only=True):
 
 
 class Policy(Record, frozen=True, kw_only=True):
-    """A named policy text; `hash` is base64 and changes with the other fields.
+    """The rules of a policy, as text, under a name.
 
-    With `cas_required`, the next write through the Vault API must name the version.
+    `hash` is base64, and changes with the other fields. With `cas_required`, a write through the
+    Vault API must state the present version.
     """
 
     name: str
@@ -128,7 +129,7 @@ class AclRole(Record, frozen=True, kw_only=True):
 class TokenRole(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The rules and values for tokens created with this token role in the Vault API.
 
-    Times are seconds, as in that API.
+    Durations are in seconds, as in that API.
     """
 
     name: str

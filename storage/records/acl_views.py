@@ -43,7 +43,7 @@ class PolicyStub(Record, frozen=True, kw_only=True):
 
 
 class NamedPolicy(Record, frozen=True, kw_only=True):
-    """The namespace rules of a policy."""
+    """The rules of a policy for one namespace."""
 
     name: str
     policy: str
@@ -52,20 +52,20 @@ class NamedPolicy(Record, frozen=True, kw_only=True):
 
 
 class PathPolicy(Record, frozen=True, kw_only=True):
-    """The variable path rules of a policy."""
+    """The rules of a policy for one path of variables."""
 
     path_spec: str
     capabilities: tuple[str, ...]
 
 
 class VariablesPolicy(Record, frozen=True, kw_only=True):
-    """All variable rules of a policy for a namespace."""
+    """The rules of a policy for the variables of one namespace."""
 
     paths: list[PathPolicy]
 
 
 class PoolPolicy(Record, frozen=True, kw_only=True):
-    """The node pool or host volume rules of a policy."""
+    """The rules of a policy for one node pool or host volume."""
 
     name: str
     policy: str
@@ -73,7 +73,7 @@ class PoolPolicy(Record, frozen=True, kw_only=True):
 
 
 class LevelPolicy(Record, frozen=True, kw_only=True):
-    """A permission level of a policy."""
+    """The permission level of a policy for one area, such as `read` for nodes."""
 
     policy: str
 

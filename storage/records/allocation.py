@@ -267,14 +267,14 @@ class RescheduleEvent(Record, frozen=True, kw_only=True):
 
 
 class RescheduleTracker(Record, frozen=True, kw_only=True):
-    """The failures that led to this allocation, oldest first."""
+    """The failed allocations that this allocation replaces, oldest first."""
 
     events: list[RescheduleEvent]
     last_reschedule: str = "ok"
 
 
 class DesiredTransition(Record, frozen=True, kw_only=True):
-    """Requests to the scheduler for this allocation, to be met at the next evaluation."""
+    """Requests to the scheduler about this allocation. The next evaluation carries them out."""
 
     migrate: bool | None = None
     reschedule: bool | None = None
@@ -324,7 +324,7 @@ class ClientState(SparseRecord, frozen=True, kw_only=True):
 
 
 class AllocationChange(Record, frozen=True, kw_only=True):
-    """The changeable parts of an allocation, for events."""
+    """The parts of an allocation that can change, for events."""
 
     desired_status: str
     desired: DesiredState

@@ -25,10 +25,11 @@ TaskStates = Mapping[str, TaskState] | None
 
 
 class Retry(Record, frozen=True, kw_only=True):
-    """Attempts of an allocation, and the time of the next one, or why there is none.
+    """The attempts of an allocation. `message` states when the next one begins, or why none will.
 
-    `attempts` counts placements, including predecessors; `restarts` counts restarts in place.
-    `next_time` (nanoseconds since the epoch) is 0 if there is no next attempt, or if it is unknown.
+    `attempts` counts placements, including those of replaced allocations; `restarts` counts
+    restarts in place. `next_time` (nanoseconds since the epoch) is 0 if no attempt follows, or if
+    the time is unknown.
     """
 
     attempts: int
@@ -169,9 +170,10 @@ def allocation_list_item(
 def allocation_view(
     allocation: Allocation, task_states: TaskStates, job: Job | None, job_wire: bytes
 ) -> AllocationView:
-    """Return an allocation with all details.
+    """Return an allocation with all details. `job_wire` is its job as JSON.
 
-    The three older forms of its resources come from the job, as older clients expect.
+    Older clients expect the resources in three older forms. These are made from `job`, and are
+    empty without it.
     """
     desired, placement = allocation.desired, allocation.placement
     group = job.group(allocation.task_group) if job else None
@@ -251,9 +253,9 @@ def allocation_view(
 
 
 def _network_status(allocation: Allocation) -> NetworkStatus | None:
-    """Return the address on the bridge.
+    """Return the network status that the runner reported for a group on the bridge.
 
-    Without an address, the result is an empty status, or None before the first task state.
+    Without a reported status, the result is an empty status, or None before the first task state.
     """
     client = allocation.client
     return client.network_status or (NetworkStatus() if client.task_states else None)

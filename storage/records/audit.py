@@ -7,8 +7,8 @@ class AuditEntry(Record, frozen=True, kw_only=True):
     """A request that changed something, or was refused.
 
     `accessor` identifies the token. If the token is unknown, `secret_hash` is the hash of its
-    secret. `time` is in nanoseconds. `status` is the status of the response, and `reason` is why
-    the request was refused.
+    secret. `time` is in nanoseconds. `status` is the HTTP status of the response. `reason` is the
+    reason for a refusal.
     """
 
     number: int = 0

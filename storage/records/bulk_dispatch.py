@@ -6,10 +6,10 @@ MAX_CHILDREN = 10_000  # per request
 
 
 class BulkDispatchAnswer(SparseRecord, frozen=True, kw_only=True):
-    """The answer to one line of a bulk dispatch: the child, or the error.
+    """The response to one line of a bulk dispatch: the child, or the error.
 
-    `line` counts from 1. `field` is empty for an error that no field caused. A queued child has no
-    evaluation. With `existed`, an earlier dispatch with the same token created the child.
+    `line` counts from 1. `field` is the field that caused the error, or empty. A queued child has
+    no evaluation. With `existed`, an earlier dispatch with the same token created the child.
     """
 
     line: int

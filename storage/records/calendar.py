@@ -61,7 +61,10 @@ class CalendarVersion(Record, frozen=True, kw_only=True):
 
 
 class OpenDay(Record, frozen=True, kw_only=True):
-    """A day of a calendar: its opening times (RFC 3339), or the reason why it is closed."""
+    """A day of a calendar: its opening times (RFC 3339), or the reason why it is closed.
+
+    Each element of `spans` is a begin and an end.
+    """
 
     date: str
     is_open: bool
@@ -70,9 +73,10 @@ class OpenDay(Record, frozen=True, kw_only=True):
 
 
 class CalendarDays(Record, frozen=True, kw_only=True):
-    """Days of a calendar, and whether it is open now; if not, the next opening (RFC 3339).
+    """Days of a calendar, and whether the calendar is open now.
 
-    If no opening was found, the calendar is closed until `searched_until`, the end of the search.
+    `next_opening` (RFC 3339) is empty if the calendar is open. It is also empty if the search found
+    no opening until its end, `searched_until`.
     """
 
     name: str

@@ -43,7 +43,7 @@ class ClusterRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def comment(self) -> str:
-        """Return the name of the attempt, which is the comment of a cluster job without array."""
+        """Return the name of the attempt. A cluster job that is no array has it as comment."""
         return f"{self.allocation_id}/{self.task}/{self.number}"
 
     @property

@@ -85,7 +85,7 @@ def decode(record: type[T], body: bytes, unknown: list[str] | None = None) -> T:
 
 
 def _note_unknown(key: str, value: object, path: str) -> None:
-    """Record an ignored field, unless it is empty, because clients often send empty fields."""
+    """Record an unknown field. Skip an empty value, because clients often send empty fields."""
     unknown = _unknown.get()
     if unknown is None or key in SERVERS_OWN or says_nothing(value):
         return
@@ -133,7 +133,7 @@ def parse(body: bytes) -> object:
 
 
 def has_more_values(body: bytes, most: int) -> bool:
-    """Return whether a JSON body has more than `most` values, without creating them.
+    """Return whether a JSON body has more than `most` values, without decoding it.
 
     The result is also true for a body with very many quotes.
     """
@@ -162,9 +162,9 @@ def may_have_more_values(body: bytes, most: int) -> bool:
 
 
 def _separators(body: bytes, start: int, end: int) -> int:
-    """Return how many values begin in a part of a body.
+    """Return the number of values in a part of a body, counted by commas and opening brackets.
 
-    A value after a colon is not counted, because its key is.
+    A member of an object counts once: its key and its value have no comma between them.
     """
     return sum(
         body.count(sign, first, min(first + _COUNTED_AT_ONCE, end))
@@ -191,7 +191,7 @@ def _first_value(body: bytes) -> object:
 
 
 class _Beyond(str):
-    """A number that is out of range, as its text."""
+    """The text of a number that is out of range."""
 
     __slots__ = ()
 
@@ -274,7 +274,7 @@ def job_document(job: Job) -> str:
 
 
 def job_builtins(job: Job) -> Document:
-    """Return the definition of `job_document` as a dictionary."""
+    """Return the definition of a job for storage as a dictionary; see `job_document`."""
     document: Document = msgspec.to_builtins(job)
     for name in HEAD_FIELDS:
         del document[name]
@@ -499,7 +499,7 @@ def _map(kind: inspect.DictType) -> _Check:
 
 
 def _zero_value(kind: inspect.Type) -> object:
-    """Return Go's value for a null in a map or a list; None for a pointer."""
+    """Return the value that Go decodes from a null in a map or a list; None for a pointer type."""
     match kind:
         case inspect.StrType():
             return ""

@@ -1,4 +1,4 @@
-"""Queues: named groups of runs or steps, of which only a limited number is active at the same time."""
+"""Queues: named groups of runs or steps. The slots of a queue limit how many may be active."""
 
 from enum import StrEnum
 
@@ -16,7 +16,7 @@ MAX_NOTE = 1000  # characters
 
 
 class SlotState(StrEnum):
-    """The state of the request of a run or step for slots."""
+    """The state of a request for slots, made by a run or a step."""
 
     WAITING = "waiting"
     HOLDING = "holding"
@@ -34,8 +34,8 @@ class QueueEntry(Record, frozen=True, kw_only=True):
     """A run, or a `step` of a run, that holds slots of a queue or waits for slots.
 
     A step can hold slots for some elements and wait for others, and then has two entries. `arrived`
-    is the index of the write in which the run or step requested slots. `since` is when it reached
-    its state, in nanoseconds since the epoch.
+    is the index of the write in which the run or step requested slots. `since` is the time at which
+    the entry reached its state, in nanoseconds since the epoch.
     """
 
     namespace: str
@@ -69,7 +69,10 @@ class QueueLine(Record, frozen=True, kw_only=True):
 
 
 class QueueView(QueueLine, frozen=True, kw_only=True):
-    """A queue with the runs or steps that hold its slots, and the first waiting ones, in order."""
+    """A queue with the runs or steps that hold its slots, and the first runs or steps that wait.
+
+    Both lists are in the order of the queue.
+    """
 
     holders: list[QueueEntry]
     waiters: list[QueueEntry]

@@ -46,7 +46,7 @@ class NodeScore(Record, frozen=True, kw_only=True):
 
 
 class PlacementMetric(Record, frozen=True, kw_only=True):
-    """The placement metrics of a group: how many nodes were feasible, and why others were not."""
+    """The placement metrics of a group: the numbers of feasible, filtered and exhausted nodes."""
 
     nodes_evaluated: int = 0
     nodes_filtered: int = 0
@@ -67,7 +67,7 @@ class PlacementMetric(Record, frozen=True, kw_only=True):
 
 
 class DesiredUpdates(Record, frozen=True, kw_only=True):
-    """The number of a group's allocations that a plan places, stops, updates, and so on."""
+    """The number of a group's allocations for each action of a plan, such as `place` or `stop`."""
 
     ignore: int = 0
     place: int = 0

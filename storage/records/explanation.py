@@ -1,4 +1,4 @@
-"""The explanation of why parts of a job are not running."""
+"""The explanation why parts of a job are not running."""
 
 from enum import StrEnum
 
@@ -28,9 +28,10 @@ class Cause(StrEnum):
 
 
 class Reason(Record, frozen=True, kw_only=True):
-    """Why a number of allocations of a group are not running, in one sentence.
+    """A reason why allocations of a group are not running. `missing` is their number.
 
-    `until` is when the reason ends automatically (nanoseconds since the epoch), 0 if unknown.
+    `message` is one sentence. `until` is the time at which the reason ends automatically, in
+    nanoseconds since the epoch; 0 means unknown.
     """
 
     cause: Cause
@@ -42,7 +43,7 @@ class Reason(Record, frozen=True, kw_only=True):
 
 
 class Explanation(Record, frozen=True, kw_only=True):
-    """Why parts of a job are not running; without reasons, nothing is missing.
+    """The reasons why parts of a job are not running. Without reasons, all parts are running.
 
     `state` has the newest error of a failing job, with its exit code and last error lines.
     """

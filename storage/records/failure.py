@@ -31,6 +31,6 @@ class TaskError(Record, frozen=True, kw_only=True):
 
 
 class LastError(Record, frozen=True, kw_only=True):
-    """The newest error of an allocation, None if none of its tasks has failed."""
+    """The newest error of an allocation; None if none of its tasks has failed."""
 
     error: TaskError | None

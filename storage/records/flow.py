@@ -16,14 +16,14 @@ class GraphStep(Record, frozen=True, kw_only=True):
     """A step of a workflow: a group, with the groups that it needs.
 
     `level` counts from 0; the level of a step is higher than the levels of all steps that it needs.
-    `condition` is the filter expression, or empty. `count` is the number of elements, of which at
-    most `parallel` may be active at the same time; 0 means all. `elements_of` names the output that
-    is the list of elements, such as `plan.shards`; then `count` is 0. For a need in `each_of`, each
-    element of the step needs only the element of that need with the same index. An active element
-    holds `slots` slots of each of the `queues`. The step begins only while the `calendar` is open;
-    empty means no calendar. `gate` is the question at which the step waits for `approvals`; empty
-    means no gate. `not_before` and `not_after` are the values of these keys in the job; a time of
-    day includes its time zone.
+    `condition` is the filter expression, or empty. `count` is the number of elements. At most
+    `parallel` elements may be active at the same time; 0 means all. `elements_of` names the output
+    that is the list of elements, such as `plan.shards`; then `count` is 0. For a need in `each_of`,
+    each element of the step needs only the element of that need with the same index. An active
+    element holds `slots` slots of each of the `queues`. The step begins only while the `calendar`
+    is open; empty means no calendar. `gate` is the question that people answer before the step
+    begins; empty means no gate. `approvals` is the number of people who must approve. `not_before`
+    and `not_after` are the values of these keys in the job; a time of day includes its time zone.
     """
 
     name: str
@@ -74,7 +74,7 @@ class FlowGraph(Record, frozen=True, kw_only=True):
 
 
 class PlannedQueue(Record, frozen=True, kw_only=True):
-    """A queue of a planned job, which its runs or its steps enter, and the present use of its slots.
+    """A queue that the runs or steps of a planned job enter, and the present use of its slots.
 
     `waiting` counts the runs or steps that wait for slots. Without its own limit (`exists` is
     false), the queue has 1 slot.
@@ -91,8 +91,9 @@ class PlannedQueue(Record, frozen=True, kw_only=True):
 class PlannedCalendar(Record, frozen=True, kw_only=True):
     """A calendar of a planned job: whether it is open now, and when it opens next.
 
-    `reason` is why it is closed. `next_opening` is in the time zone of the calendar; it is empty if
-    the calendar is open, or if no opening was found before `searched_until`.
+    `reason` is the reason why the calendar is closed. `next_opening` is in the time zone of the
+    calendar. It is empty if the calendar is open, or if no opening was found before
+    `searched_until`.
     """
 
     name: str
@@ -170,10 +171,10 @@ class FlowStatus(StrEnum):
 class RunStep(Record, frozen=True, kw_only=True):
     """A step in a run.
 
-    `outcome` is None until the step has ended. `since` is when it reached its state, in nanoseconds
-    since the epoch. `total`, `good` and `failed` count elements. `exit_code` is the exit code of
-    the element that failed last, 0 if no element failed. `opened` is 0 if the step was never
-    opened, and negative if it was opened only in earlier attempts.
+    `outcome` is None until the step has ended. `since` is the time at which the step reached its
+    state, in nanoseconds since the epoch. `total`, `good` and `failed` count elements. `exit_code`
+    is the exit code of the element that failed last, 0 if no element failed. `opened` is 0 if the
+    step was never opened, and negative if it was opened only in earlier attempts.
     """
 
     name: str
@@ -190,7 +191,7 @@ class RunStep(Record, frozen=True, kw_only=True):
 
     @property
     def is_left_out(self) -> bool:
-        """Return whether the step was skipped because its run is the run of one step."""
+        """Return whether the step was skipped because the run is limited to another step."""
         return self.state == StepState.SKIPPED and self.reason.startswith(ONLY_REASON)
 
 
@@ -215,8 +216,8 @@ class FlowRun(Record, frozen=True, kw_only=True):
     its clean-up steps still run. At `deadline`, in nanoseconds since the epoch, the run times out,
     or its clean-up steps are stopped; 0 means never.
 
-    A run of one step has an `only_step`, and with `only_element` only this element of it runs. The
-    outputs of the other steps are those of the run `outputs_of`.
+    In a run of one step, only the step `only_step` runs, and if `only_element` is set, only this
+    element of the step. The outputs of all other steps come from the run `outputs_of`.
     """
 
     namespace: str
@@ -264,7 +265,7 @@ class FlowRun(Record, frozen=True, kw_only=True):
         return self.reason.startswith(SUPERSEDED_REASON)
 
     def stopping(self, reason: str, *, cleans_up: bool) -> "FlowRun":
-        """Return the run while its tasks end; an earlier reason stays."""
+        """Return a copy of the run that is being stopped. If the run has a reason already, keep it."""
         return msgspec.structs.replace(
             self,
             status=FlowStatus.STOPPING,
@@ -275,7 +276,7 @@ class FlowRun(Record, frozen=True, kw_only=True):
 
 
 class StepQueue(Record, frozen=True, kw_only=True):
-    """A queue of a step in a run: the elements that hold slots, and those that wait.
+    """A queue of a step in a run. `held` and `waiting` count the elements with and without slots.
 
     While this step waits, `before` is the number of other steps ahead of it.
     """
@@ -290,9 +291,9 @@ class RunStepView(RunStep, frozen=True, kw_only=True):
     """A step as the API shows it.
 
     `level` and `needs` are the same as in the graph. `waits_for` has the needs that have not ended.
-    `until` is the time in nanoseconds since the epoch at which the step begins, its gate decides
-    automatically, or the step is too late; 0 means never. `queues` are those in which the step
-    holds slots or waits for some.
+    `until` is a time in nanoseconds since the epoch; 0 means never. At this time, the step begins,
+    its gate decides automatically, or the step is too late. `queues` are the queues of which the
+    step holds slots or waits for some.
     """
 
     level: int
@@ -305,10 +306,10 @@ class RunStepView(RunStep, frozen=True, kw_only=True):
 class RunElement(Record, frozen=True, kw_only=True):
     """An element of a step in a run, with its newest allocation in the attempt.
 
-    `index` counts from 0. `key` and `value` are those of the item, for a step with a list; `value`
-    is a text as it is, or JSON. `alloc_id` is empty if the element has no allocation. `attempt` is
-    the attempt of the step in which the element ran, or will run. `exit_code` is 0 if it has not
-    failed.
+    `index` counts from 0. If the elements of the step come from a list, `key` and `value` are the
+    key and the value of the element's item. A `value` that is not a text is written as JSON.
+    `alloc_id` is empty if the element has no allocation. `attempt` is the attempt of the step in
+    which the element ran, or will run. `exit_code` is 0 if the element has not failed.
     """
 
     index: int
@@ -349,7 +350,8 @@ class RunAct(Record, frozen=True, kw_only=True):
 class FlowRunView(FlowRun, frozen=True, kw_only=True):
     """A run with all its steps, in the order of the job, and the operations on it, oldest first.
 
-    On request, it has one step only, and a page of its `elements`.
+    A request can ask for only one step: then `steps` has this step, and `elements` is a page of its
+    elements.
     """
 
     steps: list[RunStepView]
@@ -381,7 +383,7 @@ class TriggerWhen(StrEnum):
 
 
 class TriggerJoin(StrEnum):
-    """When a follower starts: after each ended run, or after one run of every source."""
+    """The rule for starting a follower: after each ended run, or after a run of every source."""
 
     EACH = "each"
     ALL = "all"
@@ -424,7 +426,8 @@ class StepSlots(msgspec.Struct, frozen=True, kw_only=True):
 
     `wanted` is the number of elements that hold slots or wait, and `held` the number that hold
     slots. `busy` is the number that were active, or about to begin, after the last decision.
-    `since` is when the step requested slots, or last got one, in nanoseconds since the epoch.
+    `since` is the time at which the step requested slots or last got one, in nanoseconds since the
+    epoch.
     """
 
     namespace: str
@@ -448,9 +451,9 @@ class StepSlots(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotDemand(msgspec.Struct, frozen=True, kw_only=True):
-    """The slots of a step after a decision; `wanted` and `busy` mean the same as in `StepSlots`.
+    """The slots that a step needs after a decision; `wanted` and `busy` are as in `StepSlots`.
 
-    `released` elements no longer need the slots that they held.
+    `released` is the number of elements that no longer need the slots they hold.
     """
 
     step: str
@@ -474,9 +477,9 @@ def resolved_queue(text: str, meta: Mapping[str, str] | None) -> str:
 
 
 def queues_used(job: Job) -> dict[str, QueueUse]:
-    """Return the queues that a job names.
+    """Return the queues that a job names, with their use.
 
-    A name that depends on the meta of a dispatch is known only for the child.
+    If a name refers to the meta of a dispatch, the parent does not have the queue, only each child.
     """
     found = dict[str, QueueUse]()
     for group in job.task_groups or ():

@@ -44,7 +44,11 @@ class Freeze(Record, frozen=True, kw_only=True):
     modify_index: int = 0
 
     def covers(self, job_id: str, parent_id: str, queue: str) -> bool:
-        """Return whether a job of the namespace is frozen, by its own ID or by its parent's ID."""
+        """Return whether the freeze applies to a job of its namespace.
+
+        The pattern may match the ID of the job or of its parent. `queue` is the queue of the job's
+        runs.
+        """
         if self.queue and self.queue != queue:
             return False
         return not self.jobs or any(
@@ -62,7 +66,7 @@ class Freeze(Record, frozen=True, kw_only=True):
 
 
 class FreezeHold(Record, frozen=True, kw_only=True):
-    """The freeze that holds a job; `until` is 0 if its end is unknown."""
+    """The freeze that holds a job; `until` is the end of the freeze, 0 if it is unknown."""
 
     id: str
     strength: Strength

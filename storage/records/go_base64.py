@@ -20,7 +20,7 @@ def decode_base64(text: str) -> bytes:
 
 
 def _first_fault(raw: bytes) -> int:
-    """Return the offset that Go reports: of the first invalid byte, or of an incomplete group."""
+    """Return the offset that Go reports: of the first invalid byte or the incomplete group."""
     group: list[int] = []  # offsets of the bytes of the current group of four
     for at, byte in enumerate(raw):
         if byte in _LINE_ENDS:

@@ -28,12 +28,12 @@ def kind(value: object) -> str:
 
 
 def number(value: float) -> str:
-    """Format a number in a JSON document approximately as the document wrote it."""
+    """Format a number as Go's errors show it: nearly as it is written in the document."""
     return numbers.shorten(repr(value).replace("e+", "e"))
 
 
 def end_of_first_value(text: bytes, max_depth: int) -> int:
-    """Return the end offset of the first value in a text. Raises `Malformed` with Go's text."""
+    """Return the offset after the first value in a text. Raises `Malformed` with Go's text."""
     return _Scanner(text, max_depth).value(0, 0)
 
 
@@ -42,7 +42,7 @@ class _Scanner:
         self.text, self.max_depth = text, max_depth
 
     def value(self, at: int, depth: int) -> int:
-        """Return the end offset of the value that begins at or after `at`."""
+        """Return the offset after the value that begins at or after `at`."""
         if depth > self.max_depth:
             raise Malformed(f"the body is nested more than {self.max_depth} levels deep")
         at = self.skip(at)

@@ -17,7 +17,7 @@ class DelayFunction(StrEnum):
 
 
 class Update(Record, frozen=True, kw_only=True):
-    """The update strategy: the replacement of an old version by a new one."""
+    """The update strategy: the rules for replacing the allocations of an old version."""
 
     stagger: Duration = 0
     max_parallel: int = 0
@@ -31,7 +31,7 @@ class Update(Record, frozen=True, kw_only=True):
 
 
 class ReschedulePolicy(Record, frozen=True, kw_only=True):
-    """The reschedule policy: new placements of a failed allocation."""
+    """The reschedule policy: the rules for placing a failed allocation again."""
 
     attempts: int = 0
     interval: Duration = 0

@@ -15,7 +15,7 @@ FILE_SYSTEM = "file-system"
 
 
 class Capability(Record, frozen=True, kw_only=True):
-    """A permitted access and attachment mode of a volume."""
+    """A permitted combination of access mode and attachment mode of a volume."""
 
     attachment_mode: str = ""
     access_mode: str = ""

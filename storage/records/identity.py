@@ -118,7 +118,7 @@ class LoginRole(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DirectoryKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A signing key of an identity provider: modulus and exponent as its document spells them.
+    """A signing key of an identity provider. Modulus `n` and exponent `e` are text, as published.
 
     `gone_at` is the time at which Steward found that the provider no longer publishes the key.
     """
@@ -164,7 +164,7 @@ class Entity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A group of entities and groups, whose members are separate rows. Times are in nanoseconds."""
+    """A group of entities and groups. Its members are separate rows. Times are in nanoseconds."""
 
     id: str
     name: str
@@ -194,7 +194,7 @@ class Rotation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The state of a client secret rotation; the secrets are stored separately, encrypted.
 
     Times are in nanoseconds. `pending` is the key of a new secret that is not in use yet. `unclean`
-    means that older secrets must still be deleted.
+    is true while older secrets must still be deleted.
     """
 
     since: int  # start of the current period or schedule

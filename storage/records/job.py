@@ -76,7 +76,7 @@ class Link(Record, frozen=True, kw_only=True):
 
 
 class JobUI(Record, frozen=True, kw_only=True):
-    """Additions to the job's page in the web UI."""
+    """The additions of a job to its page in the web UI."""
 
     description: str = ""
     links: list[Link] | None = None

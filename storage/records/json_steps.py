@@ -5,9 +5,9 @@ One call of the decoder holds the GIL until it has read all of its text. For 16 
 if the content is plain text, but 80 ms for escapes and 2 s for some numbers. `is_cheap` estimates
 this time. `decode_in_steps` reads any body in pieces of 64 KB, with the same result.
 
-The function `decode_in_steps` follows only strings, brackets and commas. The complete elements of
-each open container form a run, and the decoder gets each run as a separate container. Therefore it
-also finds all syntax errors.
+The function `decode_in_steps` itself only looks for strings, brackets and commas. The complete
+elements of each open container form a run, and the decoder gets each run as a separate container.
+So the decoder reads all of the text, and finds all other syntax errors.
 """
 
 import re
@@ -51,7 +51,7 @@ _CONTINUES, _CONTINUATION = 0xC0, 0x80  # bits of a UTF-8 byte that is not the f
 
 
 def is_cheap(body: bytes) -> bool:
-    """Return whether one call decodes a body in 10 ms."""
+    """Return whether a single call of the decoder takes at most about 10 ms for a body."""
     if len(body) <= _FEW:
         return True
     cost = len(body) if body.isascii() else _NOT_ASCII * len(body)
@@ -106,7 +106,7 @@ class _Container:
         self.is_after_element = False  # an element was just read separately
 
     def add(self, value: Any, end: int) -> None:
-        """Add an element that was read separately."""
+        """Add an element that was not part of a run: a closed container, or a long string."""
         if self.is_object:
             self.elements[self.key] = value
         else:
@@ -143,7 +143,7 @@ class _Steps:
         return value
 
     def _container(self, at: int) -> tuple[object, int]:
-        """Return the container that begins at an offset, and its end."""
+        """Return the container that begins at an offset, and the offset after it."""
         body = self._body
         while True:
             sign = body[at]
@@ -245,7 +245,7 @@ class _Steps:
             container.elements.extend(found)
 
     def _read_key(self, container: _Container, end: int) -> None:
-        """Read the text between the last comma and an element that is read separately."""
+        """Read the key of a separately decoded element, from the text after the last comma."""
         before = self._body[container.start : end]
         if not container.is_object:
             if before.strip(_WHITE) or container.is_after_element:
@@ -259,7 +259,7 @@ class _Steps:
         container.key = next(iter(found))
 
     def _string(self, at: int) -> int:
-        """Return the end of a string; read a long one separately."""
+        """Return the offset after a string. A long string is decoded and added to its container."""
         end = self._end_of_part(at)
         if self._body[end : end + 1] == b'"':
             return end + 1
@@ -279,9 +279,9 @@ class _Steps:
         return found.end()
 
     def _text(self, at: int, end: int) -> tuple[str, int]:
-        """Return a string and its end.
+        """Return a decoded string, and the offset of its closing quote plus 1.
 
-        `at` is the offset of its opening quote, and `end` the end of its first part.
+        `at` is the offset of the opening quote, and `end` the end of the first part of the string.
         """
         body, parts, first = self._body, list[str](), at
         at += 1

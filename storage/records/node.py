@@ -124,7 +124,7 @@ class NodeEvent(Record, frozen=True, kw_only=True):
 class DrainSpec(Record, frozen=True, kw_only=True):
     """The parameters of a drain.
 
-    Its deadline is in nanoseconds; 0 means no deadline, and a negative value means immediately.
+    The deadline is in nanoseconds; 0 means no deadline, and a negative value means immediately.
     """
 
     deadline: Duration = 0
@@ -169,7 +169,7 @@ class LastDrain(Record, frozen=True, kw_only=True):
 
 
 class HostedTask(Record, frozen=True, kw_only=True):
-    """A running task of a cluster, with the name that its host gives itself."""
+    """A running task of a cluster. `host` is the name that the host reports for itself."""
 
     host: str
     allocation_id: str
@@ -198,7 +198,10 @@ class HostNetwork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class DriverLimit(Record, frozen=True, kw_only=True):
-    """A limit of a driver: whether it is enforced, and the mechanism or the reason."""
+    """A limit of a driver on a node.
+
+    `how` is the mechanism that enforces the limit, or the reason why it is not enforced.
+    """
 
     name: str
     enforced: bool
@@ -206,7 +209,7 @@ class DriverLimit(Record, frozen=True, kw_only=True):
 
 
 class EngineHost(Record, frozen=True, kw_only=True):
-    """A host of a cluster: its state and reason, and a description of both. Memory in MB."""
+    """A host of a cluster. `description` combines its state and the reason for the state."""
 
     name: str
     state: str
@@ -293,7 +296,7 @@ class Node(Record, frozen=True, kw_only=True):
         )
 
     def limits(self, driver: str) -> list[DriverLimit]:
-        """Return the limits of a driver on this node by name, enforced or not."""
+        """Return the enforced and the unenforced limits of a driver on this node, by name."""
         found = []
         for word in ("enforced", "unenforced"):
             prefix = f"driver.{driver}.{word}."

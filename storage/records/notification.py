@@ -42,7 +42,7 @@ class NotificationStatus(StrEnum):
 
 
 class NotifySettings(SparseRecord, frozen=True, kw_only=True):
-    """The events to notify about and the channels; an empty channel is not used."""
+    """The events that cause a notification, and the channels. An empty channel is not used."""
 
     events: tuple[NotifyEvent, ...]
     webhook: str = ""
@@ -82,7 +82,7 @@ class Notification(Record, frozen=True, kw_only=True):
 
 
 class ReceiverTest(Record, frozen=True, kw_only=True):
-    """The receiver to test; empty means all."""
+    """A request to test a receiver; an empty name means all receivers."""
 
     name: str = ""
 
@@ -138,7 +138,7 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def notify_settings(meta: Mapping[str, str] | None) -> NotifySettings | None:
-    """Return the settings in meta; None if there are none, or if they are invalid."""
+    """Return the notification settings in a job's meta; None if they are missing or invalid."""
     keys = meta or {}
     try:
         settings = NotifySettings(

@@ -17,7 +17,7 @@ class PreemptionConfig(Record, frozen=True, kw_only=True):
     service_scheduler_enabled: bool = False
 
     def may_preempt(self, job_type: str) -> bool:
-        """Return whether jobs of a type may preempt others."""
+        """Return whether jobs of a type may preempt other jobs."""
         match job_type:
             case JobType.SYSTEM:
                 return self.system_scheduler_enabled
@@ -64,7 +64,7 @@ class SchedulerConfigUpdated(Record, frozen=True, kw_only=True):
 class ConfinementRule(Record, frozen=True, kw_only=True):
     """A restriction of a process or node, and whether it is enforced.
 
-    `reason` is the mechanism of an enforced restriction, or why it is not enforced.
+    `reason` is the mechanism of an enforced restriction, or the reason why it is not enforced.
     """
 
     rule: str
@@ -105,7 +105,7 @@ class FaultShown(Record, frozen=True, kw_only=True):
 
 
 class FaultRelease(Record, frozen=True, kw_only=True):
-    """The unit of the daemon's work to retry."""
+    """A request to retry a unit of the daemon's work."""
 
     kind: str = ""
     key: str = ""

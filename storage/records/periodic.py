@@ -33,7 +33,7 @@ class Slot(Record, frozen=True, kw_only=True):
 
 
 class ScheduledLaunch(Record, frozen=True, kw_only=True):
-    """The next launch of a periodic job (RFC 3339), unless the schedule is paused."""
+    """The next launch of a periodic job (RFC 3339). If `paused`, the launch does not happen."""
 
     job_id: str
     namespace: str
@@ -42,7 +42,7 @@ class ScheduledLaunch(Record, frozen=True, kw_only=True):
 
 
 class PeriodicSchedule(Record, frozen=True, kw_only=True):
-    """State of the schedule: paused or not, and the next launches (RFC 3339)."""
+    """The state of a job's schedule: paused or not, and the next launches (RFC 3339)."""
 
     job_id: str
     namespace: str

@@ -11,7 +11,7 @@ _SHARED = "alloc/data"
 
 
 def may_be_filled(path: str, task: str) -> bool:
-    """Return whether artifacts of a task may be installed at `path`, which is normalized."""
+    """Return whether artifacts of a task may be installed at `path`, a normalized path."""
     allowed_paths = (*(f"{task}/{name}" for name in _OWN), _SHARED)
     return any(path == allowed or path.startswith(f"{allowed}/") for allowed in allowed_paths)
 
@@ -25,7 +25,7 @@ def refusal(destination: str) -> str:
 
 
 def is_destination(destination: str, *, is_file: bool) -> bool:
-    """Return whether a destination without references may be permitted with at least one driver."""
+    """Return whether at least one driver permits a destination without references."""
     task = "task"
     for path in (f"{task}/{destination}", destination.lstrip("/")):
         shortest = posixpath.normpath(path)

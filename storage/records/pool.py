@@ -10,8 +10,8 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A node pool that is a partition of a cluster, as configured.
 
     `cluster_config` is the cluster's configuration file if it is not the default. `drivers` are
-    additional driver names for the engine. `exec` promises a sandbox that a cluster may not have,
-    so it must be listed explicitly.
+    additional driver names for the engine. The name `exec` promises a sandbox that a cluster may
+    not have, so only a pool that lists `exec` accepts such tasks.
     """
 
     engine: str

@@ -12,7 +12,7 @@ class PoolFinding(Record, frozen=True, kw_only=True):
 
 
 class PoolCheck(Record, frozen=True, kw_only=True):
-    """The steps in order; a failed step is the last one."""
+    """The results of the steps, in order. The check stops at the first failed step."""
 
     pool: str
     engine: str

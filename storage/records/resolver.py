@@ -19,7 +19,10 @@ _REFERENCE = "${"
 
 
 def faults(dns: NetworkDNS, *, filled: bool) -> Iterator[str]:
-    """Yield each error of a block; `filled` means that references are interpolated."""
+    """Yield each error of a block.
+
+    `filled` is true if references were replaced. Otherwise, texts with references are not checked.
+    """
     for field, texts, fits, fix in (
         ("server", dns.servers, _is_address, "use an IP address"),
         ("search", dns.searches, _is_name, "use a domain name"),

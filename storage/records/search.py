@@ -22,14 +22,17 @@ class FuzzySearchRequest(Record, frozen=True, kw_only=True):
 
 
 class FuzzyMatch(Record, frozen=True, kw_only=True):
-    """A matching name, and the path to its object from the outermost one."""
+    """A matching name, and the path to the object with this name.
+
+    The path begins with the outermost object.
+    """
 
     id: str
     scope: list[str] | UnsetType = UNSET
 
 
 class SearchResponse(Record, frozen=True, kw_only=True):
-    """The matches per context, and whether there are more."""
+    """The matches by context, and whether a context has more matches."""
 
     matches: dict[str, list[str] | None] | dict[str, list[FuzzyMatch]]
     truncations: dict[str, bool]

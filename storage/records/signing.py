@@ -29,5 +29,5 @@ class SigningKey(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """Return the key ID in token headers."""
+        """Return the key ID, which tokens state in their header."""
         return self.public.kid

@@ -77,7 +77,7 @@ class RunsLine(Record, frozen=True, kw_only=True):
 
 
 class StateLine(Record, frozen=True, kw_only=True):
-    """The state of a job in one word, the reason in one sentence, and its children if any.
+    """The state of a job in one word, the reason in one sentence, and a summary of its children.
 
     `error` is the newest error of a failing job, or of its last child; listings omit it.
     """

@@ -7,7 +7,7 @@ from storage.records.state import StateLine
 
 
 class AllocationHealth(Record, frozen=True, kw_only=True):
-    """Deployment status of an allocation: canary or not, and its health."""
+    """The health of an allocation in a deployment, and whether the allocation is a canary."""
 
     canary: bool = False
     healthy: bool | None = None

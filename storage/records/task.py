@@ -18,7 +18,7 @@ class Hook(StrEnum):
 
 
 class RestartPolicy(Record, frozen=True, kw_only=True):
-    """The restart policy: restarts of an ended task in place."""
+    """The restart policy: the rules for restarting an ended task in place."""
 
     attempts: int = 0
     interval: Duration = 0
@@ -28,7 +28,7 @@ class RestartPolicy(Record, frozen=True, kw_only=True):
 
 
 class Port(SparseRecord, frozen=True, kw_only=True):
-    """A port by label; `value` 0 requests a dynamic port, `to` is its number inside the task."""
+    """A port by label. `value` 0 requests a dynamic port. `to` is the port number in the task."""
 
     label: str = ""
     value: int = 0
@@ -52,7 +52,7 @@ class NetworkCNI(Record, frozen=True, kw_only=True):
 
 
 class Network(SparseRecord, frozen=True, kw_only=True):
-    """The network request of a group, and the allocated network."""
+    """The network that a group requests, or the network of an allocation."""
 
     mode: str = ""
     device: str = ""
@@ -98,7 +98,7 @@ class Resources(Record, frozen=True, kw_only=True):
 
 
 class LogConfig(Record, frozen=True, kw_only=True):
-    """The retained output of a task: `max_files` of `max_file_size_mb` each."""
+    """The retained output of a task: `max_files` files of `max_file_size_mb` each."""
 
     max_files: int = 10
     max_file_size_mb: int = 10

@@ -33,7 +33,7 @@ def nanoseconds(text: str) -> int:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Split a time into the time and its offset from UTC, which may be missing."""
+    """Split an RFC 3339 text into the local time and the offset from UTC, which may be empty."""
     at = max(text.find("+", _DATE), text.find("-", _DATE))
     return (text[:at], text[at:]) if at > 0 else (text, "")
 

@@ -31,11 +31,11 @@ class JobTrigger(Record, frozen=True, kw_only=True):
     """An ended run of a source, and its effect on a follower.
 
     `job_id` is the follower. `source_id` is the job that the follower names, and `run_job_id` is
-    that job or its child. `number` and `attempt` identify the run; for a job without workflow, the
-    number is the job's version, and the attempt is 1. `status` is `succeeded`, `failed` or
-    `canceled`. `value` is the value of the meta key that separates joins. `depth` counts the runs
-    of the chain, from 1. Times are in nanoseconds since the epoch; `decided` and `expires` are 0 if
-    unset.
+    that job or its child. `number` and `attempt` identify the run. For a job without workflow, the
+    number is the job's version, and the attempt counts the ends of this version. `status` is
+    `succeeded`, `failed` or `canceled`. `value` is the value of the meta key that separates joins.
+    `depth` counts the runs of the chain, from 1. Times are in nanoseconds since the epoch;
+    `decided` and `expires` are 0 if unset.
     """
 
     id: int
@@ -78,7 +78,7 @@ class FollowerLine(Record, frozen=True, kw_only=True):
 
 
 class JobLinks(Record, frozen=True, kw_only=True):
-    """The jobs that a job follows, and those that follow it."""
+    """The jobs that a job follows, and the jobs that follow it."""
 
     job_id: str
     namespace: str

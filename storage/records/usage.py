@@ -6,7 +6,7 @@ from storage.records.base import Record
 
 
 class CPUUsage(Record, frozen=True, kw_only=True):
-    """CPU usage since the previous sample: percent of one core, and the same in MHz."""
+    """CPU usage since the previous sample, in percent of one core; `total_ticks` is in MHz."""
 
     measured: tuple[str, ...] = ("System Mode", "User Mode", "Percent")
     percent: float = 0.0
@@ -41,7 +41,7 @@ class NetworkUsage(Record, frozen=True, kw_only=True):
 class ResourceUsage(Record, frozen=True, kw_only=True):
     """The usage of one process, task or allocation.
 
-    Without a measurement, documents omit the network, which Nomad's clients do not know.
+    Nomad's clients do not know `network_stats`, so documents omit it if it was not measured.
     """
 
     cpu_stats: CPUUsage = msgspec.field(default=CPUUsage(), name="CpuStats")
@@ -67,9 +67,10 @@ class AllocationUsage(Record, frozen=True, kw_only=True):
 
 
 class AllocationUsageLine(Record, frozen=True, kw_only=True):
-    """The usage of an allocation in short: percent of one core, bytes, and task restarts.
+    """A summary of the usage of an allocation.
 
-    `recent` has the CPU usage of the last samples of the usage history, oldest first.
+    `cpu_percent` is in percent of one core, and `memory` in bytes. `restarts` counts restarts of
+    tasks. `recent` has the CPU usage of the last samples of the usage history, oldest first.
     """
 
     id: str

@@ -1,8 +1,8 @@
-"""Usage over time: the samples of node, jobs, allocations and tasks, and their packed blocks. No I/O.
+"""Usage over time: samples of node, jobs, allocations and tasks, and their packed blocks. No I/O.
 
 A block has the samples of one series within a window, one sample for each step. Samples are
 integers: CPU in thousandths of a core, memory and disk in KiB, network in bytes per second. A block
-stores each sample as one byte: its difference from the lowest sample of the block.
+stores each sample as one byte, relative to the lowest sample of the block.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from storage.records.base import Record
 
 
 class UsageMetric(StrEnum):
-    """A measured value; the name is the key of packed blocks."""
+    """A measured value. Packed blocks use the value of the enum as key."""
 
     CPU = "c"
     MEMORY = "m"
@@ -91,8 +91,8 @@ class UsageHistory(Record, frozen=True, kw_only=True):
 class _Packed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """The samples of one metric, one byte for each sample; no bytes if all samples are equal.
 
-    A byte is the difference from the lowest sample. The difference is in 255ths of `spread`, or
-    exact if `spread` is 0. `missing` has a bit for each sample.
+    A byte is the difference from the lowest sample, in 255ths of `spread`; if `spread` is 0, the
+    byte is the exact difference. `missing` has a bit for each sample.
     """
 
     lowest: int
@@ -117,7 +117,7 @@ def pack(block: UsageBlock) -> bytes:
 
 
 def unpack(data: bytes) -> dict[UsageMetric, Values]:
-    """Return the block in `data`. Blocks of older versions store differences between neighbors."""
+    """Return the block in `data`. Older versions stored the differences between neighbors."""
     found = msgspec.msgpack.decode(data, type=_PackedBlock | dict[UsageMetric, Values])
     if isinstance(found, dict):
         return {key: _sums(values) for key, values in found.items()}
@@ -181,7 +181,7 @@ def fold(metric: UsageMetric, values: Iterable[int | None]) -> int | None:
 
 
 def total(blocks: Iterable[UsageBlock]) -> dict[UsageMetric, Values]:
-    """Return the sum of blocks of the same length; a value that no block has stays missing."""
+    """Return the sum of blocks of equal length. A value is missing if no block has it."""
     found: dict[UsageMetric, Values] = {}
     for block in blocks:
         for key, values in block.items():
@@ -199,7 +199,7 @@ def binned(
 ) -> UsageBlock:
     """Return one value for each `step` from `begin` to `end`, all in seconds.
 
-    Each block comes with its own step and begin.
+    Each element of `blocks` is the step of a block, its begin, and the block.
 
     >>> cpu = UsageMetric.CPU
     >>> binned([(10, 100, {cpu: [1, 3, None, 7]})], 100, 160, 20)[cpu]
@@ -223,7 +223,10 @@ _KIBIBYTE = 1024
 
 
 def series_of(task: str, block: UsageBlock) -> UsageSeries:
-    """Return a block in the units of the API; `task` is empty for a whole object."""
+    """Return a block in the units of the API.
+
+    `task` is the name of the task that the block measures; empty for the whole object.
+    """
 
     def scaled(metric: UsageMetric, factor: int = 1) -> Values:
         return [None if item is None else item * factor for item in block.get(metric, ())]

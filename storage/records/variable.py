@@ -6,9 +6,9 @@ from storage.records.base import Record, SparseRecord
 
 
 class Lock(SparseRecord, frozen=True, kw_only=True):
-    """The lock of a held variable; durations such as `15s`.
+    """The lock of a variable, while a caller holds it. Durations are text, such as `15s`.
 
-    Only some callers see the ID.
+    `id` is empty unless the client holds the lock or has a management token.
     """
 
     id: str = ""
@@ -42,7 +42,7 @@ class Variable(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SubmittedLock(Record, frozen=True, kw_only=True):
-    """A requested lock; durations such as `15s` or in nanoseconds."""
+    """A lock in a request. A duration is a text such as `15s`, or a number of nanoseconds."""
 
     id: str = ""
     ttl: object = ""

@@ -6,9 +6,9 @@ AUDIENCE = "nomadproject.io"  # of tokens for this API, as Nomad's clients expec
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The claims of an identity token; times are seconds.
+    """The claims of an identity token; times are in seconds since the epoch.
 
-    For a child job, the job is its parent.
+    For a child job, `nomad_job_id` is the ID of its parent.
     """
 
     iss: str
