@@ -14,16 +14,16 @@ CREATE TABLE store (
     created_at    INTEGER NOT NULL
 ) STRICT;
 
--- For each kind of object, the index of the last write that changed or deleted one. Lists report
--- this index, and a blocking query for a missing object waits for it. `room` changes when an
--- allocation releases resources. `collected-events` is the index up to which events were
--- deleted.
+-- For each kind of object, the index of the last write that changed or deleted an object of this
+-- kind. Lists report this index, and a blocking query for a missing object waits for it. `room`
+-- changes when an allocation releases resources. `collected-events` is the index up to which events
+-- were deleted.
 CREATE TABLE table_indexes (
     name          TEXT    NOT NULL PRIMARY KEY,
     last_index    INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- The counter at points in time, for the age of a change. Written and trimmed by
+-- The counter at recorded times. It gives the age of a change. Written and trimmed by
 -- daemon/evals/gc.py, one row per round.
 CREATE TABLE moments (
     time          INTEGER NOT NULL PRIMARY KEY,
@@ -221,9 +221,9 @@ CREATE TABLE periodic_jobs (
 
 CREATE INDEX periodic_jobs_due ON periodic_jobs (next_slot);
 
--- The outcome of each slot of a periodic job: launched, or the reason why not. A job has its
--- newest thousand rows. Written and trimmed by daemon/jobs/periodic.py, in the write that
--- decides.
+-- The outcome of each slot of a periodic job: launched, or the reason why not. Only the newest
+-- thousand rows of a job are retained. Written and trimmed by daemon/jobs/periodic.py, in the write
+-- that decides.
 CREATE TABLE periodic_slots (
     namespace     TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,
@@ -238,8 +238,8 @@ CREATE TABLE periodic_slots (
     FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
 ) STRICT, WITHOUT ROWID;
 
--- Calendars: days and hours in which jobs may begin. The row has the latest version; a deletion
--- removes all. Written by daemon/jobs/calendars.py.
+-- Calendars: days and hours in which jobs may begin. The row has the latest version. A deletion
+-- removes all versions. Written by daemon/jobs/calendars.py.
 CREATE TABLE calendars (
     namespace     TEXT    NOT NULL,
     name          TEXT    NOT NULL,
@@ -263,7 +263,7 @@ CREATE TABLE calendar_versions (
     FOREIGN KEY (namespace, name) REFERENCES calendars (namespace, name) ON DELETE CASCADE
 ) STRICT, WITHOUT ROWID;
 
--- The calendars in the latest version of another calendar. Written with the calendar.
+-- The calendars that the latest version of another calendar uses. Written with the calendar.
 CREATE TABLE calendar_parts (
     namespace     TEXT    NOT NULL,
     name          TEXT    NOT NULL,
@@ -274,8 +274,9 @@ CREATE TABLE calendar_parts (
 
 CREATE INDEX calendar_parts_by_part ON calendar_parts (namespace, part, name);
 
--- The calendars in the current version of a job that is not stopped. Only the parent of child jobs
--- has rows. Written with the version (storage/queries/jobs.py append_version).
+-- The calendars that the current version of a job uses, unless the job is stopped. Child jobs have
+-- no rows, only their parent has rows. Written with the version (storage/queries/jobs.py
+-- append_version).
 CREATE TABLE calendar_jobs (
     namespace     TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,
@@ -297,7 +298,7 @@ CREATE TABLE notifications (
     event         TEXT    NOT NULL
                   CHECK (event IN ('failure', 'recovery', 'missed', 'late', 'approval')),
     reason        TEXT    NOT NULL,
-    webhook       TEXT    NOT NULL,               -- URL, or
+    webhook       TEXT    NOT NULL,               -- URL; two of webhook, command, receiver are ''
     command       TEXT    NOT NULL,               -- name of a command
     status        TEXT    NOT NULL CHECK (status IN ('pending', 'sent', 'failed')),
     attempts      INTEGER NOT NULL CHECK (attempts >= 0),
@@ -307,7 +308,7 @@ CREATE TABLE notifications (
     modify_time   INTEGER NOT NULL,
     create_index  INTEGER NOT NULL,
     modify_index  INTEGER NOT NULL,
-    receiver      TEXT    NOT NULL DEFAULT '',    -- name in the configuration; one of the three
+    receiver      TEXT    NOT NULL DEFAULT '',    -- name of a receiver in the configuration
     failures      INTEGER NOT NULL DEFAULT 0 CHECK (failures >= 0),
                                                   -- consecutive failures, including this one
     failing_since INTEGER NOT NULL DEFAULT 0
@@ -374,7 +375,7 @@ CREATE INDEX evaluations_blocked    ON evaluations (needs_memory, needs_cpu, nee
                                     WHERE status = 'blocked';
 
 -- Allocations: instances of task groups on a node. daemon/evals/applier.py writes the placement
--- once, and the desired half. daemon/runner writes the client half and the health.
+-- once, and the desired state. daemon/runner writes the client state and the health.
 CREATE TABLE allocations (
     id                 TEXT    NOT NULL UNIQUE,
     namespace          TEXT    NOT NULL,
@@ -400,10 +401,10 @@ CREATE TABLE allocations (
     health             TEXT,
     create_index       INTEGER NOT NULL,
     modify_index       INTEGER NOT NULL,
-    alloc_modify_index INTEGER NOT NULL,          -- last change of the desired half
+    alloc_modify_index INTEGER NOT NULL,          -- last change of the desired state
     create_time        INTEGER NOT NULL,
     modify_time        INTEGER NOT NULL,
-    request_id         TEXT    NOT NULL DEFAULT '',  -- request that last changed the desired half
+    request_id         TEXT    NOT NULL DEFAULT '',  -- request that last changed the desired state
     FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
 ) STRICT;
 
@@ -431,7 +432,8 @@ CREATE INDEX allocations_ending        ON allocations (namespace, job_id)
                                        WHERE desired_status <> 'run'
                                          AND client_status >= 'pending';
 
--- Replaced or undesired allocations: retention deletes them by age and number.
+-- Replaced allocations, and ended allocations that are not desired. Garbage collection deletes them
+-- by age and number.
 CREATE INDEX allocations_replaced      ON allocations (namespace, job_id, modify_time)
                                        WHERE client_status < 'pending'
                                          AND (desired ->> '$.NextAllocation' IS NOT NULL
@@ -649,8 +651,8 @@ CREATE TABLE cluster_runs (
 CREATE INDEX cluster_runs_void ON cluster_runs (pool) WHERE status = 'void';
 
 -- Registered services with the addresses of their instances. A row appears when its allocation
--- starts. It is deleted when the allocation stops, ends, or a user deletes the registration.
--- Written by daemon/runner with the report of the allocation.
+-- starts. It is deleted when the allocation stops or ends, or when a user deletes it. Written by
+-- daemon/runner with the report of the allocation.
 CREATE TABLE services (
     id            TEXT    NOT NULL PRIMARY KEY,
     name          TEXT    NOT NULL,
@@ -691,7 +693,7 @@ CREATE INDEX deployments_of_job_changed ON deployments (namespace, job_id, modif
 CREATE INDEX deployments_active ON deployments (namespace, job_id)
                                 WHERE status IN ('running', 'paused');
 
--- Freezes: in their scope, no run or no step starts, or jobs cannot be changed. `ended` is 0 until
+-- Freezes: in their scope, no runs or steps begin, or jobs cannot be changed. `ended` is 0 until
 -- the end. Written by daemon/jobs/freezes.py, which retains the newest ended freezes per namespace.
 CREATE TABLE freezes (
     id            TEXT    NOT NULL PRIMARY KEY,
@@ -712,8 +714,9 @@ CREATE INDEX freezes_in_order ON freezes (create_index, id);
 CREATE INDEX freezes_open ON freezes (namespace) WHERE ended = 0;
 CREATE INDEX freezes_ended ON freezes (namespace, ended) WHERE ended > 0;
 
--- Jobs with runs or steps that a freeze delays. After its end, daemon/jobs/freezes.py evaluates
--- them in the order of their arrival. Written by daemon/evals/applier.py with the plan.
+-- Jobs with runs or steps that a freeze delays. After the end of the freeze, daemon/jobs/freezes.py
+-- evaluates the jobs in the order of their arrival. Written by daemon/evals/applier.py with the
+-- plan.
 CREATE TABLE frozen_jobs (
     namespace     TEXT    NOT NULL,
     job_id        TEXT    NOT NULL,
@@ -1112,11 +1115,11 @@ CREATE INDEX host_volumes_unfinished ON host_volumes (id) WHERE state <> 'ready'
 -- released. Written by daemon/fences.py.
 CREATE TABLE faults (
     kind          TEXT    NOT NULL,               -- evaluation, periodic job, loop, …
-    key           TEXT    NOT NULL,               -- identifies it among its kind
+    key           TEXT    NOT NULL,               -- identifies the unit within its kind
     failures      INTEGER NOT NULL CHECK (failures >= 1),
     reason        TEXT    NOT NULL,
     since         INTEGER NOT NULL,
-    until         INTEGER NOT NULL,               -- end of its pause
+    until         INTEGER NOT NULL,               -- the unit is not retried before this time
     PRIMARY KEY (kind, key)
 ) STRICT, WITHOUT ROWID;
 
@@ -1320,8 +1323,8 @@ CREATE TABLE events (
 
 CREATE INDEX events_by_index ON events (write_index);
 
--- Usage over time: the measured objects. Written by daemon/runner/usage_history.py, and deleted
--- by it when the last block is too old, or when there are too many allocations.
+-- Usage over time: the measured objects. Written by daemon/runner/usage_history.py. A row is
+-- deleted when its last block is too old, or when there are too many allocations.
 CREATE TABLE usage_series (
     id            INTEGER NOT NULL PRIMARY KEY,
     kind          TEXT    NOT NULL CHECK (kind IN ('node', 'job', 'alloc')),
@@ -1334,8 +1337,8 @@ CREATE TABLE usage_series (
 
 CREATE INDEX usage_series_by_age ON usage_series (kind, last);
 
--- Blocks of samples of one series: a sample every 10 s for some hours, and one every 300 s for
--- 30 days. A block of 300 s is folded from those of 10 s when its window is over.
+-- Blocks of samples of one series: a sample every 10 s for some hours, and one every 300 s for 30
+-- days. When the window of a block of 300 s is over, the block is computed from the blocks of 10 s.
 CREATE TABLE usage_blocks (
     series        INTEGER NOT NULL REFERENCES usage_series (id) ON DELETE CASCADE,
     step          INTEGER NOT NULL CHECK (step IN (10, 300)),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from storage.read_pool import connect
 
-_MOST_PLACES = 20  # a damaged disk can cause thousands
+_MOST_PLACES = 20  # pages and tables; a damaged disk can cause thousands
 # A page of an index belongs to the table of the index. Some builds of SQLite lack this virtual
 # table.
 _CORRUPT_PAGES = """

@@ -23,7 +23,7 @@ from storage.account import CostedBlock, present
 T = TypeVar("T")
 
 FEW = 7000  # live young objects; collecting among them takes 0.5 ms
-_MOST = 100  # completed works after which a collection runs although other works are in progress
+_MOST = 100  # ended `paused` blocks after which a collection runs although other blocks run
 _PAUSE = 0.5  # seconds
 _PATIENCE = 20  # pauses after which a collection runs regardless of its duration
 

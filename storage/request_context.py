@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 
-# Values of the current request, independent of the place where something is written.
+# Values of the current request, which all its code can read without a parameter.
 _ORIGIN: ContextVar[str] = ContextVar("origin", default="")
 
 _PERSON: ContextVar[str] = ContextVar("person", default="")

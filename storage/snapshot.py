@@ -114,7 +114,7 @@ def _copy(source: Path, target: Path) -> SnapshotSummary:
             fsync_path(target)
     except sqlite3.DatabaseError as error:
         target.unlink(missing_ok=True)
-        raise StorageUnusable(f"no sound snapshot of {source} can be made: {error}") from error
+        raise StorageUnusable(f"cannot make an intact snapshot of {source}: {error}") from error
     except (StorageFull, StorageUnusable):
         target.unlink(missing_ok=True)
         raise

@@ -46,7 +46,7 @@ T = TypeVar("T")
 FILE_NAME = "steward.db"
 LOCK_NAME = "steward.lock"
 _LOCK_TRIES, _LOCK_PAUSE = 200, 0.01  # attempts, and seconds between them
-# Values of the current request, independent of the place where something is written.
+# A value of the current request, which all its code can read without a parameter.
 _NOTE: ContextVar[Callable[[Transaction], None] | None] = ContextVar("note", default=None)
 # The connection of this thread's long read; nested reads also use it.
 _LONG: ContextVar[SnapshotReader | None] = ContextVar("long", default=None)

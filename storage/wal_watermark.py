@@ -103,7 +103,7 @@ class Hand:
         text = msgspec.json.encode(sorted(names))
         if len(text) > _MOST:
             return
-        with suppress(OSError):  # only the detection suffers
+        with suppress(OSError):  # a restart cannot find the unit that crashed the daemon
             if self._descriptor is None:
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
                 self._descriptor = os.open(self._path, flags, 0o600)

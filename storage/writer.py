@@ -269,10 +269,10 @@ class Writer:
                 self._connection.execute("ROLLBACK")
             await self._take_back(error)
             if isinstance(error, StorageBusy):
-                # The others have waited as long; each of their batches would also wait in vain.
+                # All other writes would wait again as long for the same lock, batch by batch.
                 batch, self._waiting = [*batch, *self._waiting], []
             for pending in batch:
-                # A write that failed keeps its own error; successful ones were undone.
+                # A write that failed keeps its own error. The successful writes were undone.
                 if isinstance(pending.result, outcome.Error) and isinstance(
                     pending.result.error, StewardError
                 ):

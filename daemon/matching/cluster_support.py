@@ -21,7 +21,7 @@ def unsupported_on_cluster(job: Job, group: TaskGroup) -> Iterator[tuple[str, st
     tasks = group.tasks or []
     if len(tasks) != 1:
         names = ", ".join(task.name for task in tasks) or "none"
-        yield f"{len(tasks)} tasks ({names})", "put each into a separate group"
+        yield f"{len(tasks)} tasks ({names})", "put each task into a separate group"
     yield from _of_group(group)
     for task in tasks:
         yield from _of_task(task)

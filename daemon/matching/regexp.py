@@ -69,7 +69,7 @@ class _Work:
         if self._left < 0:
             raise PatternsTooCostly(
                 f"the regular expressions take longer than {self._most / 1e6:g} s: "
-                "use fewer or shorter ones, or less repetition"
+                "use fewer or shorter expressions, or less repetition"
             )
 
 

@@ -109,7 +109,7 @@ _STEPS = {
     sign: _next(sign, direction)
     for sign, direction in ((">=", ""), (">", ""), ("<=", "DESC"), ("<", "DESC"))
 }
-# A run or an element that asks for more slots than the queue has gets all of them.
+# If a run or an element requests more slots than the queue has, it gets all slots of the queue.
 _LINE = """
     SELECT coalesce(q.slots, 1) AS slots, coalesce(q.note, '') AS note,
            coalesce(q.modify_index, 0) AS modify_index, q.name IS NOT NULL AS there,

@@ -12,7 +12,7 @@ from storage.read_pool import ReadSnapshot
 
 T = TypeVar("T")
 
-_LONGEST_CACHED = 2048  # characters; a thousand tasks of a group make a text of 100,000
+_LONGEST_CACHED = 2048  # characters; the text of a group with 1,000 tasks has 100,000
 
 # The key of each table with documents, as the names of unreadable rows show it.
 KEYS: Mapping[str, tuple[str, ...]] = {
@@ -90,7 +90,7 @@ def text_of(row: sqlite3.Row, table: str, column: str = "document") -> bytes:
     try:
         text: bytes = value if isinstance(value, bytes) else value.encode()
         text.decode()
-        msgspec.json.decode(text, type=msgspec.Raw)  # reads the syntax, and creates nothing
+        msgspec.json.decode(text, type=msgspec.Raw)  # checks the syntax without creating objects
     except (msgspec.DecodeError, UnicodeError) as error:
         raise unreadable(row, table, error) from None
     if not text.startswith(b"{"):
@@ -135,7 +135,7 @@ def unreadable(row: sqlite3.Row, table: str, reason: object) -> StorageUnreadabl
     return StorageUnreadable.of_row(table, key, reason)
 
 
-# --- fields of documents in SQL, where an unreadable document would end the whole statement ---
+# --- fields of documents in SQL: without these checks, an unreadable document fails a statement ---
 
 
 def field(column: str, path: str) -> str:

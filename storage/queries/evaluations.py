@@ -168,7 +168,7 @@ def wire_document(db: ReadSnapshot, eval_id: str) -> tuple[bytes, int] | None:
 
 # There may be a million pending evaluations, so only the first ones of each kind are read, in index
 # order. `_OF_TYPES` restricts them to job types if an operator has restricted the workers. It also
-# selects rows that cannot be decoded, so that the fence of such a row names it.
+# selects rows that cannot be decoded, so that a fence can report such a row.
 _OF_TYPES = """
        AND CASE WHEN json_valid(document)
                 THEN document ->> '$.Type' IN (SELECT value FROM json_each(:types))
@@ -239,7 +239,7 @@ _NEED = """
   ORDER BY needs_memory, needs_cpu, needs_disk, needs_besides, priority DESC
      LIMIT 1
 """
-# A single comparison of all columns would read every row that equals the last one.
+# A single comparison of all columns would read every row with the same needs as the last row.
 _NEXT_NEEDS = (
     _NEED.format(
         "needs_memory = :memory AND needs_cpu = :cpu AND needs_disk = :disk"

@@ -14,7 +14,7 @@ from storage.records.freeze import EVERYTHING, Freeze, FreezeHold, Strength
 from storage.writer import Transaction
 
 TABLE = "freezes"
-TOPIC = "freezes"  # a freeze was created or has ended, or a job waits for the end of one
+TOPIC = "freezes"  # a freeze was created or has ended, or a job waits for the end of a freeze
 KEPT = 200  # newest ended freezes of a namespace
 
 Key = tuple[str, str]  # namespace and ID of a job

@@ -94,7 +94,9 @@ _PARTS = {
 def dead_jobs(db: ReadSnapshot, index: int, retained: int, most: int) -> list[Key]:
     """Return dead jobs, oldest first: unchanged since an index, or beyond the newest `retained`."""
     if retained < ANY_NUMBER and (row := db.one(_LAST_KEPT, {"kept": retained})) is not None:
-        index = max(index, row["modify_index"] - 1)  # jobs with equal indexes all stay
+        index = max(
+            index, row["modify_index"] - 1
+        )  # jobs with the index of the last retained job all stay
     rows = db.all(_DEAD, {"index": index, "most": most})
     return [(row["namespace"], row["id"]) for row in rows]
 
@@ -108,7 +110,7 @@ def forget_job(tx: Transaction, key: Key, most: int) -> tuple[bool, int]:
     values = {"namespace": key[0], "id": key[1]}
     try:
         job = jobs.current(tx, *key)
-    except StorageUnreadable as error:  # the job stays, and other ones are collected
+    except StorageUnreadable as error:  # the job stays, and other jobs are collected
         tx.unreadable_rows.note(error)
         return True, 0
     if job is None or tx.one(_STILL_OVER, values) is None:
@@ -190,7 +192,7 @@ def remove_allocations(tx: Transaction, ids: Iterable[str]) -> int:
     return count(tx, "allocations", removed)
 
 
-# An index alone shows which jobs have more than `kept`.
+# The first part finds the jobs with more than `kept` objects. It reads only an index.
 _BEYOND = """
       WITH crowded AS MATERIALIZED (SELECT namespace, job_id FROM {table}
                                   GROUP BY namespace, job_id HAVING count(*) > :kept)

@@ -55,7 +55,7 @@ RULES = {
                      FROM jobs c
                     WHERE c.namespace = j.namespace AND c.parent_id = j.id AND c.parent_id <> '')
     """,
-    "a job with a failed run, or beyond its time, is marked": f"""
+    "a job with a failed run, or an allocation beyond its time limit, is marked as failed": f"""
         SELECT {_JOB_OF} FROM jobs j
          WHERE j.has_failed_run = 0
            AND (EXISTS (SELECT 1 FROM runs r
@@ -64,7 +64,7 @@ RULES = {
                 OR EXISTS (SELECT 1 FROM allocations
                             WHERE namespace = j.namespace AND job_id = j.id AND {IS_OVERTIME}))
     """,
-    "a job whose summary counts failed or lost allocations is marked": f"""
+    "a job whose summary counts failed or lost allocations is marked as failed": f"""
         SELECT {_JOB_OF} FROM jobs j
          WHERE j.has_failed_allocation
                <> (j.summary GLOB '*"Failed":[1-9]*' OR j.summary GLOB '*"Lost":[1-9]*')
@@ -153,8 +153,8 @@ RULES = {
                    AND coalesce(health ->> '$.Canary', 0) = 0
               GROUP BY namespace, job_id, name, node_id) a
          WHERE number > versions
-               -- A canary stands, once promoted, beside what it replaces until that is stopped; if
-               -- the rest of its rollout fails, until there is another version.
+               -- A promoted canary has the name of the allocation that it replaces, until that
+               -- allocation is stopped. If the rollout fails, this lasts until the next version.
             OR number > 1
                AND NOT EXISTS (SELECT 1 FROM deployments d
                                 WHERE d.namespace = a.namespace AND d.job_id = a.job_id
@@ -299,7 +299,7 @@ RULES = {
                             AND a.job_version = r.version
          WHERE e.state = 'waiting' AND a.client_status IN ('pending', 'running')
     """,
-    "a queue with waiting runs and no used slot is marked to be served": """
+    "a queue with waiting runs and no used slot is marked as changed": """
         SELECT DISTINCT e.namespace || '/' || e.name
           FROM queue_entries e INDEXED BY queue_entries_waiting
          WHERE e.state = 'waiting'
@@ -347,7 +347,7 @@ RULES = {
       GROUP BY s.namespace, s.job_id, s.number, s.step, s.name
         HAVING count(DISTINCT a.name) > s.held
     """,
-    "the first step that waits in a namespace waits for others, or its queues are marked to be served": """
+    "one queue of the first waiting step of a namespace is in use, or is marked as changed": """
         SELECT s.namespace || '/' || s.job_id || ' run ' || s.number || ' step ' || s.step
           FROM step_slots s
          WHERE (s.namespace, s.job_id, s.number, s.step) =

@@ -34,10 +34,10 @@ from storage.writer import Transaction
 
 LARGEST = 2**63 - 1  # the largest integer in a row
 
-# Definitions of this length in characters are kept decoded. Shorter ones decode in 0.2 ms.
+# The cache has definitions of this length in characters. Shorter definitions decode in 0.2 ms.
 _LONG = range(16 * 1024, 2 * 1024 * 1024)
 _KEPT = 2
-_SLOW = 64 * 1024  # characters; a thread decodes longer definitions, and they are then kept
+_SLOW = 64 * 1024  # characters; a thread decodes longer definitions for the cache
 
 # --- queries ---
 

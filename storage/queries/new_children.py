@@ -38,7 +38,7 @@ class NewChild(msgspec.Struct, frozen=True, kw_only=True):
     meta: Mapping[str, str] | None
     payload: str | None  # base64
     priority: int
-    token: str = ""  # of its dispatch
+    token: str = ""  # idempotency token of the dispatch
 
 
 class _CommonParts(msgspec.Struct, frozen=True, kw_only=True):

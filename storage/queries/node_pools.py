@@ -58,7 +58,7 @@ def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[NodePool]:
         reverse=page_request.reverse,
     )
     for _, same in groupby(found, key=lambda pool: pool.name):
-        yield next(same)  # a stored pool comes first
+        yield next(same)  # a stored pool comes before an unstored pool with the same name
 
 
 def _unstored(db: ReadSnapshot, page_request: PageRequest) -> list[NodePool]:

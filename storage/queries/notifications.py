@@ -289,7 +289,7 @@ def _publish(
 
 def _streak(streak: Streak, now: int) -> str:
     """Format a streak of failures: `3 failures, 12 min`."""
-    if not streak.failures:  # it failed in a version whose failures did not count
+    if not streak.failures:  # an older version of Steward, without counts, recorded the failure
         return "a failure"
     often = "1 failure" if streak.failures == 1 else f"{streak.failures} failures"
     return f"{often}, {span(now - streak.failing_since)}"

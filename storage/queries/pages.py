@@ -76,12 +76,14 @@ def _where(page_request: PageRequest) -> tuple[str, dict[str, object]]:
         {**page_request.values, "prefix": page_request.prefix},
     )
     if page_request.namespace != "*":
-        # Few rows of a job are found by an index and sorted; many of a namespace are read in order.
+        # A job has few rows: SQLite finds them with an index, and sorts them. A namespace may have
+        # many rows: SQLite reads them in order.
         of_job = any(condition.startswith("job_id =") for condition in conditions)
         conditions.append("namespace = :namespace" if of_job else "+namespace = :namespace")
         values["namespace"] = page_request.namespace
     if page_request.prefix:
-        # Few rows are found by their prefix and sorted; many are read in order.
+        # A long prefix has few rows: SQLite finds them by the prefix, and sorts them. A short
+        # prefix may have many rows: SQLite reads them in order.
         sign = "" if len(page_request.prefix) >= _SELECTIVE else "+"
         # IDs are hexadecimal.
         conditions.append(f"{sign}id >= :prefix AND {sign}id < :prefix || 'g'")

@@ -14,7 +14,7 @@ from storage.writer import Transaction
 TOPIC = "periodic"  # a next slot may have changed
 NEVER = 2**63 - 1  # the slot of a job without further slots
 KEPT = 1000  # newest outcomes stored per job
-_MOST_CALENDARS = 64  # calendars of one job; a job can have fewer
+_MOST_CALENDARS = 64  # calendars of one job; more than a job can have
 
 
 def topic(namespace: str, job_id: str) -> str:
@@ -109,8 +109,8 @@ def sync_schedule(tx: Transaction, job: Job) -> None:
         tx.execute(_LOOK_AGAIN, key)
     else:
         if known and known.next_slot and known.next_slot <= job.submit_time:
-            reason = "its schedule was changed" if goes_on else "the job was stopped"
-            _record_unschedulable(tx, job, known.next_slot, f"{reason} before it was decided")
+            reason = "the schedule was changed" if goes_on else "the job was stopped"
+            _record_unschedulable(tx, job, known.next_slot, f"{reason} before the slot was decided")
         if goes_on:
             tx.execute(_FOLLOW, {**key, "followed_to": job.submit_time})
         else:

@@ -181,7 +181,7 @@ def replace_registrations(
             _touch_topics(tx, registration)
     for removed in before.values():
         remove(tx, removed)
-    if stored:  # an unreadable one is not in `before`
+    if stored:  # an unreadable registration is not in `before`
         kept = encode(kept_ids).decode()
         tx.execute(_REMOVE_OTHERS, {"allocation_id": allocation_id, "kept": kept})
 

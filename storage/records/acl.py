@@ -36,13 +36,13 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_global: bool = False
     path: str = ""  # the request that created it, such as `auth/token/create`
     mount: str = ""  # accessor of the auth method that issued it
-    # Accessor of the parent token, with which it is revoked; empty without a parent.
+    # Accessor of the parent token, or empty. If the parent is revoked, the token is revoked too.
     parent: str = ""
     role: str = ""  # the token role that created it, in the Vault API
     entity_id: str = ""
     # The person of a token without an entity: issuer and subject of the login, or the parent's person.
     subject: str = ""
-    allocation: str = ""  # the allocation with which it is revoked; empty if it is not a task's
+    allocation: str = ""  # for the token of a task: the allocation at whose end it is revoked
     meta: dict[str, str] | None = None
     bound_cidrs: tuple[str, ...] = ()
     ttl: int = 0  # at creation; 0 means no expiry

@@ -54,8 +54,8 @@ class SparseRecord(msgspec.Struct, frozen=True, kw_only=True, rename=wire_name, 
     """A record that omits empty fields in its documents, instead of null or zero."""
 
 
-# Integers carry the width of Nomad's clients, because errors name it ("json: cannot unmarshal
-# number -1 into ... of type uint64").
+# The types state the widths of integers in Nomad's clients, because errors name them ("json: cannot
+# unmarshal number -1 into ... of type uint64").
 Duration = Annotated[int, msgspec.Meta(extra={"go": "time.Duration"})]
 # Nomad's clients send some durations as text, `24h0m0s`. Requests accept both forms, responses have
 # numbers.

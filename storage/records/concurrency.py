@@ -9,7 +9,7 @@ from storage.records.flow import Beyond
 
 MOST_SLOTS = 10_000
 MOST_QUEUES = (
-    1000  # of a namespace: those with runs, those of steps, and those whose slots were set
+    1000  # of a namespace; separate limits for queues with runs, of steps, and with a slot limit
 )
 LONGEST_NAME = 128  # characters
 MAX_NOTE = 1000  # characters

@@ -137,7 +137,7 @@ class StepState(StrEnum):
 
     WAITING = "waiting"  # a step that the step needs has not ended
     HELD = "held"  # the step may begin, but something holds it back, such as its gate
-    OPEN = "open"  # its elements are wanted
+    OPEN = "open"  # the run desires its allocations
     RUNNING = "running"  # shown for an open step with a running element; never stored
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -265,7 +265,7 @@ class FlowRun(Record, frozen=True, kw_only=True):
         return self.reason.startswith(SUPERSEDED_REASON)
 
     def stopping(self, reason: str, *, cleans_up: bool) -> "FlowRun":
-        """Return a copy of the run that is being stopped. If the run has a reason already, keep it."""
+        """Return a copy of the run in the state of being stopped. An existing reason is kept."""
         return msgspec.structs.replace(
             self,
             status=FlowStatus.STOPPING,

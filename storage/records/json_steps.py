@@ -175,7 +175,7 @@ class _Steps:
         if found is None and at + PIECE < len(self._body):
             raise Malformed(
                 f"the body has more than {PIECE} bytes without a quote, bracket or comma: send JSON "
-                "with shorter numbers and less space"
+                "with shorter numbers and less whitespace"
             )
         return found
 
@@ -192,7 +192,7 @@ class _Steps:
         if body[at] != _CLOSING[body[top.opened]]:
             self._fail(at)
         if top.elements is None and self._open:
-            return None  # it is a part of the surrounding container
+            return None  # it becomes a part of a run of the surrounding container
         if top.is_after_element:
             if body[top.start : at].strip(_WHITE):
                 self._fail(top.start)
@@ -210,7 +210,7 @@ class _Steps:
         last = len(self._open) - 1
         for index, container in enumerate(self._open):
             if container.key is not None:
-                continue  # it waits for the next one
+                continue  # its next element is the next container, which is still open
             self._read_run(container)
             if index < last:
                 self._read_key(container, self._open[index + 1].opened)

@@ -62,7 +62,8 @@ class NodeDisk(Record, frozen=True, kw_only=True):
     disk_mb: int
 
 
-# Plugins whose work the bridge does. A node without a bridge has the reason as an attribute.
+# CNI plugins that the bridge of a node replaces. A node without a bridge has an attribute with the
+# reason.
 BRIDGE_PLUGINS = ("bridge", "firewall", "host-local", "loopback", "portmap")
 NO_BRIDGE = "bridge.unavailable"
 

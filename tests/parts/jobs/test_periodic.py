@@ -399,9 +399,9 @@ async def test_new_version_keeps_a_launch_delayed_by_jitter(store: Store) -> Non
     [
         (
             {"block": Periodic(specs=["0 9 * * *"])},
-            "its schedule was changed before it was decided",
+            "the schedule was changed before the slot was decided",
         ),
-        ({"stop": True}, "the job was stopped before it was decided"),
+        ({"stop": True}, "the job was stopped before the slot was decided"),
     ],
 )
 async def test_slot_preceded_by_a_change_is_recorded(

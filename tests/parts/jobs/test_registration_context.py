@@ -96,7 +96,7 @@ CHECKED = Service(name="web", checks=[Check(name="alive")])
         (
             in_cluster(group(samples.task("a"), samples.task("b"))),
             "2 tasks (a, b)",
-            "put each into a separate group",
+            "put each task into a separate group",
         ),
         (in_cluster(group(networks=[HTTP])), "network with ports (http)", "leave the ports out"),
         (

@@ -117,10 +117,10 @@ DAMAGE = {
     "every version has a state": "DELETE FROM job_version_states",
     "the columns of a job match its definition": "UPDATE jobs SET type = 'system'",
     "the child counts of a job are correct": "UPDATE jobs SET children_dead = 3",
-    "a job with a failed run, or beyond its time, is marked": (
+    "a job with a failed run, or an allocation beyond its time limit, is marked as failed": (
         "UPDATE runs SET status = 'failed'; UPDATE jobs SET has_failed_run = 0"
     ),
-    "a job whose summary counts failed or lost allocations is marked": (
+    "a job whose summary counts failed or lost allocations is marked as failed": (
         "UPDATE jobs SET has_failed_allocation = 1 - has_failed_allocation WHERE id = 'web'"
     ),
     "a queued child has no pending or blocked evaluation": (
@@ -215,7 +215,7 @@ DAMAGE = {
         INSERT INTO queue_entries SELECT namespace, job_id, number, 'db', '', 1, 'waiting', 50, 'queue',
                                          1, 1 FROM runs WHERE job_id = 'flow'
     """,
-    "a queue with waiting runs and no used slot is marked to be served": """
+    "a queue with waiting runs and no used slot is marked as changed": """
         INSERT INTO queue_entries SELECT namespace, job_id, number, 'db', '', 1, 'waiting', 50, 'queue',
                                          1, 1 FROM runs WHERE job_id = 'flow'
     """,
@@ -235,7 +235,7 @@ DAMAGE = {
     """,
     "a step that holds or awaits slots may begin or has begun": STEP_SLOTS.format("second", 1, 1),
     "a step has a slot for each active element": STEP_SLOTS.format("first", 1, 0),
-    "the first step that waits in a namespace waits for others, or its queues are marked to be served": (
+    "one queue of the first waiting step of a namespace is in use, or is marked as changed": (
         STEP_SLOTS.format("first", 1, 0)
     ),
     "no index is higher than that of the last write": "UPDATE jobs SET modify_index = 99999",

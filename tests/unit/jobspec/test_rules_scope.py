@@ -129,7 +129,7 @@ def test_patterns_of_a_job_share_a_limit() -> None:
     *_, last = errors(job(Constraints=many))
     assert last == (
         "Constraints and Affinities: the regular expressions take longer than 20 s: "
-        "use fewer or shorter ones, or less repetition"
+        "use fewer or shorter expressions, or less repetition"
     )
     assert errors(job(Constraints=many[:1_000])) == []
 

@@ -128,5 +128,5 @@ def test_patterns_of_a_decision_share_a_limit(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(regexp, "limited", partial(regexp.limited, 20_000))
     world = World()
     world.register(job("api", group("web"), constraints=constraints))
-    with pytest.raises(regexp.PatternsTooCostly, match="use fewer or shorter ones"):
+    with pytest.raises(regexp.PatternsTooCostly, match="use fewer or shorter expressions"):
         world.evaluate()
