@@ -57,7 +57,7 @@ CREATE TABLE node_pools (
 -- Existing jobs: the current version, the status, and the entry in lists. A row appears with the
 -- first version. A purge deletes it with everything that belongs to the job. Written by
 -- daemon/jobs. Status and counts are written by one function (storage/queries/job_status.py
--- settle), in every write that can change them.
+-- refresh_summary), in every write that can change them.
 CREATE TABLE jobs (
     namespace         TEXT    NOT NULL,
     id                TEXT    NOT NULL,
@@ -288,8 +288,8 @@ CREATE TABLE calendar_jobs (
 CREATE INDEX calendar_jobs_by_calendar ON calendar_jobs (namespace, calendar, job_id);
 
 -- Notifications about a job, and the state of their delivery. Written with the reported event
--- (storage/queries/job_status.py settle, daemon/jobs/periodic.py), then by daemon/notify. Rows
--- remain after a purge of their job.
+-- (storage/queries/job_status.py refresh_summary, daemon/jobs/periodic.py), then by daemon/notify.
+-- Rows remain after a purge of their job.
 CREATE TABLE notifications (
     number        INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     namespace     TEXT    NOT NULL,

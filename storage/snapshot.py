@@ -71,7 +71,7 @@ def inspect(file: Path) -> SnapshotSummary:
 
 
 def restore(file: Path, directory: Path) -> SnapshotSummary:
-    """Replace the store in `directory` by a snapshot. The previous store stays next to it.
+    """Replace the store in `directory` by a snapshot. Keep the previous store next to it.
 
     Raises `StorageLocked` when a daemon is running, `StorageUnusable` for an invalid snapshot.
     """

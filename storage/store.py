@@ -73,8 +73,8 @@ class Store:
     def read(self, work: Callable[[ReadSnapshot], T]) -> T:
         """Return the result of `work` on the current snapshot.
 
-        Runs on the event loop, so it must take well below a millisecond (a lookup by key takes 5
-        µs).
+        `work` runs on the event loop, so it must take well below a millisecond (a lookup by key
+        takes 5 µs).
         """
         try:
             return (_LONG.get() or self._reader).read(work)
@@ -163,10 +163,10 @@ class Store:
     async def write(self, work: Callable[[Transaction], T], *, is_long: bool = False) -> T:
         """Run `work` in a transaction and return its result once it is on disk.
 
-        `work` may run queries and pure functions; it must not read the clock or await. It may be
-        started twice: on the event loop it has a time limit, and when that is exceeded, a thread
-        starts it again. With `is_long` it runs in a thread immediately. Raises the exception of
-        `work`, or a `StorageError`; nothing is stored then.
+        `work` may run queries and pure functions; it must not read the clock or await. `work` may
+        be started twice: if it exceeds its time limit on the event loop, a thread starts it again.
+        With `is_long`, `work` runs in a thread immediately. Raises the exception of `work`, or a
+        `StorageError`; nothing is stored then.
         """
         if (recorder := request_context.TRACING.recorder) is not None:
             with recorder.span("write"):

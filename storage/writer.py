@@ -202,12 +202,12 @@ class Writer:
         self._log_number = self._log.stat().st_ino
 
     async def submit(self, work: Work[T], *, is_long: bool = False) -> T:
-        """Run `work` in a write, with `is_long` in a thread; return its result once it is on disk.
+        """Run `work` in a write, and return its result once it is on disk.
 
-        If the caller is cancelled, the write still happens. Raises the exception of `work`, or a
-        `StorageError` when the file cannot be written: `StorageBusy` for another program's lock,
-        `StorageDamaged` for a corrupt page. Nothing is stored then. Raises
-        `trio.ClosedResourceError` when the writer has ended.
+        With `is_long`, a thread runs `work`. If the caller is cancelled, the write still happens.
+        Raises the exception of `work`, or a `StorageError` when the file cannot be written:
+        `StorageBusy` for another program's lock, `StorageDamaged` for a corrupt page. Nothing is
+        stored then. Raises `trio.ClosedResourceError` when the writer has ended.
         """
         if self._ended:
             raise trio.ClosedResourceError("the store is closed")

@@ -178,10 +178,10 @@ def match_cost(pattern: str, text: str) -> int:
 
 
 def search_cost(pattern: str, length: int) -> int:
-    """Return the maximum duration of a replacement in microseconds. Raises `Invalid`.
+    """Return the maximum time in microseconds that `replace` searches a text. Raises `Invalid`.
 
-    If a pattern exceeds RE2's memory limit, the search executes its instructions one by one for
-    each character.
+    `length` is the length of the text. If a pattern exceeds RE2's memory limit, the search executes
+    its instructions one by one for each character.
     """
     return length * (2 + _compile(pattern, captures=True).programsize // 100)
 

@@ -115,7 +115,7 @@ def metrics_message(
     """Return the body of `POST /v1/metrics`.
 
     `since` is the time at which the counters began, and `now` the current time, in nanoseconds
-    since the epoch. `clock` is the current time of the clock of the timers, in seconds.
+    since the epoch. `clock` is the current time in seconds on the clock that the timers use.
     """
     times: dict[str, object] = {"startTimeUnixNano": str(since), "timeUnixNano": str(now)}
     metrics = [
@@ -160,7 +160,7 @@ def _timer(
     """Return a timer as a summary.
 
     If the last interval has values, the summary includes their quantiles. `clock` is the current
-    time of the clock of the timers, in seconds.
+    time in seconds on the clock that the timers use.
     """
     values = zip(_QUANTILES, series.quantiles(clock, _QUANTILES), strict=True)
     quantiles = [{"quantile": at, "value": value} for at, value in values if math.isfinite(value)]

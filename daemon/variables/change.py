@@ -52,7 +52,7 @@ def is_locked(entry: VariableRow, now: int) -> bool:
     return bool(entry.lock.id) and now < entry.lock.ends
 
 
-def _is_his(entry: VariableRow, lock_id: str, now: int) -> bool:
+def _permits_change(entry: VariableRow, lock_id: str, now: int) -> bool:
     """Return whether a variable's lock permits a change by a caller that names `lock_id`.
 
     A caller that names a lock claims to hold it. If the caller has lost the lock, the change must
@@ -85,7 +85,7 @@ async def put(
     def write(tx: Transaction) -> ChangeResult:
         _check_namespace(tx, name)
         found = variables.find(tx, name.namespace, name.path)
-        is_own = _is_his(found, lock.id, now) if found else not lock.id
+        is_own = _permits_change(found, lock.id, now) if found else not lock.id
         if not is_own or not _is_as_expected(found, expected):
             return _conflict(tx, found, by_lock=not is_own)
         changed = _changed(found, name, sealed, now)
@@ -109,7 +109,7 @@ async def remove(
         found = variables.find(tx, name.namespace, name.path)
         if found is None and not expected:
             return ChangeResult(index=tx.last_index())
-        is_own = found is None or _is_his(found, lock_id, now)
+        is_own = found is None or _permits_change(found, lock_id, now)
         if found is None or not is_own or not _is_as_expected(found, expected):
             return _conflict(tx, found, by_lock=not is_own)
         variables.remove(tx, found)
@@ -140,7 +140,7 @@ async def acquire_lock(
     def write(tx: Transaction) -> ChangeResult:
         _check_namespace(tx, name)
         found = variables.find(tx, name.namespace, name.path)
-        is_own = found is not None and bool(own_id) and _is_his(found, own_id, now)
+        is_own = found is not None and bool(own_id) and _permits_change(found, own_id, now)
         if found is not None and not is_own and now < found.lock.ends + found.lock.delay:
             return _conflict(tx, found, by_lock=True)
         new_sealed = found.sealed if found is not None and items is None else sealed

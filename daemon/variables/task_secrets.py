@@ -189,7 +189,7 @@ class _MadeOfJob:
 
     @property
     def weight(self) -> int:
-        """Return the number of forms of the matcher, which count towards the cache's limit."""
+        """Return the matcher's number of forms, plus a constant, for the limit of the cache."""
         return _SMALL + (self.matcher.weight if self.matcher else 0)
 
 
@@ -265,7 +265,7 @@ def _in_json(value: str) -> list[bytes]:
 
 
 def decrypted(seal: EnvelopeCipher, rows: Sequence[SealedSecret]) -> list[str]:
-    """Return the values in rows. Raises `Unsealable`."""
+    """Return the decrypted values of rows. Raises `Unsealable`."""
     found: dict[str, None] = {}
     for row in rows:
         plain = seal.unseal(row.sealed, row.place)

@@ -270,7 +270,7 @@ def of_job(db: ReadSnapshot, namespace: str, job_id: str) -> list[Allocation]:
 
 
 def readable_of_job(db: ReadSnapshot, namespace: str, job_id: str) -> list[Allocation]:
-    """Return the allocations of a job whose rows can be decoded, newest first."""
+    """Return the allocations of a job, newest first, without rows that cannot be decoded."""
     rows = db.all(_OF_JOB, {"namespace": namespace, "job_id": job_id})
     return list(readable(db, rows, _from))
 
@@ -395,7 +395,7 @@ def highest_on_node(db: ReadSnapshot, node_id: str) -> int:
 
 
 def to_run(db: ReadSnapshot, node_id: str) -> list[Allocation]:
-    """Return the allocations of a node whose tasks have not ended, oldest first.
+    """Return the non-terminal allocations of a node, oldest first.
 
     Raises `StorageUnreadable`.
     """
@@ -403,12 +403,12 @@ def to_run(db: ReadSnapshot, node_id: str) -> list[Allocation]:
 
 
 def readable_to_run(db: ReadSnapshot, node_id: str) -> list[Allocation]:
-    """Return the allocations of `to_run` whose rows can be decoded."""
+    """Return the allocations of `to_run`, without rows that cannot be decoded."""
     return list(readable(db, db.all(_TO_RUN, {"node_id": node_id}), _from))
 
 
 def newest_running(db: ReadSnapshot, node_id: str, most: int) -> list[Allocation]:
-    """Return up to `most` allocations of a node whose tasks have not ended, newest first."""
+    """Return up to `most` non-terminal allocations of a node, newest first."""
     rows = db.all(_NEWEST_RUNNING, {"node_id": node_id, "most": most})
     return list(readable(db, rows, _from))
 
@@ -440,9 +440,9 @@ class DesiredChange(NamedTuple):
 
 
 def changed(db: ReadSnapshot, node_id: str, after: int) -> list[DesiredChange]:
-    """Return the allocations of a node whose desired state changed after an index.
+    """Return the allocations of a node whose desired state changed after the index `after`.
 
-    If `after` is negative, return the allocations whose tasks have not ended.
+    If `after` is negative, return all non-terminal allocations of the node.
     """
     select = _UNFINISHED_IDS if after < 0 else _CHANGED
     rows = db.all(select, {"node_id": node_id, "after": after})
@@ -450,12 +450,12 @@ def changed(db: ReadSnapshot, node_id: str, after: int) -> list[DesiredChange]:
 
 
 def existing_ids(db: ReadSnapshot, ids: Iterable[str]) -> set[str]:
-    """Return the IDs in `ids` of allocations that exist."""
+    """Return the IDs in `ids` that belong to an allocation."""
     return {row["id"] for row in db.all(_KNOWN, {"ids": encode(list(ids)).decode()})}
 
 
 def terminal(db: ReadSnapshot, ids: Iterable[str]) -> list[str]:
-    """Return the IDs in `ids` of terminal allocations, in the order of their last change."""
+    """Return the IDs of the terminal allocations in `ids`, in the order of their last change."""
     text = msgspec.json.encode(list(ids)).decode()
     return [row["id"] for row in db.all(_ENDED, {"ids": text})]
 
@@ -690,7 +690,7 @@ def _stored_event(row: sqlite3.Row) -> StoredTaskEvent:
 def newest_events(
     db: ReadSnapshot, allocation_id: str, task: str, most: int = SHOWN_EVENTS
 ) -> list[TaskEvent]:
-    """Return the newest events of a task, in chronological order."""
+    """Return up to `most` events of a task: the newest ones, in chronological order."""
     rows = db.all(_EVENTS, {"id": allocation_id, "task": task, "most": most})
     return list(readable(db, reversed(rows), _event))
 
@@ -698,7 +698,7 @@ def newest_events(
 def newest_stored_events(
     db: ReadSnapshot, allocation_id: str, task: str, most: int = SHOWN_EVENTS
 ) -> list[StoredTaskEvent]:
-    """Return the newest events of a task in chronological order, with their internal fields."""
+    """Return the events of `newest_events`, with their internal fields."""
     rows = db.all(_EVENTS, {"id": allocation_id, "task": task, "most": most})
     return list(readable(db, reversed(rows), _stored_event))
 

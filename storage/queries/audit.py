@@ -57,7 +57,7 @@ def add(tx: Transaction, entry: AuditEntry) -> None:
 
 
 def after(db: ReadSnapshot, number: int, most: int = MOST) -> list[AuditEntry]:
-    """Return the entries after a number, oldest first."""
+    """Return up to `most` entries whose number is higher than `number`, oldest first."""
     return [_from(row) for row in db.all(_AFTER, {"number": number, "most": most})]
 
 
@@ -70,9 +70,10 @@ def last(db: ReadSnapshot) -> int:
 def page(
     db: ReadSnapshot, filters: Mapping[str, object], before: int, most: int = MOST
 ) -> list[AuditEntry]:
-    """Return the newest entries before a number that match the filters, newest first.
+    """Return up to `most` entries that match the filters, newest first.
 
-    Filters: accessor, address, method, namespace, path (a prefix), refused, since, until.
+    Only entries whose number is lower than `before` are returned. Filters: accessor, address,
+    method, namespace, path (a prefix), refused, since, until.
     """
     conditions = " AND ".join(["number < :before", *(_FILTERS[name] for name in filters)])
     sql = f"{_COLUMNS} WHERE {conditions} ORDER BY number DESC LIMIT :most"

@@ -117,7 +117,7 @@ def rule_page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[BindingRu
 
 
 def rules_of(db: ReadSnapshot, method: str, most: int) -> list[BindingRule]:
-    """Return the rules of a method, by ID."""
+    """Return up to `most` rules of a method, by ID."""
     rows = db.all(_OF_METHOD, {"name": method, "most": most})
     return [_rule(row) for row in rows]
 

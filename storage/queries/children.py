@@ -68,7 +68,10 @@ def has_at_least_active(db: ReadSnapshot, namespace: str, parent_id: str, number
 
 
 def unstopped(db: ReadSnapshot, namespace: str, parent_id: str, most: int) -> list[str]:
-    """Return up to `most` children that were not stopped: active before queued, oldest first."""
+    """Return up to `most` IDs of children that were not stopped.
+
+    Active children come before queued children, and older children before newer children.
+    """
     key = {"namespace": namespace, "id": parent_id, "most": most}
     found = [*db.all(_WANTED_AT_WORK, key), *db.all(_HELD, key)]
     return [row["id"] for row in found[:most]]
@@ -78,7 +81,7 @@ def unstopped(db: ReadSnapshot, namespace: str, parent_id: str, most: int) -> li
 
 
 def queued_children(db: ReadSnapshot, namespace: str, parent_id: str, most: int) -> list[str]:
-    """Return the queued children, oldest first."""
+    """Return up to `most` IDs of queued children, oldest first."""
     rows = db.all(_HELD, {"namespace": namespace, "id": parent_id, "most": most})
     return [row["id"] for row in rows]
 
@@ -90,7 +93,7 @@ def is_queued(db: ReadSnapshot, namespace: str, job_id: str) -> bool:
 
 
 def parents_with_queued(db: ReadSnapshot) -> list[tuple[str, str]]:
-    """Return the namespace and ID of parents with queued children, including deleted parents."""
+    """Return the namespace and ID of each parent of queued children, including deleted parents."""
     found: list[tuple[str, str]] = []
     key = {"namespace": "", "id": ""}
     # One step per parent, regardless of its number of queued children.
@@ -117,14 +120,14 @@ def publish_free_slot(tx: Transaction, namespace: str, parent_id: str) -> None:
 
 
 def parents(db: ReadSnapshot) -> list[tuple[str, str]]:
-    """Return the namespace and ID of periodic and parameterized jobs."""
+    """Return the namespace and ID of each periodic or parameterized job."""
     return [(row["namespace"], row["id"]) for row in db.all(_PARENTS)]
 
 
 def ended_beyond(
     db: ReadSnapshot, namespace: str, parent_id: str, retained: int, most: int
 ) -> list[str]:
-    """Return up to `most` ended children, except the newest `retained` ones."""
+    """Return up to `most` IDs of ended children, without the `retained` newest children."""
     values = {"namespace": namespace, "id": parent_id, "kept": retained, "most": most}
     return [row["id"] for row in db.all(_ENDED, values)]
 
@@ -132,6 +135,6 @@ def ended_beyond(
 def ended_before(
     db: ReadSnapshot, namespace: str, parent_id: str, index: int, most: int
 ) -> list[str]:
-    """Return up to `most` ended children that have not changed since an index."""
+    """Return up to `most` IDs of ended children that have not changed since an index."""
     values = {"namespace": namespace, "id": parent_id, "index": index, "most": most}
     return [row["id"] for row in db.all(_ENDED_BEFORE, values)]

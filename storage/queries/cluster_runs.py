@@ -128,7 +128,10 @@ def put(tx: Transaction, run: ClusterRun) -> ClusterRun:
 
 
 def withdraw(tx: Transaction, run: ClusterRun) -> ClusterRun:
-    """Withdraw an attempt: mark its job for cancellation. If the attempt has ended, delete it instead."""
+    """Withdraw an attempt, so that its cluster job is canceled. Return the attempt.
+
+    If the attempt has ended already, delete the attempt instead.
+    """
     if run.status == RunStatus.ENDED:
         remove(tx, run)
         return run

@@ -255,7 +255,7 @@ def waits_behind(db: ReadSnapshot, run: FlowRun) -> int:
 
 
 def holders(db: ReadSnapshot, key: Key, most: int) -> list[QueueEntry]:
-    """Return the first runs that hold slots, in the order of their arrival."""
+    """Return the first `most` runs that hold slots of a queue, in the order of their arrival."""
     rows = db.all(_HOLDERS, {"namespace": key[0], "name": key[1], "most": most})
     return [_entry(row) for row in rows]
 
@@ -267,7 +267,10 @@ def in_use(db: ReadSnapshot, key: Key) -> int:
 
 
 def not_patient(db: ReadSnapshot, key: Key, most: int) -> list[QueueEntry]:
-    """Return the newest waiting runs whose overflow policy is not `queue`, except frozen runs."""
+    """Return up to `most` waiting runs with an overflow policy other than `queue`, newest first.
+
+    Runs that a freeze holds are omitted.
+    """
     rows = db.all(_NEWEST, {"namespace": key[0], "name": key[1], "most": most})
     return [_entry(row) for row in rows]
 

@@ -40,7 +40,7 @@ def _has_placed(deployment: Deployment) -> bool:
 def put(tx: Transaction, deployment: Deployment, now: int) -> Deployment:
     """Store a deployment and return it as stored; pass a new deployment with create index 0.
 
-    The caller calls `job_status.settle` afterwards.
+    The caller calls `job_status.refresh_summary` afterwards.
     """
     new = not deployment.create_index
     stored = msgspec.structs.replace(

@@ -93,7 +93,7 @@ def put(
     Pass a new evaluation with create index 0.
 
     `needs` are the smallest resources with which a blocked evaluation can make progress. The caller
-    calls `job_status.settle` afterwards.
+    calls `job_status.refresh_summary` afterwards.
     """
     new = not evaluation.create_index
     stored = msgspec.structs.replace(
@@ -432,6 +432,9 @@ def removable(db: ReadSnapshot, ids: Sequence[str] | None = None) -> Iterator[Ev
 
 
 def remove(tx: Transaction, ids: Sequence[str]) -> None:
-    """Delete evaluations. The caller calls `job_status.settle` for their jobs afterwards."""
+    """Delete evaluations.
+
+    The caller calls `job_status.refresh_summary` for their jobs afterwards.
+    """
     tx.execute(_REMOVE, {"ids": msgspec.json.encode(ids).decode()})
     tx.touch("evaluations")

@@ -1,6 +1,7 @@
 """The event stream: changes in order.
 
-Event numbers have no gaps, so a reader knows the next one and detects deleted events.
+Event numbers have no gaps, so a reader can detect that events after the last one it read were
+deleted.
 """
 
 import sqlite3
@@ -50,7 +51,7 @@ def add(
 
 
 class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the table; the payload is a JSON object."""
+    """A row of the table `events`; the payload is a JSON object."""
 
     number: int
     index: int

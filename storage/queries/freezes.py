@@ -197,7 +197,7 @@ def hold(tx: Transaction, key: Key, freeze_id: str, now: int) -> None:
 
 
 def release(tx: Transaction, key: Key) -> bool:
-    """Record that a job no longer waits; return whether the job waited."""
+    """Record that a job no longer waits for the end of a freeze; return whether it waited."""
     is_held = bool(tx.execute(_RELEASE, {"namespace": key[0], "job_id": key[1]}))
     if is_held:
         _queues_changed(tx, key)

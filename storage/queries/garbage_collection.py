@@ -180,7 +180,7 @@ def replaced_allocations(db: ReadSnapshot, before: int, retained: int, most: int
 
 
 def remove_allocations(tx: Transaction, ids: Iterable[str]) -> int:
-    """Delete allocations with their events; their files are deleted elsewhere."""
+    """Delete allocations with their events, but not their files. Return the number of rows."""
     values = {"ids": _list(ids)}
     nodes = [row["node_id"] for row in tx.all(_NODES_OF, values)]
     owners = [(row["namespace"], row["job_id"]) for row in tx.all(_JOBS_OF, values)]
@@ -254,7 +254,7 @@ _ORPHANS = """
 
 
 def evaluations_beyond(db: ReadSnapshot, retained: int, most: int) -> list[str]:
-    """Return completed evaluations beyond the newest `retained` of their job.
+    """Return the IDs of completed evaluations beyond the newest `retained` of their job.
 
     Evaluations with existing allocations are not returned.
     """
@@ -279,7 +279,7 @@ def remove_notifications(tx: Transaction, ids: Iterable[str]) -> int:
 
 
 def orphans(db: ReadSnapshot, before: int, most: int) -> list[str]:
-    """Return evaluations that were completed before a time and whose job is deleted."""
+    """Return the IDs of evaluations that were completed before a time, and whose job is deleted."""
     return [row["id"] for row in db.all(_ORPHANS, {"before": before, "most": most})]
 
 
@@ -291,7 +291,10 @@ def remove_evaluations(tx: Transaction, ids: Iterable[str]) -> int:
 
 
 def deployments_beyond(db: ReadSnapshot, retained: int, most: int) -> list[str]:
-    """Return ended deployments without allocations, beyond the newest `retained` of their job."""
+    """Return the IDs of ended deployments beyond the newest `retained` of their job.
+
+    Deployments with existing allocations are not returned.
+    """
     return [row["id"] for row in db.all(_DEPLOYMENTS, {"kept": retained, "most": most})]
 
 

@@ -130,7 +130,7 @@ def policies(db: ReadSnapshot, entity_id: str) -> list[str]:
 
 
 def add_member(tx: Transaction, group_id: str, member: str, *, is_group: bool) -> bool:
-    """Add a member to a group; return whether it is new."""
+    """Add a member to a group; return whether it was not a member before."""
     values = {"id": group_id, "member": member, "is_group": is_group}
     return bool(tx.execute(_ADD_MEMBER, values))
 

@@ -405,7 +405,7 @@ def find_violations(db: ReadSnapshot) -> Iterator[str]:
 
 
 def _unsettled(db: ReadSnapshot) -> Iterator[str]:
-    """Yield jobs whose stored status or summary differs from the computed one."""
+    """Yield a description of each job whose stored status or summary is not the computed one."""
     for row in db.all("SELECT * FROM jobs"):
         if row["status"] != job_status.status_of(db, row):
             yield f"the stored status of a job is correct: violated by {row['id']}"

@@ -248,5 +248,5 @@ _ON_EVERY_NODE = """
 
 
 def on_every_node(db: ReadSnapshot) -> list[tuple[str, str]]:
-    """Return the keys of system and sysbatch jobs that may have or get allocations."""
+    """Return the namespace and ID of system and sysbatch jobs that may have or get allocations."""
     return [(row["namespace"], row["id"]) for row in db.all(_ON_EVERY_NODE)]

@@ -339,8 +339,8 @@ def append_version(tx: Transaction, job: Job, *, is_held: bool = False) -> Job:
     """Store `job` as the newest version; return it with version number and indexes.
 
     `submit_time` and `stable` are stored as given. The store sets version and indexes. The caller
-    calls `settle` after its other changes. With `is_held`, the job is queued until other children
-    of its parent end. A later version without `is_held` is not queued.
+    calls `job_status.refresh_summary` after its other changes. With `is_held`, the job is queued
+    until other children of its parent end. A later version without `is_held` is not queued.
     """
     row = job_status.load_summary(tx, job.namespace, job.id)
     queued = dict.fromkeys((group.name for group in job.task_groups or ()), 0)

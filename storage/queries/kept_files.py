@@ -52,7 +52,10 @@ def replace(tx: Transaction, alloc_id: str, task: str, files: Mapping[str, str])
 def page(
     db: ReadSnapshot, alloc_id: str, start: tuple[str, str] | None = None, *, reverse: bool = False
 ) -> Iterator[KeptFile]:
-    """Yield the files of an allocation by task and path, beginning with a task and path."""
+    """Yield the files of an allocation by task and path.
+
+    `start` is the task and the path of the first file.
+    """
     task, path = start or ((LAST, LAST) if reverse else ("", ""))
     values = {"alloc_id": alloc_id, "task": task, "path": path}
     for row in db.each(_PAGE_BACK if reverse else _PAGE, values):
@@ -60,7 +63,7 @@ def page(
 
 
 def tasks_with(db: ReadSnapshot, alloc_id: str, path: str) -> list[str]:
-    """Return the tasks of an allocation that left a file at a path."""
+    """Return the names of the tasks of an allocation that left a file at a path."""
     return [row["task"] for row in db.all(_TASKS, {"alloc_id": alloc_id, "path": path})]
 
 

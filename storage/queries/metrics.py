@@ -69,7 +69,7 @@ def killed_for_memory(db: ReadSnapshot, allocation_id: str, task: str) -> int:
 
 
 def summaries(db: ReadSnapshot) -> list[tuple[str, JobCounts]]:
-    """Return the parent and the summary of each job, except child jobs that are not active."""
+    """Return the parent ID and the summary of each job, except child jobs that are not active."""
     return list(readable(db, (row for row in db.all(_SUMMARIES) if row["summary"]), _summary))
 
 

@@ -1,7 +1,7 @@
 """New children of one job: their common parts are encoded once.
 
 A child that has no rows yet needs no lookup of an earlier version, of allocations or of a summary.
-The rows are those of `jobs.append_version` and `job_status.refresh_summary`.
+The rows are the same as those of `jobs.append_version` and `job_status.refresh_summary`.
 """
 
 from collections.abc import Mapping

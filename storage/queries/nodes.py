@@ -95,14 +95,14 @@ def list_all(db: ReadSnapshot) -> list[Node]:
 
 
 def list_readable(db: ReadSnapshot) -> list[Node]:
-    """Return the nodes whose row can be decoded."""
+    """Return all nodes, without rows that cannot be decoded."""
     return list(readable(db, db.all(_ALL), _from))
 
 
 def unreadable(db: ReadSnapshot) -> list[UnreadableNode]:
-    """Return the rows that cannot be decoded.
+    """Return the nodes whose row cannot be decoded.
 
-    If there is such a row, the function reads all events.
+    If there is such a node, the function reads all stored events.
     """
     return [
         UnreadableNode(node_id, str(error), _last_told(db, node_id))

@@ -1,4 +1,4 @@
-"""Pagination in creation order: a page reads no row before its first one."""
+"""Pagination in creation order: to read a page, SQLite reads no rows of earlier pages."""
 
 import re
 import sqlite3
@@ -129,7 +129,7 @@ def by_namespace(db: ReadSnapshot, page_request: PageRequest) -> Iterator[PageRe
 def key_range(page_request: PageRequest) -> tuple[tuple[str, str], tuple[str, str]]:
     """Return the lowest and the highest key of a list whose keys are namespace and name.
 
-    A prefix needs a namespace: `by_namespace` divides a query for all namespaces.
+    With a prefix, the request must name a namespace; `by_namespace` makes such requests.
     """
     low, high = ("", ""), (LAST, LAST)
     if page_request.namespace != "*":
@@ -149,9 +149,9 @@ def by_name(
     column: str,
     page_request: PageRequest,
 ) -> Iterator[sqlite3.Row]:
-    """Yield rows in the order of a name column, restricted to the prefix.
+    """Yield the rows whose name has the prefix, in the order of the name.
 
-    The name is the last part of the key.
+    `column` is the column of the name. In the key of a page, the name is the last part.
     """
     conditions, values = (
         list(page_request.conditions),
@@ -173,7 +173,7 @@ def by_name(
 
 
 def is_within(page_request: PageRequest, name: str) -> bool:
-    """Return whether a name matches a query for `by_name`."""
+    """Return whether `by_name` yields a row with this name, if its conditions permit it."""
     if not name.startswith(page_request.prefix):
         return False
     if page_request.start is None:

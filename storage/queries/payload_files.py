@@ -105,7 +105,7 @@ def used(db: ReadSnapshot, namespace: str, holder: str = "") -> tuple[int, int]:
 
 
 def list_all(db: ReadSnapshot) -> Iterator[tuple[str, str]]:
-    """Yield namespace and digest of all files."""
+    """Yield the namespace and the digest of each file."""
     for row in db.each(_EVERY):
         yield row["namespace"], row["digest"]
 
@@ -170,7 +170,10 @@ def digest_of(db: ReadSnapshot, namespace: str, job_id: str, name: str) -> str:
 
 
 def unused(db: ReadSnapshot, before: int, most: int) -> list[tuple[str, str]]:
-    """Return namespace and digest of files without a job or allocation, unchanged since `before`."""
+    """Return the namespace and the digest of unused files that have not changed since `before`.
+
+    A file is unused if no job and no allocation uses it.
+    """
     rows = db.all(_UNUSED, {"before": before, "most": most})
     return [(row["namespace"], row["digest"]) for row in rows]
 

@@ -26,7 +26,7 @@ def topic(namespace: str, job_id: str) -> str:
 
 
 class DueLaunch(msgspec.Struct, frozen=True):
-    """A job whose slot is due. If `next_slot` is None, the slot must be computed first.
+    """The next slot of a periodic job. If `next_slot` is None, the slot must be computed first.
 
     `next_launch` is set only for a job with a calendar: the next slot at which the calendar is
     open.

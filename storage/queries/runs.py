@@ -220,8 +220,8 @@ def _note_end(tx: Transaction, run: FlowRun) -> None:
 def note_stop(tx: Transaction, job: Job) -> None:
     """Cancel the active run of a job that is being stopped, without clean-up.
 
-    A later version may start the job again before the scheduler has processed the stop. The mark
-    prevents that the run then continues, or that the new run takes over its results.
+    A later version may start the job again before the scheduler has processed the stop. Without
+    this change, the run would then continue, or the new run would take over its results.
     """
     run = newest(tx, job.namespace, job.id)
     if run is None or run.status.has_ended:
@@ -642,7 +642,7 @@ def copy_outputs(
     *,
     without: int | None = None,
 ) -> None:
-    """Copy the outputs of steps to a newer run of the same job, whose steps are stored.
+    """Copy the outputs of steps to a newer run of the same job, which must have these steps.
 
     The outputs of the element `without` are not copied.
     """

@@ -50,7 +50,7 @@ _JOBS = """
 def ids_with_prefix(
     db: ReadSnapshot, table: str, namespaces: Sequence[str], prefix: str, most: int
 ) -> list[str]:
-    """Return the first IDs of a table with a prefix, sorted."""
+    """Return up to `most` IDs of a table that begin with a prefix, sorted."""
     values = {"namespaces": _list(namespaces), "prefix": prefix, "most": most}
     # If few rows of a namespace have the prefix, the index on IDs finds them. For all namespaces,
     # this index also has the right order.
@@ -62,7 +62,7 @@ def ids_with_prefix(
 def allocation_names(
     db: ReadSnapshot, namespaces: Sequence[str], text: str, most: int
 ) -> list[tuple[str, str, str]]:
-    """Return allocations whose name contains a lower-case text.
+    """Return up to `most` allocations whose name, in lower case, contains `text`.
 
     Names with an earlier match come first, then shorter names. Each result is a namespace, an ID
     and a name.

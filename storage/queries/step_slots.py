@@ -2,9 +2,9 @@
 
 This module is imported on first use, because few workflows have queues of steps.
 
-A step has one row for each of its queues; the rows differ only in the name. So the slots in use are
-the sum over the rows of a queue. The rows are deleted in the write that ends the step, lets it wait
-again, or deletes its job.
+A step has one row for each of its queues; the rows differ only in the name of the queue. So the
+slots in use are the sum over the rows of a queue. The rows are deleted in the write that ends the
+step, lets it wait again, or deletes its job.
 """
 
 import sqlite3
@@ -96,19 +96,22 @@ def first(db: ReadSnapshot, key: Key) -> StepSlots | None:
 
 
 def waits_behind(db: ReadSnapshot, run: FlowRun, name: str) -> dict[str, int]:
-    """Return the number of steps ahead of each waiting step of a run, by step name."""
+    """Return the number of steps ahead of each waiting step of a run, by step name.
+
+    `name` is the name of the queue.
+    """
     key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
     return {row["step"]: row["before"] for row in db.all(_BEFORE, {**key, "name": name})}
 
 
 def waiters(db: ReadSnapshot, key: Key, most: int) -> list[QueueEntry]:
-    """Return the first steps that wait for slots of a queue, in their order."""
+    """Return the first `most` steps that wait for slots of a queue, in the order of the queue."""
     rows = db.all(_WAITING, {"namespace": key[0], "name": key[1], "most": most})
     return [_entry(row, key[1], SlotState.WAITING) for row in rows]
 
 
 def holders(db: ReadSnapshot, key: Key, most: int) -> list[QueueEntry]:
-    """Return the first steps that hold slots of a queue, in the order of their arrival."""
+    """Return the first `most` steps that hold slots of a queue, in the order of their arrival."""
     rows = db.all(_HOLDING, {"namespace": key[0], "name": key[1], "most": most})
     return [_entry(row, key[1], SlotState.HOLDING) for row in rows]
 

@@ -166,7 +166,7 @@ def next_end(db: ReadSnapshot) -> int | None:
 
 
 def ended(db: ReadSnapshot, now: int, most: int) -> list[VariableRow]:
-    """Return some variables whose lock has expired and is not released yet."""
+    """Return up to `most` variables with an expired lock that is not released yet."""
     return [_from(row) for row in db.all(_ENDED, {"now": now, "most": most})]
 
 

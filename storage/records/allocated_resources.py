@@ -1,4 +1,4 @@
-"""The resources of an allocation, for preemption and for waiting on its end."""
+"""The resources of an allocation, for preemption and for waiting until the allocation ends."""
 
 from collections.abc import Set
 
@@ -9,7 +9,7 @@ class ResourceHolder(msgspec.Struct, frozen=True, kw_only=True):
     """A non-terminal allocation of any job, with its resources.
 
     CPU is in MHz, memory and disk in MB. `ending` is true if the allocation is no longer desired.
-    It holds its resources until its tasks have ended.
+    Such an allocation holds its resources until its tasks have ended.
     """
 
     id: str

@@ -145,7 +145,7 @@ class AllocatedNetwork(SparseRecord, frozen=True, kw_only=True):
 
 
 class AllocatedCPU(Record, frozen=True, kw_only=True):
-    """CPU in MHz, or core IDs."""
+    """The CPU of a task: in MHz, or as the IDs of reserved cores."""
 
     cpu_shares: int = msgspec.field(default=0, name="CpuShares")
     reserved_cores: list[int] | None = None
@@ -159,7 +159,7 @@ class AllocatedMemory(Record, frozen=True, kw_only=True):
 
 
 class AllocatedDevice(Record, frozen=True, kw_only=True):
-    """The devices of one kind of a task."""
+    """The devices of one kind that a task has."""
 
     vendor: str = ""
     type: str = ""

@@ -51,7 +51,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, rename=wire_name):
 
 
 class SparseRecord(msgspec.Struct, frozen=True, kw_only=True, rename=wire_name, omit_defaults=True):
-    """A record that omits empty fields in its documents, instead of null or zero."""
+    """A record that omits empty fields in its documents, instead of writing null or zero."""
 
 
 # The types state the widths of integers in Nomad's clients, because errors name them ("json: cannot

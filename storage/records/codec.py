@@ -211,7 +211,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")  # the parser has combined the pairs
 def _replace_surrogates(value: Any, path: str) -> object:
     """Return a value with U+FFFD instead of lone surrogates, as Go decodes them.
 
-    Raises `Malformed` for an impossible number.
+    Raises `Malformed` for a number that is out of range.
     """
     match value:
         case _Beyond():

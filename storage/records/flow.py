@@ -198,8 +198,8 @@ class RunStep(Record, frozen=True, kw_only=True):
 class StepOutputs(Record, frozen=True, kw_only=True):
     """The outputs of an element of a step: the lines that its tasks wrote.
 
-    `alloc_id` is the ID of the element's allocation. It is empty if only a person wrote outputs,
-    with the acceptance of the step.
+    `alloc_id` is the ID of the element's allocation. It is empty if only a person wrote outputs, by
+    accepting the step.
     """
 
     step: str
@@ -479,7 +479,7 @@ def resolved_queue(text: str, meta: Mapping[str, str] | None) -> str:
 def queues_used(job: Job) -> dict[str, QueueUse]:
     """Return the queues that a job names, with their use.
 
-    If a name refers to the meta of a dispatch, the parent does not have the queue, only each child.
+    If a name refers to the meta of a dispatch, only the children have this queue, not their parent.
     """
     found = dict[str, QueueUse]()
     for group in job.task_groups or ():

@@ -170,7 +170,10 @@ class _Steps:
             at = found.start()
 
     def _mark(self, at: int) -> re.Match[bytes] | None:
-        """Return the next string, bracket or comma. Raises `Malformed` if it is far away."""
+        """Return the next string, bracket or comma.
+
+        Raises `Malformed` if the next `PIECE` bytes contain none of these.
+        """
         found = _MARK.search(self._body, at, at + PIECE)
         if found is None and at + PIECE < len(self._body):
             raise Malformed(

@@ -43,7 +43,7 @@ class DriverInfo(Record, frozen=True, kw_only=True):
 
 
 class NodeCPU(Record, frozen=True, kw_only=True):
-    """CPU in MHz over all cores, and the cores."""
+    """The CPU of a node: its total MHz, its number of cores, and the cores that can be reserved."""
 
     cpu_shares: int = msgspec.field(name="CpuShares")
     total_cpu_cores: int = msgspec.field(name="TotalCpuCores")

@@ -88,7 +88,7 @@ class ReceiverTest(Record, frozen=True, kw_only=True):
 
 
 class ReceiverResult(Record, frozen=True, kw_only=True):
-    """The result of a receiver test: `answer` is its response or the connection error."""
+    """The result of a receiver test. `answer` is the response, or the connection error."""
 
     name: str
     kind: str
@@ -118,10 +118,10 @@ class Encryption(StrEnum):
 class Receiver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The destination and format of notifications; the fields of each kind: docs/notifications.md.
 
-    The secret is the signing secret of a webhook, the URL of a Slack-compatible webhook, an
-    access token, or the password of a mail server. It is in a file or in an
-    environment variable of the daemon, never in the configuration. Events within `group_seconds`
-    after the first one are sent in one message.
+    The secret is the signing secret of a webhook, the URL of a Slack-compatible webhook, an access
+    token, or the password of a mail server. It is in a file or in an environment variable of the
+    daemon, never in the configuration. Events within `group_seconds` after the first one are sent
+    in one message.
     """
 
     kind: ReceiverKind

@@ -25,7 +25,7 @@ class Registration(Record, frozen=True, kw_only=True):
 
 
 class ServiceAddress(msgspec.Struct, frozen=True):
-    """A registration, and whether its checks pass; None until there is a result."""
+    """A registration. `ready` is whether its checks pass; None until the checks have a result."""
 
     registration: Registration
     ready: bool | None

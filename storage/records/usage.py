@@ -101,7 +101,7 @@ class HostMemory(Record, frozen=True, kw_only=True):
 
 
 class DiskUsage(Record, frozen=True, kw_only=True):
-    """A file system, in bytes and percent."""
+    """The usage of a file system, in bytes and percent."""
 
     device: str
     mountpoint: str

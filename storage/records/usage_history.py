@@ -38,8 +38,8 @@ UsageSamples = Mapping[UsageMetric, int]
 class SeriesKey(msgspec.Struct, frozen=True, order=True):
     """The object that a series measures.
 
-    `kind` is `node`, `job` or `alloc`; `owner` is its ID. A series of an allocation without a
-    `task` measures what its tasks share.
+    `kind` is `node`, `job` or `alloc`; `owner` is the ID of the object. A series of an allocation
+    without a `task` measures the resources that the tasks share.
     """
 
     kind: str
