@@ -65,7 +65,7 @@ _MASK_VIEW: ContextVar[MaskView | None] = ContextVar("mask_view", default=None)
 
 
 def mask_view_scope(view: MaskView | None) -> AbstractContextManager[None]:
-    """Return a scope in which filters and searches apply to the view of the caller."""
+    """Return a scope in which filters and searches only see data in the form of `view`."""
     return RequestScope(_MASK_VIEW, view)
 
 

@@ -66,8 +66,8 @@ _TOUCH = """
 class Transaction(ReadSnapshot):
     """The context of a write: read, change rows, and publish topics.
 
-    With a time limit, it raises `LongRead` when the limit is exceeded; a thread then starts the
-    write again.
+    If the write exceeds its time limit, methods raise `LongRead`, and a thread starts the write
+    again.
     """
 
     def __init__(

@@ -84,7 +84,7 @@ _CURRENT = _Current()
 
 @contextmanager
 def limited(most: int = MAX_BLOCK) -> Iterator[None]:
-    """Limit the time of compiling and searching in this block, in microseconds.
+    """Limit the time of compiling and searching in this block to `most` microseconds.
 
     A search that is repeated in the block costs nothing. Beyond the limit, the functions of this
     module raise `PatternsTooCostly`.
@@ -103,7 +103,7 @@ class _Match(Protocol):
         """Return the start and the end of the match."""
 
     def group(self, key: int) -> bytes | None:
-        """Return the text that a group matched."""
+        """Return the text that a group matched; None if the group matched no text."""
 
 
 class _Pattern(Protocol):
@@ -114,7 +114,7 @@ class _Pattern(Protocol):
     programsize: int  # instructions
 
     def search(self, text: bytes) -> object | None:
-        """Return the first match in a text."""
+        """Return the first match in a text, or None."""
 
     def finditer(self, text: bytes) -> Iterator[_Match]:
         """Yield the non-overlapping matches in a text."""

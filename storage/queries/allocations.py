@@ -726,5 +726,5 @@ def set_handle(tx: Transaction, allocation_id: str, task: str, handle: bytes) ->
 
 
 def handles(db: ReadSnapshot, allocation_id: str) -> dict[str, bytes]:
-    """Return the handles of an allocation's started tasks, by task."""
+    """Return the handles of an allocation's started tasks, by task name."""
     return {row["task"]: row["handle"] for row in db.all(_HANDLES, {"id": allocation_id})}

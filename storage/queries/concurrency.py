@@ -232,7 +232,7 @@ def grant(tx: Transaction, entry: QueueEntry, now: int) -> None:
 
 
 def changed(db: ReadSnapshot, most: int) -> list[Key]:
-    """Return the queues that have waiting runs, and that have changed since `served` was called."""
+    """Return up to `most` queues that have waiting runs and have changed since `served`."""
     return [(row["namespace"], row["name"]) for row in db.all(_CHANGED, {"most": most})]
 
 
@@ -276,7 +276,7 @@ def not_patient(db: ReadSnapshot, key: Key, most: int) -> list[QueueEntry]:
 
 
 def of_family(db: ReadSnapshot, entry: QueueEntry, state: SlotState, most: int) -> list[QueueEntry]:
-    """Return the queue entries in a state that arrived before `entry`, oldest first.
+    """Return up to `most` queue entries in a state that arrived before `entry`, oldest first.
 
     Only entries of the same job, or of its siblings, are returned. Siblings are children of the
     same parent.

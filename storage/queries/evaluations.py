@@ -159,7 +159,7 @@ _DOCUMENT = "SELECT id, document, modify_index FROM evaluations WHERE id = :id"
 
 
 def wire_document(db: ReadSnapshot, eval_id: str) -> tuple[bytes, int] | None:
-    """Return an evaluation as JSON, and the index of its last change."""
+    """Return an evaluation as JSON, and the index of its last change; None if it does not exist."""
     row = db.one(_DOCUMENT, {"id": eval_id})
     return (text_of(row, "evaluations"), row["modify_index"]) if row else None
 

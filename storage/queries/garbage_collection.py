@@ -92,7 +92,11 @@ _PARTS = {
 
 
 def dead_jobs(db: ReadSnapshot, index: int, retained: int, most: int) -> list[Key]:
-    """Return dead jobs, oldest first: unchanged since an index, or beyond the newest `retained`."""
+    """Return up to `most` dead jobs, oldest first.
+
+    A job is returned if it has not changed since an index, or if it is beyond the newest
+    `retained`.
+    """
     if retained < ANY_NUMBER and (row := db.one(_LAST_KEPT, {"kept": retained})) is not None:
         index = max(
             index, row["modify_index"] - 1
@@ -170,7 +174,7 @@ _REMOVE_ALLOCATIONS = f"""
 
 
 def replaced_allocations(db: ReadSnapshot, before: int, retained: int, most: int) -> list[str]:
-    """Return the IDs of terminal allocations that were replaced or are no longer desired.
+    """Return up to `most` IDs of terminal allocations that were replaced or are not desired.
 
     An allocation is returned only if it has not changed since the time `before`, or if it is beyond
     the newest `retained` of its job.
@@ -254,7 +258,7 @@ _ORPHANS = """
 
 
 def evaluations_beyond(db: ReadSnapshot, retained: int, most: int) -> list[str]:
-    """Return the IDs of completed evaluations beyond the newest `retained` of their job.
+    """Return up to `most` IDs of completed evaluations beyond the newest `retained` of their job.
 
     Evaluations with existing allocations are not returned.
     """
@@ -262,7 +266,7 @@ def evaluations_beyond(db: ReadSnapshot, retained: int, most: int) -> list[str]:
 
 
 def notifications_beyond(db: ReadSnapshot, before: int, retained: int, most: int) -> list[str]:
-    """Return the IDs of delivered or failed notifications that may be deleted.
+    """Return up to `most` IDs of delivered or failed notifications that may be deleted.
 
     A notification is returned if it is older than the time `before`, or beyond the newest
     `retained` of its job.
@@ -272,26 +276,26 @@ def notifications_beyond(db: ReadSnapshot, before: int, retained: int, most: int
 
 
 def remove_notifications(tx: Transaction, ids: Iterable[str]) -> int:
-    """Delete notifications whose delivery has ended."""
+    """Delete notifications whose delivery has ended; return their number."""
     removed = tx.execute(_REMOVE_NOTIFICATIONS, {"ids": _list(ids)})
     tx.touch("notifications")
     return count(tx, "notifications", removed)
 
 
 def orphans(db: ReadSnapshot, before: int, most: int) -> list[str]:
-    """Return the IDs of evaluations that were completed before a time, and whose job is deleted."""
+    """Return up to `most` IDs of evaluations of deleted jobs that were completed before a time."""
     return [row["id"] for row in db.all(_ORPHANS, {"before": before, "most": most})]
 
 
 def remove_evaluations(tx: Transaction, ids: Iterable[str]) -> int:
-    """Delete completed evaluations."""
+    """Delete completed evaluations; return their number."""
     removed = tx.execute(_REMOVE_EVALUATIONS, {"ids": _list(ids)})
     tx.touch("evaluations")
     return count(tx, "evaluations", removed)
 
 
 def deployments_beyond(db: ReadSnapshot, retained: int, most: int) -> list[str]:
-    """Return the IDs of ended deployments beyond the newest `retained` of their job.
+    """Return up to `most` IDs of ended deployments beyond the newest `retained` of their job.
 
     Deployments with existing allocations are not returned.
     """
@@ -299,7 +303,7 @@ def deployments_beyond(db: ReadSnapshot, retained: int, most: int) -> list[str]:
 
 
 def remove_deployments(tx: Transaction, ids: Iterable[str]) -> int:
-    """Delete ended deployments."""
+    """Delete ended deployments; return their number."""
     values = {"ids": _list(ids)}
     owners = tx.all(_DEPLOYED, values)
     removed = tx.execute(_REMOVE_DEPLOYMENTS, values)

@@ -26,7 +26,7 @@ _SUMMARY = f"""
 
 
 def summary_wire(db: ReadSnapshot, namespace: str, job_id: str) -> tuple[bytes, int] | None:
-    """Return a job's summary as JSON, and the index of its last change."""
+    """Return a job's summary as JSON, and the index of its last change; None without the job."""
     row = db.one(_SUMMARY, {"namespace": namespace, "id": job_id})
     return (text_of(row, "jobs", "summary"), row["summary_index"]) if row else None
 

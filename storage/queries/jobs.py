@@ -222,7 +222,10 @@ def versions(db: ReadSnapshot, namespace: str, job_id: str) -> list[Job]:
 
 
 def current_wire(db: ReadSnapshot, namespace: str, job_id: str) -> tuple[bytes, int] | None:
-    """Return the newest version as JSON, and the index of the job's last change."""
+    """Return the newest version as JSON, and the index of the job's last change.
+
+    Return None if the job does not exist.
+    """
     row = db.one(_CURRENT, {"namespace": namespace, "id": job_id})
     return (_job_json(row), row["modify_index"]) if row else None
 
@@ -280,7 +283,10 @@ _DISPATCHED_WITH = """
 def find_by_idempotency_token(
     db: ReadSnapshot, namespace: str, parent_id: str, token: str
 ) -> tuple[str, int] | None:
-    """Return the ID and create index of the child that was dispatched with an idempotency token."""
+    """Return the ID and create index of the child that was dispatched with an idempotency token.
+
+    Return None if there is no such child.
+    """
     values = {"namespace": namespace, "parent_id": parent_id, "token": token}
     row = db.one(_DISPATCHED_WITH, values)
     return (row["id"], row["create_index"]) if row else None

@@ -139,7 +139,10 @@ MetaChanges = Mapping[str, str | None]
 
 
 def meta_changes(db: ReadSnapshot, node_id: str) -> dict[str, str | None]:
-    """Return the changes to a node's metadata. Raises `StorageUnreadable`."""
+    """Return the changes to a node's metadata, by key; a value of None removes the key.
+
+    Raises `StorageUnreadable`.
+    """
     name = _meta_name(node_id)
     text = settings.find(db, name)
     if not text:

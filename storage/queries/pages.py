@@ -43,7 +43,7 @@ ALL = KeyRange()
 
 
 def numbers(start: Key | None, *, reverse: bool) -> dict[str, int]:
-    """Return `low` and `high`, the SQL parameters for the keys of a page ordered by number.
+    """Return the SQL parameters `low` and `high` for a page whose keys are numbers.
 
     `start` is the first key of the page.
     """

@@ -96,9 +96,9 @@ def find(db: ReadSnapshot, namespace: str, digest: str) -> PayloadFile | None:
 
 
 def used(db: ReadSnapshot, namespace: str, holder: str = "") -> tuple[int, int]:
-    """Return the number and total bytes of a namespace's files, including incomplete files.
+    """Return the number of a namespace's files and their total bytes.
 
-    The files of `holder` are not counted.
+    Incomplete files are included. The files of `holder` are not.
     """
     row = db.one(_USED, {"namespace": namespace, "holder": holder})
     return (row["number"], row["bytes"]) if row else (0, 0)
@@ -170,9 +170,9 @@ def digest_of(db: ReadSnapshot, namespace: str, job_id: str, name: str) -> str:
 
 
 def unused(db: ReadSnapshot, before: int, most: int) -> list[tuple[str, str]]:
-    """Return the namespace and the digest of unused files that have not changed since `before`.
+    """Return the namespace and the digest of up to `most` unused files.
 
-    A file is unused if no job and no allocation uses it.
+    A file is unused if no job and no allocation uses it, and if it has not changed since `before`.
     """
     rows = db.all(_UNUSED, {"before": before, "most": most})
     return [(row["namespace"], row["digest"]) for row in rows]

@@ -573,10 +573,9 @@ def outputs(db: ReadSnapshot, run: FlowRun, step: str = "") -> Iterator[StepOutp
 def element_outputs(
     db: ReadSnapshot, run: FlowRun, step: str, element: int, alloc_id: str
 ) -> tuple[dict[str, dict[str, str]], int]:
-    """Return the outputs of each task of an allocation, and the bytes of the element's outputs.
+    """Return the stored outputs of an element by task, and their size in bytes.
 
-    If an earlier allocation of the element wrote the stored outputs, the first result is empty, and
-    the size is that of the stored outputs.
+    If another allocation than `alloc_id` wrote the outputs, the first part of the result is empty.
     """
     row = db.one(_OUTPUTS_OF_ELEMENT, {**_key(run), "step": step, "element": element})
     if row is None:
@@ -781,7 +780,7 @@ def _leave(tx: Transaction, run: FlowRun) -> None:
 
 
 def queues_of_job(db: ReadSnapshot, namespace: str, job_id: str) -> list[str]:
-    """Return the queues in which a job has runs or steps."""
+    """Return the names of the queues in which a job has runs or steps."""
     rows = db.all(_QUEUES_OF_JOB, {"namespace": namespace, "job_id": job_id})
     return [row["name"] for row in rows]
 

@@ -249,7 +249,7 @@ def times(db: ReadSnapshot, namespace: str, job_id: str) -> tuple[int, int]:
 
 
 def newest_children(db: ReadSnapshot, namespace: str, job_id: str, most: int) -> list[sqlite3.Row]:
-    """Return the rows of a job's newest children in the table `jobs`, newest first."""
+    """Return the rows of a job's `most` newest children in the table `jobs`, newest first."""
     return db.all(_CHILDREN, {"namespace": namespace, "job_id": job_id, "most": most})
 
 
@@ -280,7 +280,7 @@ _COUNTED = f"""
 def counted_results(
     db: ReadSnapshot, namespace: str, job_id: str, most: int, period: int
 ) -> list[tuple[ChildResult, int]]:
-    """Return each distinct result among the children that `results` returns, with its count.
+    """Return each distinct result among the children that `results` returns, and its count.
 
     Children count together only if they were launched in the same period of `period` nanoseconds.
     In a returned result, the ID is empty, and `launched` is the earliest launch of the counted

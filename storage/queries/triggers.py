@@ -394,12 +394,12 @@ def _trigger(row: sqlite3.Row) -> JobTrigger:
 
 
 def undecided(db: ReadSnapshot, most: int) -> list[JobTrigger]:
-    """Return the oldest ended runs without a decision."""
+    """Return up to `most` ended runs without a decision, oldest first."""
     return [_trigger(row) for row in db.all(_UNDECIDED, {"most": most})]
 
 
 def expired(db: ReadSnapshot, now: int, most: int) -> list[JobTrigger]:
-    """Return ended runs that have waited too long."""
+    """Return up to `most` ended runs whose wait for other sources has expired."""
     return [_trigger(row) for row in db.all(_EXPIRED, {"now": now, "most": most})]
 
 

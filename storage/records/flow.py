@@ -249,7 +249,7 @@ class FlowRun(Record, frozen=True, kw_only=True):
 
     @property
     def fails(self) -> bool:
-        """Return whether the run was stopped because it timed out, or because a step was bad."""
+        """Return whether the run was stopped because it timed out, or a step had a bad outcome."""
         return self.reason.startswith((TIMEOUT_REASON, *STEP_REASONS))
 
     @property
@@ -477,7 +477,7 @@ def resolved_queue(text: str, meta: Mapping[str, str] | None) -> str:
 
 
 def queues_used(job: Job) -> dict[str, QueueUse]:
-    """Return the queues that a job names, with their use.
+    """Return the use of each queue that a job names, by name.
 
     If a name refers to the meta of a dispatch, only the children have this queue, not their parent.
     """

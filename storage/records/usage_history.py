@@ -197,7 +197,7 @@ def _plus(number: int | None, other: int | None) -> int | None:
 def binned(
     blocks: Iterable[tuple[int, int, UsageBlock]], begin: int, end: int, step: int
 ) -> UsageBlock:
-    """Return one value for each `step` from `begin` to `end`, all in seconds.
+    """Return one value of each metric for each `step` from `begin` to `end`, all in seconds.
 
     Each element of `blocks` is the step of a block, its begin, and the block.
 
