@@ -34,7 +34,7 @@ _log = logging.getLogger("steward.store")
 
 
 class UnreadableRows:
-    """The unreadable rows that reads have met. Several threads may call `note` at the same time."""
+    """The unreadable rows that reads have encountered. Any thread may call `note`."""
 
     def __init__(self) -> None:
         self._found: dict[RowName, None] = {}
@@ -52,7 +52,7 @@ class UnreadableRows:
         self._found.pop(name, None)
 
     def rows(self) -> list[RowName]:
-        """Return the table and key of each unreadable row, in the order in which reads met them."""
+        """Return the table and key of each unreadable row, in the order of their first reads."""
         return list(self._found)
 
     def by_table(self) -> Counter[str]:
@@ -148,7 +148,7 @@ class ReadSnapshot:
                 return
 
     def _damaged(self, rows: sqlite3.Cursor) -> sqlite3.Row:
-        """Return the current row, decoding with surrogates its text that is not UTF-8."""
+        """Return the current row, with surrogates in place of the bytes that are not UTF-8."""
         self._connection.text_factory = _escaped
         try:
             row: sqlite3.Row = next(rows)

@@ -123,7 +123,10 @@ class SpanRecorder(Protocol):
         ...
 
     def span(self, name: str) -> AbstractContextManager[None]:
-        """Record the block as a span of the current trace. The span has the type of an error."""
+        """Record the block as a span of the current trace.
+
+        If the block raises an error, the span has the type of the error.
+        """
         ...
 
     def begin_request(self, request_id: str, method: str, traceparent: str) -> str:

@@ -365,8 +365,8 @@ class Writer:
         """Run the writes; return the last index, and the last index of each changed table.
 
         Without a `share`, a thread runs all writes. With a `share`, the event loop runs each write
-        up to this time limit, and other tasks run in between. A thread runs long writes, and starts
-        writes again that exceed the limit. Raises `_UndoneError`.
+        up to this time limit, and other tasks run in between. A thread runs long writes, and
+        repeats writes that exceed the limit. Raises `_UndoneError`.
         """
         index, touched, turn = self.index, dict[str, int](), time.thread_time_ns() + _TURN
         for pending in batch:

@@ -94,7 +94,10 @@ class Recorder:
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """Record the block as a span of the current trace, with the type of an error in it."""
+        """Record the block as a span of the current trace.
+
+        If the block raises an error, the span has the type of the error.
+        """
         origin = request_context.origin()
         parent = _trace(origin)
         if parent is None or not parent.is_sampled or not request_context.is_permitted():

@@ -162,8 +162,8 @@ _UNSETTLED_OF_RUN = f"""
        AND {_MATTERS_TO_RUN}
   ORDER BY create_index, id
 """
-# Names with consecutive numbers form a range: the difference of number and rank is equal in a
-# range.
+# Names with consecutive numbers form a range: within a range, the difference between number and
+# rank is constant.
 _SETTLED = f"""
     SELECT :namespace AS namespace, :job_id AS job_id,
            json_group_array(json_array(task_group, job_version, first, last, count)) AS ranges

@@ -1,7 +1,6 @@
 """The event stream: changes in order.
 
-Event numbers have no gaps, so a reader can detect that events after the last one it read were
-deleted.
+Event numbers have no gaps, so a reader notices when events that it has not read were deleted.
 """
 
 import sqlite3
@@ -104,7 +103,7 @@ def before_last(db: ReadSnapshot, count: int) -> int:
 
 
 def after(db: ReadSnapshot, number: int, most: int) -> list[StoredEvent]:
-    """Return about `most` events after a number; the last write is always complete."""
+    """Return about `most` events after a number, always with all events of the last write."""
     rows = db.all(_AFTER, {"after": number, "most": most, "any": _ANY})
     return list(readable(db, rows, _from))
 

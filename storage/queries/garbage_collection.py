@@ -98,9 +98,8 @@ def dead_jobs(db: ReadSnapshot, index: int, retained: int, most: int) -> list[Ke
     `retained`.
     """
     if retained < ANY_NUMBER and (row := db.one(_LAST_KEPT, {"kept": retained})) is not None:
-        index = max(
-            index, row["modify_index"] - 1
-        )  # jobs with the index of the last retained job all stay
+        # Jobs that changed at the same index as the last retained job stay.
+        index = max(index, row["modify_index"] - 1)
     rows = db.all(_DEAD, {"index": index, "most": most})
     return [(row["namespace"], row["id"]) for row in rows]
 

@@ -57,7 +57,10 @@ def jobs_by_status(db: ReadSnapshot) -> dict[str, int]:
 
 
 def file_sizes(db: ReadSnapshot) -> dict[str, int]:
-    """Return the size of the database file, and its free space for new rows, in bytes."""
+    """Return the size of the database file, and its free space, in bytes.
+
+    The keys are `bytes` and `free_bytes`.
+    """
     row = db.one(_PAGES)
     return dict(row) if row else {}
 

@@ -82,8 +82,8 @@ def _where(page_request: PageRequest) -> tuple[str, dict[str, object]]:
         conditions.append("namespace = :namespace" if of_job else "+namespace = :namespace")
         values["namespace"] = page_request.namespace
     if page_request.prefix:
-        # A long prefix has few rows: SQLite finds them by the prefix, and sorts them. A short
-        # prefix may have many rows: SQLite reads them in order.
+        # A long prefix matches few rows: SQLite finds them by the prefix, and sorts them. A short
+        # prefix may match many rows: SQLite reads them in order.
         sign = "" if len(page_request.prefix) >= _SELECTIVE else "+"
         # IDs are hexadecimal.
         conditions.append(f"{sign}id >= :prefix AND {sign}id < :prefix || 'g'")

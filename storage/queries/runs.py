@@ -301,9 +301,7 @@ def steps(db: ReadSnapshot, run: FlowRun) -> list[RunStep]:
     key = _key(run)
     row = db.one(_EVERY_STEP, key)
     if row is not None:
-        with suppress(
-            msgspec.DecodeError, UnicodeError
-        ):  # a row is damaged: read each row separately
+        with suppress(msgspec.DecodeError, UnicodeError):  # a damaged row: read them one by one
             return _DECODE_STEPS(row["steps"])
     return [_step(row) for row in db.all(_STEPS, key)]
 

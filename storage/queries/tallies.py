@@ -325,7 +325,7 @@ def stopped(db: ReadSnapshot, namespace: str, job_id: str, version: int) -> froz
 def at_work(
     db: ReadSnapshot, namespace: str, job_id: str, version: int
 ) -> Iterator[tuple[str, str]]:
-    """Yield each distinct pair of group and client status of the version's unended allocations."""
+    """Yield each distinct group and client status of the version's non-terminal allocations."""
     key = {"namespace": namespace, "job_id": job_id, "version": version}
     for row in db.all(_AT_WORK, key):
         yield row["task_group"], row["client_status"]

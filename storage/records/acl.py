@@ -42,7 +42,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     entity_id: str = ""
     # The person of a token without an entity: issuer and subject of the login, or the parent's person.
     subject: str = ""
-    allocation: str = ""  # for the token of a task: the allocation at whose end it is revoked
+    allocation: str = ""  # the allocation of a task's token; the token is revoked at its end
     meta: dict[str, str] | None = None
     bound_cidrs: tuple[str, ...] = ()
     ttl: int = 0  # at creation; 0 means no expiry
@@ -83,7 +83,7 @@ class JobACL(Record, frozen=True, kw_only=True):
 
 
 class Policy(Record, frozen=True, kw_only=True):
-    """The rules of a policy, as text, under a name.
+    """A policy: its name, and the text of its rules.
 
     `hash` is base64, and changes with the other fields. With `cas_required`, a write through the
     Vault API must state the present version.

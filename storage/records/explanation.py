@@ -1,4 +1,4 @@
-"""The explanation why parts of a job are not running."""
+"""The reasons why parts of a job are not running."""
 
 from enum import StrEnum
 

@@ -265,7 +265,7 @@ class FlowRun(Record, frozen=True, kw_only=True):
         return self.reason.startswith(SUPERSEDED_REASON)
 
     def stopping(self, reason: str, *, cleans_up: bool) -> "FlowRun":
-        """Return a copy of the run in the state of being stopped. An existing reason is kept."""
+        """Return a copy of the run with the status `stopping`. An existing reason is kept."""
         return msgspec.structs.replace(
             self,
             status=FlowStatus.STOPPING,
@@ -292,8 +292,8 @@ class RunStepView(RunStep, frozen=True, kw_only=True):
 
     `level` and `needs` are the same as in the graph. `waits_for` has the needs that have not ended.
     `until` is a time in nanoseconds since the epoch; 0 means never. At this time, the step begins,
-    its gate decides automatically, or the step is too late. `queues` are the queues of which the
-    step holds slots or waits for some.
+    its gate decides automatically, or the step is too late. `queues` has each queue whose slots the
+    step holds or awaits.
     """
 
     level: int
@@ -422,7 +422,7 @@ def slots_topic(namespace: str, name: str) -> str:
 
 
 class StepSlots(msgspec.Struct, frozen=True, kw_only=True):
-    """The elements of a step that hold or await slots; each takes `slots` slots of each queue.
+    """The elements of a step that hold or await slots. Each one takes `slots` slots of each queue.
 
     `wanted` is the number of elements that hold slots or wait, and `held` the number that hold
     slots. `busy` is the number that were active, or about to begin, after the last decision.

@@ -25,7 +25,7 @@ class Registration(Record, frozen=True, kw_only=True):
 
 
 class ServiceAddress(msgspec.Struct, frozen=True):
-    """A registration. `ready` is whether its checks pass; None until the checks have a result."""
+    """A registration. `ready` is true if its checks pass, and None until they have a result."""
 
     registration: Registration
     ready: bool | None
