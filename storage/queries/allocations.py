@@ -551,7 +551,7 @@ _SET_DESIRED = """
 
 
 def set_desired(tx: Transaction, allocation: Allocation, now: int) -> None:
-    """Store the desired state of an allocation and its job version."""
+    """Store the desired state and the job version of an allocation."""
     health = allocation.health
     tx.execute(
         _SET_DESIRED,

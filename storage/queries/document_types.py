@@ -129,7 +129,7 @@ def _is_text(value: str) -> bool:
 
 
 def look_again(db: ReadSnapshot) -> None:
-    """Remove rows from the known unreadable rows if they can be read again or were deleted."""
+    """Remove the known unreadable rows that can be read again or were deleted."""
     for table, key in db.unreadable_rows.rows():
         if _is_damaged(key):
             continue

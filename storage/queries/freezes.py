@@ -187,7 +187,8 @@ _THAWED = """
 def hold(tx: Transaction, key: Key, freeze_id: str, now: int) -> None:
     """Record that a job waits for the end of a freeze; a job that already waits keeps its position.
 
-    If its run has not opened a step, the run holds no slots of its queue until the freeze ends.
+    If the run of the job has not opened a step, it holds no slots of its queue until the freeze
+    ends.
     """
     values = {"namespace": key[0], "job_id": key[1], "now": now}
     tx.execute(_HOLD, {**values, "freeze_id": freeze_id, "index": tx.index})

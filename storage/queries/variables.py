@@ -171,7 +171,7 @@ def ended(db: ReadSnapshot, now: int, most: int) -> list[VariableRow]:
 
 
 def lose_lock(tx: Transaction, entry: VariableRow, now: int) -> None:
-    """Release the lock of a variable after its expiry; its expiry time and delay stay stored."""
+    """Release the expired lock of a variable. The expiry time and the delay stay stored."""
     key = {"namespace": entry.namespace, "path": entry.path}
     tx.execute(_LOSE, {**key, "now": now, "index": tx.index})
     _changed(tx, entry.namespace, entry.path)
