@@ -1,8 +1,8 @@
 """Size limits for submitted jobs, checked before any expensive step.
 
 Each limit is a setting and exceeds every practical need. Together the limits bound the cost of one
-scheduling decision. They apply to submissions only. Stored jobs keep running, even if a limit was
-lowered since.
+scheduling decision. They apply to submissions only. If a limit is lowered, stored jobs above the
+limit keep running.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ class OverBudget(Invalid):
 
 
 class Budgets(msgspec.Struct, frozen=True, kw_only=True):
-    """Maximum of each quantity per job; 0 means no limit. The settings have the same names."""
+    """Maximum of each quantity per job; 0 means no limit. The fields are named after their settings."""
 
     job_max_count: int = 50_000
     job_max_groups: int = 2_000
@@ -80,8 +80,8 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
             ),
         )
         if problems := [
-            f"Versions: the job has {found}{unit} of them, and the limit is {limit}{unit}: "
-            f"purge it, register it under another ID, or {_FIX.format(setting)}"
+            f"Versions: the job has {found}{unit}, but the limit is {limit}{unit}: "
+            f"purge the job, register it under another ID, or {_FIX.format(setting)}"
             for is_full, found, unit, limit, setting in counted
             if limit and is_full
         ]:
@@ -90,7 +90,7 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
     def check_stored(self, job: Job) -> None:
         """Raise `OverBudget` if a stored job cannot be registered again.
 
-        The stored job is complete. The check does not count fields that every job of its type has.
+        The size of the job is measured without defaults, which users did not write.
         """
         problems = [*self._too_many_in(complete := msgspec.to_builtins(job))]
         if self.job_max_kb and len(encode(complete)) > self.job_max_kb * 1024:
@@ -106,7 +106,7 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
         size = len(encode(document)) - spared
         if self.job_max_kb and size > self.job_max_kb * 1024:
             yield (
-                f"Job: its definition has {-(-size // 1024)} KB, but the limit is {self.job_max_kb} KB: "
+                f"Job: its definition takes {-(-size // 1024)} KB, but the limit is {self.job_max_kb} KB: "
                 f"make it smaller, or {_FIX.format('job_max_kb')}"
             )
 
@@ -132,7 +132,7 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
             ),
             (
                 _conditions(document, groups, tasks),
-                "Constraints, Affinities, Spreads and Datacenters, those of the job for each group",
+                "Constraints, Affinities, Spreads and Datacenters (those of the job once per group)",
                 *("conditions", self.job_max_constraints, "job_max_constraints"),
             ),
             (len(services), "Services", "services", self.job_max_services, "job_max_services"),

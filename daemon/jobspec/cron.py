@@ -144,7 +144,7 @@ def _values(text: str, field: _Field) -> tuple[int, ...]:
 
 
 def _read(text: str, field: _Field) -> list[tuple[str, range | None]]:
-    """Return the entries of a field, each with its numbers if it is a plain number or range."""
+    """Return the entries of a field with their numbers; None for an entry such as `L` or `15W`."""
     return [(entry, _range(entry, field)) for entry in _entries(text, field)]
 
 
@@ -170,7 +170,7 @@ class WrongField(Invalid):
         )
         return (
             f"{self.entry!r} in the {field.name} field is not allowed: "
-            f"it takes {field.least}-{field.most}{names}, and *, lists, ranges and steps of these"
+            f"write {field.least}-{field.most}{names}, *, or lists, ranges and steps of these values"
         )
 
 
@@ -326,7 +326,7 @@ def zone(name: str) -> tzinfo:
 
 
 def next_after(spec: str, after: int, time_zone: tzinfo = UTC) -> int | None:
-    """Return the first matching time after a time, or None.
+    """Return the first matching time after `after`, or None if no later time matches.
 
     Times are in nanoseconds since the epoch. Raises `Invalid` if `spec` is not a cron expression.
     """
@@ -362,7 +362,7 @@ def _dates(schedule: CronSchedule, start: date) -> Iterator[date]:
 
 
 def _first_on(schedule: CronSchedule, day: date, earliest: int, time_zone: tzinfo) -> int | None:
-    """Return the first matching second of a day at or after `earliest`."""
+    """Return the first matching time of a day from `earliest` on, in seconds since the epoch."""
     first = _midnight(day, time_zone)
     if _clock_changes(first):
         return _first_of_changing(schedule, first, earliest)
@@ -391,7 +391,7 @@ def _offset(local: datetime) -> int:
 
 
 def _second_of_day(schedule: CronSchedule, least: int) -> int | None:
-    """Return the first matching second of a 24-hour day, at or after `least`."""
+    """Return the first matching second of a 24-hour day at or after `least`, counted from 0."""
     for hour in schedule.hours[bisect_left(schedule.hours, least // _HOUR_LONG) :]:
         remaining = max(0, least - hour * _HOUR_LONG)
         for minute in schedule.minutes[bisect_left(schedule.minutes, remaining // 60) :]:
@@ -402,7 +402,7 @@ def _second_of_day(schedule: CronSchedule, least: int) -> int | None:
 
 
 def _first_of_changing(schedule: CronSchedule, first: datetime, earliest: int) -> int | None:
-    """Return the first matching second of a day with a DST change."""
+    """Return the first matching time of a day with a DST change, in seconds since the epoch."""
     best: int | None = None
     offsets = [_offset(first), _offset(_end(first))]
     midnight = int(first.replace(tzinfo=UTC).timestamp())

@@ -1,6 +1,6 @@
 """Differences between two versions of a job, for plans and version lists.
 
-Both sides are complete jobs, so an unchanged job has type `None` in any syntax.
+The diff compares complete jobs. So the diff of an unchanged job has the type `None`, in any syntax.
 The diff shows changed fields, and changed blocks with all their values. It always shows groups and
 tasks (fixtures: plan, plan-batch-system, versions-revert-stable).
 """

@@ -1,8 +1,9 @@
 """Filter expressions over wire documents, which select objects of a listing.
 
 A record defines the fields and their types. The type of a field determines the type of the value
-that it is compared with. An unknown field is an error; a missing map key is not. As in Nomad, these
-errors occur at the first object (recorded from Nomad: list-jobs).
+that it is compared with. An unknown field is an error; a missing map key is not. As in Nomad, the
+check of the first object raises these errors, so an empty listing has none (recorded from Nomad:
+list-jobs).
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 _CHARACTER = 1  # µs of CPU time to parse a character, not counting the attempts to match a form
 _FREE_STEPS = 100  # free steps for each object: they take less time than reading the object
-MAX_STEPS = 2_000_000  # beyond the free ones, for all objects of a request: 6 s of CPU time
+MAX_STEPS = 2_000_000  # beyond the free steps, for all objects of a request: 6 s of CPU time
 
 Item = TypeVar("Item", bound=msgspec.Struct)
 

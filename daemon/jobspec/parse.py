@@ -220,7 +220,7 @@ def _in_order(
             argument.start,
             argument.name_end,
             "Circular reference",
-            f"Locals cannot need each other: {' needs '.join(reversed(circle[:10]))}.",
+            f"Locals cannot form a cycle: {' refers to '.join(reversed(circle[:10]))}.",
         ).diagnostics
         return []
 

@@ -174,7 +174,7 @@ def texts_of(value: Value) -> Iterator[str]:
 
 
 def _type(arguments: Mapping[str, Argument], scope: Scope) -> Type:
-    """Return the type of a variable: the declared one, or the type of its default."""
+    """Return the type of a variable: the declared type, or the type of its default."""
     written, default = arguments.get("type"), arguments.get("default")
     if written is None:
         return type_of(evaluate(default.value, scope)) if default else ANY

@@ -342,7 +342,7 @@ def _quoted(text: str) -> str:
 
 
 def _escaped(text: str, special: re.Pattern[str]) -> str:
-    """Return an escaped text, in which only runtime references stay unescaped."""
+    """Return a text with each match of `special` escaped, except in runtime references."""
     parts, at = [], 0
     for match in _AT_RUN_TIME.finditer(text):
         before = text[at : match.start()]

@@ -1,4 +1,4 @@
-"""Attempts to send notifications: a message of a job, or a batch for a receiver."""
+"""Attempts to send notifications: one notification of a job, or a batch for a receiver."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ _FENCED = "notification"
 
 
 class NotificationAttempts:
-    """Sends messages once. It does not store the results."""
+    """Makes one attempt to send each message. It does not store the results."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class NotificationAttempts:
         )
 
     async def send(self, notification: Notification) -> Notification:
-        """Send a message of a job; return the notification with the result."""
+        """Send a notification of a job; return it with the result."""
         problem = await self._attempt(
             f"{notification.namespace}/{notification.job_id}",
             partial(self._log_attempt, notification),
@@ -133,7 +133,7 @@ class NotificationAttempts:
         """
         kinds = self._delivery.kinds
         if name and name not in kinds:
-            known_kinds = ", ".join(sorted(kinds)) or "there are none"
+            known_kinds = ", ".join(sorted(kinds)) or "none is configured"
             raise NotFound(
                 f'no receiver "{name}" in notify_receivers and notify_commands: {known_kinds}'
             )

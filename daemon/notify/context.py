@@ -1,4 +1,4 @@
-"""The context of a notification, for readers on call; loaded when the message is sent."""
+"""The context of a notification, for operators on call; loaded when the message is sent."""
 
 import shlex
 from urllib.parse import quote, urlencode

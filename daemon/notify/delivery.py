@@ -23,8 +23,9 @@ COMMAND = "command"  # the kind of a receiver that is one of `notify_commands`
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """The receivers by name, and the functions that a delivery needs.
 
-    `run` runs a command with a message. `now` returns nanoseconds, `permit` raises `EgressDenied` for an address that must not receive
-    messages, `node_name` is the name of this node.
+    `run` runs a command with a message. `now` returns nanoseconds since the epoch. `permit` raises
+    `EgressDenied` for an address that must not receive messages. `node_name` is the name of this
+    node.
     """
 
     receivers: Mapping[str, Receiver]

@@ -58,9 +58,9 @@ def _block(text: str, available: int) -> str:
 def ntfy(batch: Batch, topic: str) -> bytes:
     """Return the body for the root address of an ntfy server.
 
-    Rules: https://docs.ntfy.sh/publish/#publish-as-json. The JSON object has topic, title, message, a
-    priority from 1 to 5, tags, and the link that a click opens. A message above 4,096 bytes would become an
-    attachment.
+    Rules: https://docs.ntfy.sh/publish/#publish-as-json. The JSON object has topic, title, message,
+    a priority from 1 to 5, tags, and the link that a click opens. A message above 4,096 bytes would
+    become an attachment.
     """
     events = {notification.event for notification in batch.notifications}
     is_bad = NotifyEvent.FAILURE in events and not batch.is_test
@@ -103,8 +103,8 @@ def alertmanager(batch: Batch) -> bytes:
     Alertmanager (api/v2/openapi.yaml). The body is a list of alerts. Equal labels mean the same
     alert, so labels contain no run and no time. The message about a recovery is the alert of the
     failure with an end time. Without an end time, an alert would be resolved after
-    `resolve_timeout`, because Steward does not send alerts again. So each alert has an end time:
-    that of a failure is 7 days later.
+    `resolve_timeout`, because Steward does not send alerts again. So the alert of a failure also
+    has an end time, 7 days after its start.
     """
     alerts: dict[tuple[str, ...], Alert] = {}
     entries = [

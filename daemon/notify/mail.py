@@ -30,7 +30,7 @@ from storage.errors import Invalid
 from storage.records.base import SECOND
 from storage.records.notification import Encryption, Receiver
 
-_ANSWERS_WITHIN = 15.0  # seconds per response; the attempt as a whole has its own limit
+_ANSWERS_WITHIN = 15.0  # seconds per response; the whole attempt has a separate limit
 _MOST_ANSWERED = 256 * 1024  # bytes of all responses of one connection
 _GOOD = 250
 _OTHER_CHARACTERS = "#<>[]()\\\"',;:@ \t"
@@ -108,7 +108,7 @@ async def _shut_down_when_cancelled(stream: trio.SocketStream) -> AsyncIterator[
 class _LimitedReader:
     """The lines of a mail server up to a limit of bytes, after which the connection seems closed.
 
-    The library stores all lines of a response, and a hostile server never sends the last one.
+    The library stores all lines of a response, and a hostile server may send lines without end.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -135,7 +135,7 @@ class _Client(smtplib.SMTP):
         super().__init__(host, 25, local_hostname=greeting_name)
 
     def getreply(self) -> tuple[int, bytes]:
-        """Return a response. Raises `SMTPResponseException` for a response without an end."""
+        """Return a response. Raises `SMTPResponseException` for a response that is too long."""
         if self.file is None and self.sock is not None:
             self.file = _LimitedReader(self.sock)
         return super().getreply()

@@ -46,7 +46,7 @@ class FailureCause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The context of an event: the root cause, and links to more.
+    """The context of an event: the root cause, and links to more information.
 
     `failed_in_a_row` counts failures since the last success, `failing_since` is the time of the
     first of them. `last_success` is the time of the last success. Both times are RFC 3339 text.
@@ -90,8 +90,8 @@ class NotificationWithContext(msgspec.Struct, frozen=True, kw_only=True):
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """Notifications for a receiver in one message, oldest first.
 
-    `first` holds the first few with their contexts, `rest` all others. `node_name` is the name of the
-    sending node. A test batch has one notification about a job that does not exist.
+    `first` holds the first few with their contexts, `rest` all others. `node_name` is the name of
+    the sending node. A test batch has one notification about a job that does not exist.
     """
 
     id: str
@@ -115,7 +115,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a message about several notifications.
 
-    It has the counts, the first few notifications, and the number of others.
+    It has the counts, the first few notifications, and the number of the others.
     """
 
     counts: dict[str, int]
@@ -224,7 +224,7 @@ def signature(message: str, time: int, text: bytes, key: bytes) -> dict[str, str
 
 
 def retry_delay(attempts: int, random: float) -> int:
-    """Return the delay after a number of attempts; `random` is uniform in [0, 1).
+    """Return the delay in nanoseconds after a number of attempts; `random` is uniform in [0, 1).
 
     >>> [retry_delay(n, 0.5) // SECOND for n in (1, 2, 3, 9)]
     [1, 4, 16, 14400]

@@ -42,7 +42,8 @@ from storage.errors import StewardError
 @click.option("--tls-cert", help="File with the daemon's certificate and its chain.")
 @click.option("--tls-key", help="File with the certificate's private key.")
 @click.option(
-    "--tls-client-ca", help="File with CA certificates; clients need a certificate issued by one."
+    "--tls-client-ca",
+    help="File with CA certificates; a client must have a certificate of one of these CAs.",
 )
 @click.option("--socket", help='Socket for operators on this host, or "none".')
 @click.option("--operator-group", help="Group whose members are operators, in addition to root.")
@@ -89,7 +90,7 @@ def agent(
 
 
 def start_daemon(arguments: list[str], channel: socket.socket) -> None:
-    """Run the daemon with these arguments; invalid arguments end it, like invalid settings.
+    """Run the daemon with these arguments; exit with status 78 if an argument is invalid.
 
     `channel` is the socket to the launcher process.
     """

@@ -43,9 +43,10 @@ def snapshot_time(name: str) -> int | None:
 
 
 def wait(names: Iterable[str], *, interval: int, now: int) -> int:
-    """Return the nanoseconds to wait for the next snapshot, at most one hour.
+    """Return the time to wait before the next check for a due snapshot; 0 if one is due.
 
-    `names` are the file names of the existing snapshots.
+    The time is in nanoseconds, at most one hour. `names` are the file names of the existing
+    snapshots.
     """
     made = [at for name in names if (at := snapshot_time(name)) is not None and at <= now]
     return min(max(max(made) + interval - now, 0), _LOOK_AGAIN) if made else 0
@@ -81,7 +82,7 @@ def save_snapshot(source: Path, target: Path, *, keep: int, now: int) -> Path:
 
 
 def _names(directory: Path) -> list[str]:
-    """Return the names in a directory, and create the directory if needed. Raises `OSError`."""
+    """Return the names of the entries in a directory; create it if needed. Raises `OSError`."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     return [path.name for path in directory.iterdir()]
 

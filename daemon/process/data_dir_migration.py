@@ -37,10 +37,10 @@ _NO_EXCHANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP})
 
 
 def prepare(data_dir: Path, stays: Collection[Path] = ()) -> None:
-    """Create the directories of a data directory, and move the entries of older versions there.
+    """Create the directories of a data directory, and move entries of older versions into them.
 
-    `stays` are files and directories that the settings name. Raises `StorageUnusable` if another
-    daemon uses the directory, or if an entry cannot be moved.
+    `stays` are the paths that the settings name, which are not moved. Raises `StorageUnusable` if
+    another daemon uses the directory, or if an entry cannot be moved.
     """
     try:
         with _opened(data_dir) as top:
@@ -70,7 +70,7 @@ def _check(data_dir: Path, top: int) -> None:
         foreign = path.is_symlink() and os.readlink(path) != _LINK
         if foreign or path.is_mount():
             raise StorageUnusable(
-                f"{path} is a {'link' if foreign else 'mount point'}: remove it, and put one at "
+                f"{path} is a {'link' if foreign else 'mount point'}: remove it, and create one at "
                 f"{data_dir / TASKS / name} instead"
             )
 
@@ -113,7 +113,10 @@ def _move_tasks(top: int) -> None:
 
 
 def _permit_traversal(top: int) -> None:
-    """Permit other users to traverse the data directory; the store's own mode excludes them."""
+    """Permit other users to traverse the data directory.
+
+    They have no access to the store in it, because the mode of its directory excludes them.
+    """
     mode = stat.S_IMODE(os.fstat(top).st_mode)
     if os.geteuid() == 0 and mode & _MAY_PASS != _MAY_PASS:
         os.fchmod(top, mode | _MAY_PASS)
@@ -137,7 +140,7 @@ def _move_allocations(top: int, tasks: int) -> None:
 
 
 def _move_output(top: int) -> None:
-    """Move the output of tasks out of the allocation directories of older versions, once."""
+    """Move the output of tasks out of the allocation directories, unless this was done before."""
     with _made(top, STORE, _PRIVATE) as store, ExitStack() as opened:
         if _is(store, OUTPUT, stat.S_ISDIR):
             return

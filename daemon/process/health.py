@@ -1,8 +1,8 @@
 """Health check of the daemon's parts for the watchdog of the service manager.
 
 The daemon exits if a part fails, so this check finds parts that hang. If the check runs, the event
-loop runs. A write without changes proves the writer, any read proves the readers, and a task's
-request proves the listeners.
+loop runs. A write without changes shows that the writer works, and a read shows that the readers
+work. A connection to the daemon's socket for tasks shows that the listeners work.
 """
 
 from collections.abc import Awaitable, Callable

@@ -56,7 +56,7 @@ class UnitLocation(msgspec.Struct, frozen=True):
 
     @property
     def systemctl(self) -> str:
-        """Return the systemctl command that a user must type."""
+        """Return the systemctl command that controls these units, with its options."""
         return "systemctl --user" if self.of_user else "systemctl"
 
 
@@ -91,7 +91,7 @@ def uninstall_command(*, user: bool) -> None:
 def install(
     location: UnitLocation, command: Sequence[str], systemctl: Systemctl, *, now: bool
 ) -> Iterator[str]:
-    """Write the units, enable the service and optionally start it; yield the steps taken.
+    """Write the units, enable the service and optionally start it; yield a text for each step.
 
     Raises `Refused` for units that Steward did not write, and `Invalid` for a program that other
     users can change.
@@ -123,7 +123,7 @@ def install(
 
 
 def uninstall(location: UnitLocation, systemctl: Systemctl) -> Iterator[str]:
-    """Stop the service and remove the units; yield the steps taken. Raises `Refused`."""
+    """Stop the service and remove the units; yield a text for each step. Raises `Refused`."""
     present = [name for name in UNITS if (location.directory / name).exists()]
     if not present:
         yield f"{location.directory / SERVICE} does not exist, so there is nothing to uninstall"
@@ -139,7 +139,7 @@ def uninstall(location: UnitLocation, systemctl: Systemctl) -> Iterator[str]:
         (location.directory / name).unlink()
         yield f"removed {location.directory / name}"
     systemctl("daemon-reload", "")
-    yield f"kept the data in {location.data} and the settings"
+    yield f"kept the settings, and the data in {location.data}"
 
 
 def make_account(run: Callable[[Sequence[str]], None], settings: Path) -> str:
@@ -225,7 +225,7 @@ def _check_ours(unit: Path) -> None:
 
 
 def _unit_location(*, user: bool) -> UnitLocation:
-    """Return the target of the units. Raises `Refused` if units cannot be used or written there."""
+    """Return the location for the units. Raises `Refused` if this user cannot install units."""
     if not _RUNS_HERE.is_dir():
         raise Refused(
             'systemd is not the init process of this host: start the daemon with "steward agent"'
@@ -253,7 +253,7 @@ def _systemctl(location: UnitLocation) -> Systemctl:
 
 
 def _run(words: Sequence[str]) -> None:
-    """Run a systemd command. Raises `Refused`."""
+    """Run a systemd command. Raises `Refused` if it fails."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603  # our own words
     except OSError as error:

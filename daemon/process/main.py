@@ -39,8 +39,8 @@ EXIT_FAILURE = 1
 EXIT_STORAGE = 74
 EXIT_CONFIG = 78
 
-# Ten times Python's defaults. One collection of the objects of ten requests costs a third of ten
-# collections. The latter would also scan objects that are still in use.
+# Ten times Python's defaults, so that one collection covers ten requests. It costs a third of ten
+# collections, which would each also scan objects that are still in use.
 _GARBAGE = (7000, 10, 10)
 _CLOSE_WITHIN = 5.0  # seconds from the first signal to a forced exit
 _RANDOM_BITS = 0xFFFFFFFF_FFFF_0FFF_3FFF_FFFFFFFFFFFF

@@ -2,8 +2,8 @@
 
 Each part has one opener, a small function that enters the part and stores it in `DaemonParts`. For
 each part, `PARTS` names the earlier parts that its opener reads. Parts close in reverse order. Each
-opener imports its part itself: during these imports, a thread creates the signing key of a new
-store.
+opener imports its part itself. For a new store, a thread creates the first signing key while these
+imports run.
 """
 
 import logging
@@ -58,7 +58,8 @@ class DaemonParts:
     """The parts that are open so far. Reading a part that is not open raises `AttributeError`.
 
     `config` holds the current settings. Openers complete it with values that are only known once a
-    part is open, such as the port. Loops that take longer with more jobs wait for `is_ready`.
+    part is open, such as the port. Loops whose work grows with the number of jobs start only when
+    `is_ready` is set.
     """
 
     policies: "JobPolicySet"
@@ -120,7 +121,7 @@ async def open_parts(
 
 
 async def _policies(parts: DaemonParts) -> None:
-    """Read the job policies first: an invalid one stops the start before anything is open."""
+    """Read the job policies first: an invalid policy prevents the start of all parts."""
     from daemon.jobspec.policies import JobPolicySet
 
     parts.policies = JobPolicySet(parts.config.job_policies)
@@ -197,7 +198,7 @@ async def _audit(parts: DaemonParts) -> None:
 
 
 async def _listeners(parts: DaemonParts) -> None:
-    """Take over the sockets of the API. The settings get the port that the kernel has chosen."""
+    """Take over the sockets of the API, and complete the settings with the actual port."""
     from daemon.web.connections import listeners_at, wrapper_listeners_at
 
     parts.listeners = listeners_at(parts.begun.listening_sockets)
@@ -206,7 +207,10 @@ async def _listeners(parts: DaemonParts) -> None:
 
 
 async def _engine(parts: DaemonParts) -> None:
-    """Open the cluster pools, if cluster hosts can connect. The settings get the URL for hosts."""
+    """Open the backend for cluster pools, if the settings have a listener for cluster hosts.
+
+    Complete the settings with the URL that cluster hosts use.
+    """
     parts.engine = None
     if parts.wrapper_listeners is None:
         return
@@ -251,7 +255,7 @@ async def _traces(parts: DaemonParts) -> None:
 
 
 def _token_of(file: Path) -> str:
-    """Return the token for the OTLP receiver, empty without a file. Raises `ReceiverFailed`."""
+    """Return the token for the OTLP receiver; empty without `file`. Raises `ReceiverFailed`."""
     if file == Path():
         return ""
     from daemon.notify.channels import DeliveryFailed
@@ -367,7 +371,7 @@ async def _triggers(parts: DaemonParts) -> None:
 async def open_triggers(
     store: Store, clock: Clock, ids: Iterator[str], fences: Fences, budgets: "Budgets"
 ) -> AsyncIterator[None]:
-    """While the block runs, dispatch each job when a run of a job that it follows has ended."""
+    """While the block runs, dispatch the followers of a job when one of its runs has ended."""
     async with trio.open_nursery() as nursery:
         loop = partial(_follow_jobs, store, clock, ids, fences, budgets)
         nursery.start_soon(fences.keep_running, "triggers", loop)
@@ -493,7 +497,7 @@ async def _notify(parts: DaemonParts) -> None:
 
 
 async def _dev_cloud(parts: DaemonParts) -> None:
-    """Open the simulated cloud of development mode, if it is set. The settings get its addresses."""
+    """Open the simulated cloud of development mode, if enabled, and use its addresses."""
     if not parts.config.dev_cloud:
         return
     from daemon.identity.devcloud import open_devcloud

@@ -72,7 +72,7 @@ class SettingsReloader:
     async def _opened(self, fresh: Settings) -> AsyncIterator[dict[Path, Path]]:
         """Yield a readable path for each file that only root can read; the launcher opens it.
 
-        The later check of the settings reports other errors.
+        A file that cannot be opened is left out. The check of the settings then reports it.
         """
         opened: dict[Path, Path] = {}
         with ExitStack() as stack:

@@ -78,7 +78,7 @@ def confine(
     kernel.give_up_capabilities()
     if rules is None:
         _log.warning(
-            "this kernel has no Landlock: only owners and modes limit the daemon's access to files"
+            "this kernel has no Landlock: only file permissions limit the daemon's access to files"
         )
     else:
         kernel.keep_to(rules)

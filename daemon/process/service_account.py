@@ -42,7 +42,7 @@ def find_account(config: Settings) -> ServiceAccount | None:
     if found is None:
         raise Invalid(
             f"user = {config.user!r}: this user does not exist on this host; create it"
-            f"{f' ({_ADD})' if config.user == NAME else ''} or name another one; "
+            f"{f' ({_ADD})' if config.user == NAME else ''} or name another user; "
             'with user = "root" the daemon stays root'
         )
     if own not in (ROOT, found.uid):

@@ -191,7 +191,7 @@ def _locked(store: Path) -> Iterator[None]:
 
 
 def _permit_traversal(groups: Iterable[Path]) -> None:
-    """Permit the daemon's user to traverse its cgroups, even after creation with a strict umask."""
+    """Permit the daemon's user to traverse its cgroups, which a strict umask may have closed."""
     for above in {above for group in groups for above in group.parents}:
         mode = stat.S_IMODE(above.stat().st_mode)
         if os.geteuid() == ROOT and not mode & stat.S_IXOTH:

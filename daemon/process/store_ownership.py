@@ -70,7 +70,7 @@ def _change_owner(directory: int, path: Path, account: ServiceAccount) -> None:
 
 
 def _has_all_links_here(directory: int, facts: os.stat_result) -> bool:
-    """Return whether all hard links of a file are in its directory, as after a restore."""
+    """Return whether all hard links of a file are in `directory`, as a restore creates them."""
     with os.scandir(directory) as entries:
         return facts.st_nlink == sum(entry.inode() == facts.st_ino for entry in entries)
 

@@ -3,7 +3,7 @@
 The protocol is text lines, sent to a socket that an environment variable names. Without this
 variable, nothing is sent. With `WatchdogSec=`, the manager gets a message whenever the health check
 succeeds. If a part hangs, the messages stop, and the manager restarts the daemon. The manager may
-also hold the listening socket.
+also pass listening sockets to the daemon.
 """
 
 import os

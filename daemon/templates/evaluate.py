@@ -282,5 +282,5 @@ def _first(stop_at: bool, evaluated: Iterable[object], before: tuple[object, ...
 
 
 def _error_at(line: int, problem: str) -> TemplateError:
-    """Return an error whose text begins with the line, unless `problem` already names one."""
+    """Return an error whose text begins with the line, unless `problem` already names a line."""
     return TemplateError(problem if problem.startswith("line ") else f"line {line}: {problem}")

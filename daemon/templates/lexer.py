@@ -96,7 +96,10 @@ def _comment(source: _Source, start: int) -> tuple[int, bool]:
 
 
 def _closing(source: _Source, at: int) -> tuple[int, bool] | None:
-    """Return the end of an action that closes here, and whether it trims the following space."""
+    """Return the end of the action if a delimiter at `at` closes it; otherwise None.
+
+    The second value is whether the delimiter trims the following space.
+    """
     text, right = source.text, source.right
     if text.startswith(right, at):
         return at + len(right), False

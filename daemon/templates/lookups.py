@@ -115,7 +115,7 @@ class LookupResults:
         return self._answers.get(question)
 
     def _require(self, kind: LookupType, name: object) -> object:
-        """Return the result of a lookup that the template requires."""
+        """Return the result of a lookup, and record it as missing if the object does not exist."""
         answer = self._result(kind, name)
         question = LookupKey(kind, text_of(name))
         if answer is None and question in self._answers:

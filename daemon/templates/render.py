@@ -20,7 +20,7 @@ _NAMES = frozenset({*BUILTIN, *LIBRARY, *LookupResults({}, {}, 0).functions})
 
 
 class RenderResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A text, its lookups, and the required lookups without a result."""
+    """A rendered text, all its lookups, and the lookups of objects that do not exist."""
 
     text: str
     asked: frozenset[LookupKey]
@@ -41,7 +41,7 @@ def render(
     strict: bool = False,
     steps: int = MOST_STEPS,
 ) -> RenderResult:
-    """Render a template with the known results.
+    """Render a template with the results of lookups in `answers`.
 
     With `strict`, a missing map entry is an error. Raises `TemplateError`, or
     `TemplateOutputTooLong` above the step limit.

@@ -20,7 +20,7 @@ class StringMap(dict[str, str]):
 
 
 class MissingValue:
-    """A missing map entry. It is like nil, but is shown as another text."""
+    """A missing map entry. It is like nil, but is shown as `<no value>`."""
 
 
 ABSENT = MissingValue()

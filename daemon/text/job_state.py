@@ -49,8 +49,8 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     """The number of desired allocations in each client status, without replaced ones.
 
     `retried` counts failed and lost allocations that will be rescheduled. `failing` counts pending
-    and running allocations that restart after a failure. `unsettled` counts the running allocations
-    among them.
+    and running allocations that restart after a failure. Of these, `unsettled` counts
+    only the running allocations.
     """
 
     pending: int = 0

@@ -250,7 +250,7 @@ def _masked(data: bytes, spans: list[Span]) -> bytes:
     for begin, end in ordered:
         if end <= covered:
             continue
-        # If secrets overlap, only the remaining part of the second one follows.
+        # If secrets overlap, only the remaining part of the second secret gets another mask.
         is_apart = begin >= covered
         start = begin if is_apart else covered
         mask = mask_of(end - begin) if is_apart else _FILL * (end - covered)
@@ -296,10 +296,10 @@ def _divide_keys(keys: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def _step(forms: Sequence[bytes]) -> int:
-    """Return the sampling distance that leaves at least five bytes of each form.
+    """Return the distance between searched bytes that leaves at least five bytes of each form.
 
-    More than 20,000 samples would not fit into the memory of the pattern, so the search would be
-    slow.
+    A distance of n needs n samples for each form. The distance is limited so that there are at most
+    20,000 samples. More would not fit into the memory of the pattern, and the search would be slow.
     """
     shortest, most = len(forms[-1]), _MOST_FORMS // len(forms)
     return next((step for step in (4, 2) if step <= most and shortest >= step * _SAMPLE), 1)
@@ -313,8 +313,8 @@ def _samples(forms: Iterable[bytes], step: int) -> set[bytes]:
 def _best_key(form: bytes) -> int:
     """Return the position of the key: the eight bytes with the most different values.
 
-    Only the first bytes of a form are candidates. Many secrets begin alike, such as addresses and
-    signed tokens. Texts without secrets also contain such first bytes.
+    The key begins in the first part of a form, but later candidates are preferred. Many secrets
+    begin alike, such as addresses and signed tokens, and other texts also contain these beginnings.
     """
     last = min(len(form) - _KEY, _SEARCHED)
     return max(range(0, last + 1, 4), key=lambda at: (len({*form[at : at + _KEY]}), at))

@@ -134,7 +134,7 @@ class RequestFields:
         return self._converted(name, seconds, default)
 
     def items(self, name: str) -> list["RequestFields"]:
-        """Return a list of objects, each as its own `RequestFields`."""
+        """Return a list of objects, each as a `RequestFields`."""
         value = self._values.get(name)
         found = value if isinstance(value, list) else []
         return [RequestFields(value) for value in found if isinstance(value, dict)]
@@ -244,7 +244,7 @@ def _object(value: object) -> Values:
 
 
 def _kind(value: object) -> str:
-    """Return the type of a JSON value that is no object, in Go's terms."""
+    """Return the type of a JSON value that is not an object, in Go's terms."""
     match value:
         case bool():
             return "bool"

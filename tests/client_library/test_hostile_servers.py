@@ -83,7 +83,7 @@ async def test_impossible_numbers_of_headers_are_ignored(
 
 async def test_page_that_names_itself_as_the_next_is_refused() -> None:
     async with client(b"[]", 200, {"X-Nomad-NextToken": "x"}) as opened:
-        with trio.fail_after(5), pytest.raises(InvalidResponse, match="same page again"):
+        with trio.fail_after(5), pytest.raises(InvalidResponse, match="same page token twice"):
             await opened.jobs()
 
 

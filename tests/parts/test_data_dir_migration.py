@@ -240,7 +240,7 @@ def test_link_instead_of_allocations_is_refused_before_any_move(
     (place / "alloc").symlink_to(tmp_path / "big")
     before = tree(place)
     with pytest.raises(
-        StorageUnusable, match=f"alloc is a link: remove it, and put one at {place}/tasks/alloc"
+        StorageUnusable, match=f"alloc is a link: remove it, and create one at {place}/tasks/alloc"
     ):
         prepare(place)
     assert tree(place) == before

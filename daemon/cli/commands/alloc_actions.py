@@ -22,7 +22,7 @@ _TASK = click.option(
 
 
 def _named(allocation: AllocationDetail, task: str | None, word: str | None) -> str:
-    """Return the task that an option or an argument names; empty if neither does.
+    """Return the task that an option or an argument names; empty if neither names a task.
 
     Raises `Invalid` if the task does not exist.
     """

@@ -25,14 +25,14 @@ from storage.errors import Invalid
 def call_api(
     client: ApiClient, *, path: str, method: str | None, body: str | None, expression: str | None
 ) -> None:
-    """Request PATH (/v1/jobs) with the address, token and namespace of other commands.
+    """Request PATH, such as /v1/jobs, with the address, token and namespace of other commands.
 
     Example: steward operator api -X POST /v1/system/gc
     """
     try:
         target = urlsplit(path if path.startswith(("/", "http")) else f"/{path}")
     except ValueError as error:
-        raise Invalid(f"path {path!r}: {error}; write it as /v1/jobs") from None
+        raise Invalid(f"path {path!r}: {error}; write a path such as /v1/jobs") from None
     if target.netloc and target.netloc != urlsplit(client.connection.address).netloc:
         raise Invalid(
             f"{target.netloc} is not the daemon: pass a path, and set the daemon with -address"

@@ -1,7 +1,7 @@
 """`job dispatch --from`: many children from a file of JSON lines, in several requests.
 
-A request has at most a thousand lines. So a file may have any length, and may be a pipe to which
-another program still writes.
+A request has at most a thousand lines. So a file may have any length. It may also be a pipe, and
+another program may still write to the pipe.
 """
 
 import os
@@ -35,7 +35,7 @@ class LineBlock(msgspec.Struct, frozen=True):
 
 
 class BulkRun(msgspec.Struct, kw_only=True):
-    """A bulk dispatch, with the numbers of answers so far."""
+    """A bulk dispatch, with the number of answers of each kind so far."""
 
     client: ApiClient
     screen: Screen
@@ -81,7 +81,7 @@ class BulkRun(msgspec.Struct, kw_only=True):
             )
 
     def count(self, answer: BulkDispatchAnswer) -> None:
-        """Count an answer, and print its error or its warnings."""
+        """Count an answer by its kind."""
         if answer.error:
             self.failed += 1
         elif answer.existed:
@@ -107,7 +107,7 @@ class BulkRun(msgspec.Struct, kw_only=True):
         return ProgressRow("Dispatch", self.job.id, "", "", self.summary(), done, total)
 
     def summary(self) -> str:
-        """Return a text with the numbers of answers."""
+        """Return a text with the number of answers of each kind."""
         parts = (
             f"{self.dispatched} dispatched",
             f"{self.queued} of them queued" if self.queued else "",

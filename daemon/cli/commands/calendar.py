@@ -26,7 +26,7 @@ _CHECK = click.option(
     "--check-index",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Fail unless the last change was at index N; 0: unless new.",
+    help="Fail unless the last change was at index N; 0: fail unless it is new.",
 )
 _DAYS = 14
 
@@ -76,7 +76,7 @@ def import_file(
     """Add the whole-day events of an iCalendar FILE as holidays of the calendar NAME.
 
     The calendar is created if it does not exist. If the calendar already has a holiday on one of
-    these days, its name in the file replaces the old name.
+    these days, the name in the file replaces the name of the holiday.
 
     Example: steward calendar import business holidays.ics
     """

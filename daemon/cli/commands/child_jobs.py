@@ -65,7 +65,7 @@ def dispatch(
     """Dispatch the parameterized JOB, with FILE (- reads standard input) as payload.
 
     The command waits until the child is placed or, with --wait, has ended. The exit status is 2 if
-    the child could not be placed, or if it failed with --wait.
+    the child could not be placed or, with --wait, if it failed.
 
     --file uploads a file of up to 1 GiB, unless the daemon has it already. An interrupted upload
     continues where it ended when you repeat the command.

@@ -1,8 +1,8 @@
 """`operator debug`: diagnostics in one file, without secrets.
 
 Job definitions and values of variables are left out. In the rest, values are removed if their name
-or form suggests a secret. In texts, this covers the query and credentials of URLs, values after an
-equals sign, tokens, keys, and text of template errors.
+or form suggests a secret. In texts, these parts are removed: the query and credentials of a URL,
+values such as in `password=VALUE`, tokens, private keys, and the details of template errors.
 """
 
 import io

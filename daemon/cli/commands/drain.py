@@ -26,7 +26,7 @@ _CHOICE = ("--enable/--disable", "enable")
 def _selected_node(client: ApiClient, id_or_prefix: str | None, *, own: bool) -> Node:
     """Return the node that the arguments select.
 
-    Raises `Invalid` unless they select exactly one.
+    Raises `Invalid` unless they select exactly one node.
     """
     if (id_or_prefix is None) != own:
         raise Invalid("name a NODE, or pass -self for the daemon's own node")
@@ -134,7 +134,7 @@ def drain(
 
 
 def _deadline(text: str, *, force: bool, no_deadline: bool) -> int:
-    """Return a deadline in nanoseconds. Raises `Invalid` if several are given."""
+    """Return the deadline in nanoseconds. Raises `Invalid` if several arguments set it."""
     if sum([bool(text), force, no_deadline]) > 1:
         raise Invalid("-deadline, -force and -no-deadline exclude each other: pass only one")
     if force:

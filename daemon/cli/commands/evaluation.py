@@ -112,8 +112,8 @@ def status(client: ApiClient, screen: Screen, eval_id: str, *, monitor: bool) ->
 def _unplaced(client: ApiClient, evaluation: Evaluation) -> list[str]:
     """Return why groups are not placed.
 
-    For a blocked evaluation, the daemon explains this with the current nodes. For any other
-    evaluation, the evaluation's own record explains it.
+    For a blocked evaluation, the daemon derives the reasons from the current state of the nodes.
+    Any other evaluation contains the reasons itself.
     """
     if evaluation.status != EvalStatus.BLOCKED:
         return placement_message.describe_failures(evaluation)

@@ -1,8 +1,8 @@
 """`alloc exec` and `job action`: an interactive command inside a task.
 
-Input goes to the command, its output is printed, and its exit status becomes this command's. With a
-terminal on both sides, every key is forwarded. The session ends with the command, or after `~.` at
-the beginning of a line.
+Input goes to the command in the task. Its output is printed, and its exit status is returned. With
+a terminal on both sides, every key is forwarded. The session ends with the command, or after `~.`
+at the beginning of a line.
 """
 
 import json
@@ -158,7 +158,10 @@ def action(
 def run_exec_session(
     client: ApiClient, path: str, query: Mapping[str, str], *, stdin: bool, tty: bool | None
 ) -> int:
-    """Run an exec session; return the command's exit status. Raises `RequestRejected`, `DaemonUnreachable`."""
+    """Run an exec session; return the command's exit status.
+
+    Raises `RequestRejected` and `DaemonUnreachable`.
+    """
     if tty is None:
         tty = stdin and sys.stdin.isatty() and sys.stdout.isatty()
     url, context = client.socket_address(f"{path}?{urlencode({**query, 'tty': str(tty).lower()})}")

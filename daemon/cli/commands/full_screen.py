@@ -159,8 +159,8 @@ class FullScreen:
 
     @contextmanager
     def woken_by_signals(self) -> Iterator[None]:
-        """Make `key` return after each signal, also one that arrives just before it waits."""
-        # In that case, select() would not be interrupted, and the handler would run after it.
+        """Make `key` return after each signal, even after a signal just before `key` waits."""
+        # Such a signal would not interrupt select(), and its handler would run only afterwards.
         before = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         try:
             yield

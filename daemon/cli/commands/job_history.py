@@ -22,7 +22,7 @@ _VERSION = click.option("--version", type=int, metavar="N", help="Only this vers
 @click.argument("job_id", metavar="JOB")
 @_VERSION
 @click.option(
-    "--hcl", "as_hcl", is_flag=True, help="Print a job file: the submitted or an equivalent one."
+    "--hcl", "as_hcl", is_flag=True, help="Print the submitted job file, or an equivalent job file."
 )
 @with_output
 @with_client
@@ -143,7 +143,7 @@ def _bodies(job_versions_result: JobVersionsResult) -> list[bytes]:
 
 
 def _select_version(bodies: list[bytes], line: JobListItem, version: int) -> bytes:
-    """Return this version. Raises `NotFound`, whose message names the existing versions."""
+    """Return the version with this number. Raises `NotFound`, which lists the known numbers."""
     by_number = {decode(body, Job).version: body for body in bodies}
     if version not in by_number:
         known = ", ".join(map(str, sorted(by_number)))

@@ -50,7 +50,7 @@ def _tagged(client: ApiClient, line: JobListItem, name: str) -> int:
     known = {job.version_tag.name: job.version for job in jobs if job.version_tag}
     if name not in known:
         listed = ", ".join(sorted(known))
-        rest = f"there are: {listed}" if known else "none of its versions has a name"
+        rest = f"its version names are: {listed}" if known else "none of its versions has a name"
         raise NotFound(f'job "{line.id}" has no version named {name!r}; {rest}')
     return known[name]
 

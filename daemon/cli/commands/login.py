@@ -95,7 +95,9 @@ class LoginArguments(msgspec.Struct, frozen=True, kw_only=True):
         if self.resource_id:
             match = _ID.fullmatch(self.resource_id)
             if match is None:
-                raise Invalid(f"--resource-id {self.resource_id!r} is not /subscriptions/…")
+                raise Invalid(
+                    f"--resource-id {self.resource_id!r} does not begin with /subscriptions/ID/"
+                )
             return {
                 "resource_id": self.resource_id,
                 "subscription_id": match[1],
@@ -194,7 +196,7 @@ def login(
 @with_output
 @with_vault_client
 def explain(client: ApiClient, screen: Screen, login_arguments: LoginArguments) -> int:
-    """Show which rules a login meets, and which one rejects it. No token is issued.
+    """Show which rules a login meets, and which rule rejects it. No token is issued.
 
     Exit status 1: the login would be rejected.
 

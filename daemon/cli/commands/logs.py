@@ -30,7 +30,7 @@ _RUN = click.option(
     "--run",
     default="0",
     metavar="N|ID",
-    help="Child of a periodic or parameterized job: 0 is the latest, 1 the one before.",
+    help="Child of a periodic or parameterized job: 0 is the latest, 1 the previous child.",
 )
 
 
@@ -47,7 +47,7 @@ _PREVIOUS = click.option("--previous", is_flag=True, help="Show the previous att
 
 
 class LineSelection(NamedTuple):
-    """The selection of log lines that the daemon makes."""
+    """The conditions by which the daemon selects log lines."""
 
     task: str = ""
     kind: str = ""
@@ -76,7 +76,7 @@ class LineSelection(NamedTuple):
 
 
 class LogPosition(NamedTuple):
-    """One log of one allocation."""
+    """The address of one log of one allocation."""
 
     path: str
     task: str
@@ -130,7 +130,8 @@ def logs(
 
     By default, only the standard output is printed. If a job is named instead of an allocation,
     both streams of all allocations of the job are merged by time. Each line then begins with its
-    allocation and task. For a periodic or parameterized job, this is the output of its latest child.
+    allocation and task. For a periodic or parameterized job, this is the output of its latest
+    child.
 
     --previous prints the output of the attempt before the current one. For an ended task, this is
     the attempt before the last one. The time of a line is the time stamp at its beginning, or else
@@ -245,7 +246,7 @@ def run_of(client: ApiClient, line: JobListItem, run_name: str) -> str:
         return runs[number]
     found = [run for run in runs if run_name in (run, run.removeprefix(f"{line.id}/"))]
     if not found:
-        raise NotFound(f'job "{line.id}" has no run {run_name!r} among its newest')
+        raise NotFound(f'job "{line.id}" has no run {run_name!r} among its newest runs')
     return found[0]
 
 
@@ -289,7 +290,7 @@ def _print(
 
 
 def newest(client: ApiClient, job_id: str) -> str:
-    """Return the latest running allocation of a job; if none is running, its latest one."""
+    """Return the latest running allocation of a job; if none is running, its latest allocation."""
     line = resolve.job(client, job_id)
     job_id = line.id
     if line.periodic or line.parameterized_job:
@@ -367,7 +368,7 @@ def _end(client: ApiClient, log: LogPosition, lines: int) -> bytes:
 
 
 def last_lines(text: bytes, count: int) -> bytes:
-    """Return the last lines of a text; the very last may lack a line break."""
+    """Return the last lines of a text; the last line may lack a line break."""
     ended = text.endswith(b"\n")
     lines = deque(text.removesuffix(b"\n").split(b"\n"), maxlen=count)
     return b"\n".join(lines) + (b"\n" if ended and lines else b"")

@@ -19,7 +19,7 @@ _NOT_FOUND = 404
 @click.argument("name")
 @click.option("--description", help="Description.")
 @click.option(
-    "--meta", multiple=True, metavar="KEY=VALUE", help="Metadata KEY=VALUE; replaces all."
+    "--meta", multiple=True, metavar="KEY=VALUE", help="Metadata KEY=VALUE; replaces all metadata."
 )
 @click.option("--enable-driver", multiple=True, metavar="DRIVER", help="Allow only these drivers.")
 @click.option(

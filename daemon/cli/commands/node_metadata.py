@@ -1,4 +1,4 @@
-"""`node meta`: dynamic metadata of a node, which override its configuration."""
+"""`node meta`: dynamic metadata of a node, which overrides the metadata in its configuration."""
 
 import click
 

@@ -174,6 +174,6 @@ def _show(screen: Screen, planned: PlanResult, file: str) -> None:
         screen.line(words)
     screen.line(f"Job modify index: {planned.job_modify_index}")
     screen.hint(
-        f"Run it if nothing changes in between: "
+        f"Run this plan, unless the job has changed in the meantime: "
         f"steward job run -check-index {planned.job_modify_index} {file}"
     )

@@ -1,4 +1,4 @@
-"""`pool status`: the pools, or the nodes of one; for a cluster pool, its hosts."""
+"""`pool status`: all pools, or one pool with its nodes or, for a cluster pool, its hosts."""
 
 import click
 
@@ -24,7 +24,7 @@ def status(client: ApiClient, screen: Screen, name: str | None, *, with_tasks: b
     Example: steward pool status -tasks hpc
     """
     if with_tasks and name is None:
-        raise Invalid("-tasks lists the tasks of one pool: name it, such as hpc")
+        raise Invalid("-tasks lists the tasks of one pool: name the pool, such as hpc")
     answer = client.read(f"/v1/node/pool/{segment(name)}/nodes" if name else "/v1/nodes")
     if screen.wants_document:
         screen.document(answer.checked(list[NodeListItem]))

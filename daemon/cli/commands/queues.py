@@ -48,7 +48,7 @@ def index(client: ApiClient, screen: Screen) -> None:
 @with_output
 @with_client
 def status(client: ApiClient, screen: Screen, name: str) -> None:
-    """Show QUEUE: the runs or steps that hold its slots, and the waiting ones in their order.
+    """Show QUEUE: the runs or steps that hold its slots, and those that wait for a slot, in order.
 
     Example: steward queues status warehouse
     """

@@ -79,7 +79,7 @@ def restart(
     on_error: str,
     yes: bool,
 ) -> int:
-    """Restart the tasks of JOB in batches of allocations; each batch waits for the one before.
+    """Restart the tasks of JOB in batches of allocations; each batch waits for the previous batch.
 
     Example: steward job restart -batch-size 1 -batch-wait 10s web
     """

@@ -284,7 +284,7 @@ def reject(
     "number",
     type=click.IntRange(1),
     metavar="N",
-    help="Number of the run with the outputs of the other steps [default: the newest with them].",
+    help="Run with the outputs of the other steps [default: the newest that has them].",
 )
 @_NOTE
 @_TOKEN

@@ -263,7 +263,7 @@ def wait(
 
 
 def _show_failure(client: ApiClient, screen: Screen, run: FlowRunView) -> None:
-    """Print the error that failed a run, if it is the newest one of its job."""
+    """Print the error that failed a run, if it is the newest run of its job."""
     if run.status is not FlowStatus.FAILED:
         return
     newest = find_run(client, run.job_id, run.namespace)

@@ -37,7 +37,7 @@ _ANSWER_WITHIN = 3.0  # seconds: a longer wait would freeze the display
 _MOST_ASKED = 60  # allocations per usage request: those on the screen, and some others
 _MOST_ERRORS = 5  # errors requested at a time
 _MOST_LISTED = 2000  # jobs
-_LIST_SHARE = 200  # minimum interval of list reads, as a multiple of the CPU time of the last one
+_LIST_SHARE = 200  # minimum interval of list reads, as a multiple of the CPU time of the last read
 _HIDDEN = "steward top  nodes are not shown: "
 _MEGABYTE = 1024 * 1024
 _LIVE = 'ClientStatus == "running" or ClientStatus == "pending" or ClientStatus == "unknown"'
@@ -297,13 +297,13 @@ def _allocated_of(line: _NodeLine) -> str:
 def top(client: ApiClient) -> None:
     """Watch jobs, allocations and the node: state, CPU, memory, restarts and the last error.
 
-    Enter shows the allocations of a job, Tab all allocations, `o` the nodes and their pools. `l` shows
-    logs, `e` runs a shell in a task, `w` explains, `x` stops. `/` filters; `t`, `c`, `m`, `r` and `n` sort by state, CPU, memory, restarts
-    and name. `q` quits.
+    Enter shows the allocations of a job, Tab all allocations, `o` the nodes and their pools. `l`
+    shows logs, `e` runs a shell in a task, `w` explains, `x` stops. `/` filters; `t`, `c`, `m`, `r`
+    and `n` sort by state, CPU, memory, restarts and name. `q` quits.
 
     Example: steward top
     """
-    # A late response is worse than none for a live display.
+    # For a live display, a late response is worse than no response.
     with (
         ApiClient(client.connection, answer_within=_ANSWER_WITHIN) as asking,
         opened(color=wants_color(None, os.environ)) as screen,

@@ -232,7 +232,10 @@ def _rank(state: str) -> int:
 
 
 def ordered(rows: Iterable[Row], sort: str) -> list[Row]:
-    """Return the rows: those with problems first, by decreasing usage, or by name."""
+    """Return the rows in the order `sort`: by state, by decreasing usage, or by name.
+
+    The order by state begins with problems.
+    """
     named = sorted(rows, key=lambda row: (row.name, row.key))
     nothing = AllocationUse()
     match sort:
@@ -426,7 +429,7 @@ _MOVES = frozenset({"up", "down", "k", "j", "page up", "page down", "home", "end
 def _columns(page: str, width: int) -> list[Column]:
     """Return the columns of a page.
 
-    The name gets the remaining width. On a page with reasons, the reason gets a part of it.
+    The name gets the remaining width. On a wide screen, the name shares this width with the reason.
     """
     if page == "nodes":
         columns = [Column("STATE", 12), Column("RUN", 5, right=True)]

@@ -107,7 +107,7 @@ class _Held:
         except DaemonUnreachable as error:
             if asked < self._renewed + self.ttl:
                 return  # the lock is still held
-            raise LockLost(f'the lock of variable "{self._path}" has ended: {error}') from error
+            raise LockLost(f'the lock of variable "{self._path}" has expired: {error}') from error
         except RequestRejected as error:
             if error.status not in (CONFLICT, _GONE):
                 raise

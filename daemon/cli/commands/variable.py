@@ -23,7 +23,7 @@ _CHECK = click.option(
     "--check-index",
     type=int,
     metavar="N",
-    help="Fail unless the last change was at index N; 0: unless new.",
+    help="Fail unless the last change was at index N; 0: fail unless it is new.",
 )
 
 

@@ -38,7 +38,7 @@ _TOKEN = click.argument("identifier", default="", metavar="[TOKEN]")
 @with_output
 @with_vault_client
 def create(client: ApiClient, screen: Screen, *, role: str, **options: object) -> None:
-    """Create a token with the same or fewer capabilities than the one in use.
+    """Create a token with at most the capabilities of the token in use.
 
     Example: steward token create -policy readers -ttl 1h
     """
@@ -170,6 +170,6 @@ def capabilities(
 
 def _secret(token: str) -> str:
     """Return a secret: as given, from a prompt, or from a file named after `@`."""
-    if token == "-":  # noqa: S105  # a sign, no secret
+    if token == "-":  # noqa: S105  # asks for a prompt
         return prompt_secret("Token")
     return Path(token[1:]).read_text().strip() if token.startswith("@") else token

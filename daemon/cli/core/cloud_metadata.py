@@ -24,7 +24,7 @@ class _Token(msgspec.Struct, frozen=True):
 
 
 class CloudInstance(msgspec.Struct, frozen=True, rename="camel"):
-    """The location of a machine; the scale set is empty if it has none."""
+    """The location of a machine. `vm_scale_set_name` is empty outside of a scale set."""
 
     subscription_id: str = ""
     resource_group_name: str = ""
@@ -43,7 +43,10 @@ class MetadataClient:
         self._url = url.rstrip("/")
 
     def token(self, resource: str, identity: str = "") -> str:
-        """Return a token of the machine's identity, or of the named one if it has several."""
+        """Return a token of the machine's identity.
+
+        If the machine has several identities, `identity` selects one of them.
+        """
         query = {"api-version": _TOKEN_VERSION, "resource": resource}
         if identity:
             query["msi_res_id" if "/" in identity else "client_id"] = identity
@@ -82,5 +85,5 @@ class MetadataClient:
 
 
 def usual(url: str, of_daemon: str) -> MetadataClient:
-    """Return the metadata service: the given one, a development daemon's, or the cloud's."""
+    """Return the metadata service at `url`, else at `of_daemon`, else at the usual address."""
     return MetadataClient(url or of_daemon or USUAL)

@@ -26,5 +26,7 @@ class CommandGroup(click.Group):
         import difflib  # slow to import, and needed only here
 
         similar = difflib.get_close_matches(name, known, n=1)
-        remedy = f"did you mean {similar[0]!r}?" if similar else f"there are: {', '.join(known)}"
+        remedy = (
+            f"did you mean {similar[0]!r}?" if similar else f"the commands are: {', '.join(known)}"
+        )
         raise click.UsageError(f"no command {name!r}; {remedy}", ctx)

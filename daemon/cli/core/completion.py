@@ -139,9 +139,10 @@ def _context(command: click.Command, parameter: click.Parameter) -> str | None:
 
 
 def _request_names(parameters: Mapping[str, object], context: str, beginning: str) -> list[str]:
-    """Return names from the daemon that the options typed so far and the environment select.
+    """Return the names with the prefix `beginning` of the objects in a search context.
 
-    The context selects the type of the named objects, and `beginning` is their prefix.
+    `parameters` are the options typed so far. Together with the environment, they select the
+    daemon.
     """
     known = {
         name: value

@@ -125,7 +125,7 @@ def with_artifacts(job: object, directories: Sequence[PackedDirectory]) -> objec
     ]
 
     def extended(value: object, keys: tuple[str, ...]) -> object:
-        """Return a copy of `value` with the artifacts added to each object at the path `keys`."""
+        """Return a copy of `value` in which each object at the path `keys` has the artifacts."""
         if not isinstance(value, Mapping):
             return value
         key_name = keys[0] if keys else "artifacts"

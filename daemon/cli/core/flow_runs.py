@@ -1,4 +1,4 @@
-"""Runs of workflows: read one, wait for its end, and show its steps."""
+"""Runs of workflows: read a run, wait until it has ended, and show its steps."""
 
 from collections.abc import Callable
 from http import HTTPStatus

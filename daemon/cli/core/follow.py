@@ -44,7 +44,7 @@ _MOST_EXPLAINED = 10  # failed allocations whose last lines are shown
 
 
 class FollowResult(NamedTuple):
-    """The end of a wait: the exit status, a message, the last allocations, and a workflow's run."""
+    """The result of a wait: exit status, message, last allocations, and a workflow's run."""
 
     status: int
     words: str
@@ -104,7 +104,10 @@ def follow_run(
 def _after_earlier_run(
     client: ApiClient, progress: ProgressDisplay, evaluation: Evaluation, answer: ClientResponse
 ) -> ClientResponse:
-    """Wait while the current version waits for the run of an earlier one; return the newest run."""
+    """Wait while the current version waits for a run of an earlier version.
+
+    Return the newest run.
+    """
     path = f"/v1/job/{segment(evaluation.job_id)}/run"
     run = answer.decode(FlowRunView)
     while not run.status.has_ended and _waits_for(_job_of(client, evaluation), run):
@@ -299,7 +302,7 @@ def _errors_of(client: ApiClient, lines: Sequence[AllocationItem]) -> dict[str, 
 def _is_current(client: ApiClient, run: FlowRunView, evaluation: Evaluation) -> bool:
     """Return whether a run belongs to the current version of its job.
 
-    It may not, because the current version may have no steps.
+    The current version may have no steps, and then the newest run belongs to an earlier version.
     """
     return run.version == _job_of(client, evaluation).version
 
@@ -338,7 +341,7 @@ def follow_placement(client: ApiClient, progress: ProgressDisplay, eval_id: str)
 
 
 class DeploymentProgress(NamedTuple):
-    """The end of a deployment: the exit status, a message, and its document."""
+    """The result of a wait: the exit status, a message, and the deployment as a document."""
 
     status: int
     words: str
@@ -480,7 +483,7 @@ def allocation_outcome(line: AllocationItem, *, runs_to_its_end: bool) -> Alloca
 def describe_outcome(
     lines: Sequence[AllocationItem], errors: Mapping[str, TaskError] | None = None
 ) -> str:
-    """Format the results of allocations as text, with the `errors` of the failed ones."""
+    """Format the results of allocations as text; `errors` are the errors of failed allocations."""
     if not lines:
         return "nothing had to be placed"
     counts = Counter(map(_end_word, lines))

@@ -36,8 +36,8 @@ class DaemonUnreachable(StewardError):
     """The daemon cannot be reached, or its response is not valid."""
 
 
-# Statuses shown without their number: they mean an error of the caller. Nomad's API uses 500 for
-# many.
+# Statuses shown without their number: they mean an error of the caller. Nomad's API uses 500
+# for many of these errors.
 _OF_THE_CALLER = frozenset({400, 401, 403, 404, 405, 409, 413, 422, 429, 500})
 _FAULT = "internal error"
 _API = "/v1/"
@@ -63,7 +63,7 @@ def _explained(status: int, text: str) -> str:
     if not message or message.startswith(_FAULT) or status not in _OF_THE_CALLER:
         return f"{message or http.client.responses.get(status, '')} (status {status})"
     if status == http.client.FORBIDDEN:
-        message += "; name a token that may do this with --token or STEWARD_TOKEN"
+        message += "; use --token or STEWARD_TOKEN to pass a token with this permission"
     return message
 
 
@@ -113,7 +113,7 @@ class HttpConnection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientResponse(msgspec.Struct, frozen=True):
-    """The body of a response, and its state index. `request` is its method and path.
+    """The body of a response, and its index. `request` is the method and path of the request.
 
     `remarks` are the warnings in the header; they concern responses without a field for warnings.
     """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from daemon.jobspec.parse import JobFile
 
-_ENVIRONMENT = ("NOMAD_VAR_", "STEWARD_VAR_")  # the later one wins
+_ENVIRONMENT = ("NOMAD_VAR_", "STEWARD_VAR_")  # the later prefix wins
 # Top-level names of the job file language; any other name means the API's form.
 _OF_THE_LANGUAGE = frozenset({"job", "variable", "variables", "locals"})
 _OF_A_JOB = frozenset({"id", "name", "taskgroups"})
@@ -182,7 +182,7 @@ def _json_of_yaml(source: str, file: str) -> str:
 
 
 def _check_keys(root: "YamlNode | None") -> None:
-    """Raise `MarkedYAMLError` for a key that a mapping has twice, because one would be lost."""
+    """Raise `MarkedYAMLError` for a repeated key in a mapping, because a value would be lost."""
     import yaml
 
     waiting, seen = [root], set[int]()  # an alias is the same node again

@@ -124,7 +124,9 @@ class McpServer:
         names = [tool.name for tool in self._tools]
         if name not in names:
             known = ", ".join(names)
-            raise ProtocolError(INVALID_PARAMS, f"there is no tool {name!r}; there are: {known}")
+            raise ProtocolError(
+                INVALID_PARAMS, f"there is no tool {name!r}; the tools are: {known}"
+            )
         if not isinstance(arguments, dict):
             raise ProtocolError(INVALID_PARAMS, "arguments is not an object")
         try:

@@ -80,7 +80,7 @@ class ExplainJob(Arguments, frozen=True, kw_only=True):
 
 
 class JobLogs(Arguments, frozen=True, kw_only=True):
-    """Show the last output lines of a job, or the last ones that contain a string."""
+    """Show the last output lines of a job, or the last lines that contain a string."""
 
     job: JobID
     task: Annotated[str, Meta(description="Task; empty for all")] = ""

@@ -29,7 +29,7 @@ _OF_SECRETS = ("STEWARD", "VAULT", "BAO", "NOMAD")
 
 
 def variables(name: str, prefixes: tuple[str, ...] = _OF_JOBS) -> list[str]:
-    """Return the variables that may hold a setting, in order of precedence."""
+    """Return the environment variables that can set an option, in order of precedence."""
     return [f"{prefix}_{name}" for prefix in prefixes]
 
 
@@ -127,7 +127,7 @@ def _connected(
 
 
 def usual_address() -> str:
-    """Return the default address: the daemon's socket, if the user may connect to it."""
+    """Return the daemon's socket if the user may connect to it, otherwise the default address."""
     return f"unix://{SOCKET}" if os.access(SOCKET, os.R_OK | os.W_OK) else DEFAULT_ADDRESS
 
 

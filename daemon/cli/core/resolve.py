@@ -1,6 +1,6 @@
 """Resolution of names, short identifiers and prefixes to one object.
 
-A prefix is enough if it is unique. An ambiguous one raises an error with a list.
+A unique prefix is enough. For an ambiguous prefix, the error lists the matching objects.
 """
 
 from collections.abc import Iterable

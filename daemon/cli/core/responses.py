@@ -16,7 +16,7 @@ from storage.records.node import ClusterEngine, DriverLimit
 
 
 class RegisterResult(Record, frozen=True, kw_only=True):
-    """The response to a registration or a stop. Without an evaluation, its ID is empty."""
+    """The response to a registration or a stop; `eval_id` is empty if there is no evaluation."""
 
     eval_id: str = ""
     job_modify_index: int = 0

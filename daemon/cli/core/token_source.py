@@ -1,6 +1,6 @@
 """Secrets for the command line: from the environment, a private file, or a prompt.
 
-Every user can list the arguments of processes. So no secret needs to be an argument.
+Every user can list the arguments of processes. So every secret can be passed in another way.
 """
 
 import os

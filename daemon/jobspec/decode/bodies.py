@@ -124,7 +124,10 @@ _COMMENT = "//"
 def properties(
     body: ObjectExpr, source: SourceText, problems: list[Diagnostic]
 ) -> dict[str, Argument]:
-    """Return the arguments of a JSON object with arbitrary names; add repeated ones to problems."""
+    """Return the arguments of a JSON object with arbitrary names.
+
+    Add an error to `problems` for each repeated name.
+    """
     names = frozenset(name for key, _ in body.items if (name := key_text(key)) is not None)
     found = _properties(body, source, names, {})
     problems += found.problems
@@ -177,7 +180,10 @@ def _properties(
 def _unwrapped(
     value: Expression, depth: int, labels: tuple[Label, ...] = ()
 ) -> Iterator[tuple[tuple[Label, ...], Expression]]:
-    """Yield labels and bodies: objects are keyed by label, and lists hold several blocks."""
+    """Yield the labels and the body of each block in a value.
+
+    An object maps labels to blocks, and a list contains several blocks.
+    """
     if isinstance(value, TupleExpr):
         for item in value.items:
             yield from _unwrapped(item, depth, labels)

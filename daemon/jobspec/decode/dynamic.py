@@ -128,7 +128,7 @@ def _labels(
 def _label_values(
     node: Expression, scope: Scope
 ) -> tuple[tuple[Expression, ...], tuple[Value, ...]]:
-    """Return the labels as values, each with its source expression."""
+    """Return the expressions of the labels, and the values of the labels."""
     if isinstance(node, TupleExpr):
         return node.items, tuple(evaluate_all(node.items, scope))
     values = elements(evaluate(node, scope))

@@ -87,7 +87,7 @@ class DecodedBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockSchema:
-    """The allowed contents of a block. Every document of the block contains `always`."""
+    """The allowed contents of a block. Each document of it contains the fields in `always`."""
 
     def __init__(
         self,
@@ -174,5 +174,5 @@ def text_list(*names: str, **renamed: str) -> Fields:
 
 
 def in_range(least: int, most: int, unset: object, *names: str) -> Fields:
-    """Return the specifications of arguments whose values are integers within a range."""
+    """Return the specifications of integer arguments within a range, with the default `unset`."""
     return _fields(whole(least, most), unset, names, {})

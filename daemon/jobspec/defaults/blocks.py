@@ -69,7 +69,7 @@ def network(document: Document) -> Document:
 def scaling(
     document: Document, job: Document, group: Document, task: Document | None = None
 ) -> Document:
-    """Return the scaling policy of a group or of one of its tasks."""
+    """Return the scaling policy of a group or of one of its tasks, with every default set."""
     target = {"Namespace": job["Namespace"], "Job": job["ID"], "Group": group["Name"]}
     if task is not None:
         target["Task"] = task.get("Name", "")

@@ -1,7 +1,7 @@
 """Defaults of the service mesh: sidecar tasks and gateways.
 
-Clients may add these defaults before submission, and the server adds them again. Both use this
-module.
+Clients may add these defaults before submission, and the server adds them again. Client and server
+code use this module.
 """
 
 from daemon.jobspec.defaults.nulls import fill_empty, replace_nulls, weigh_null, with_defaults

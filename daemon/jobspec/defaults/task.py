@@ -78,7 +78,7 @@ def _set_identities(task: Document) -> None:
     """Set the task's default identity; named identities keep their names."""
     further = [_identity(identity) for identity in task.pop("Identities", ())]
     for at in reversed(range(len(further))):
-        if further[at]["Name"] == DEFAULT_IDENTITY:  # the last one wins, `validate` reports others
+        if further[at]["Name"] == DEFAULT_IDENTITY:  # the last wins; `validate` reports repetitions
             task["Identity"] = further.pop(at)
             break
     task["Identity"] = _identity(task.get("Identity", {}))

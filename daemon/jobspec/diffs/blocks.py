@@ -120,7 +120,7 @@ def _volume(both: BeforeAfter[Volume]) -> Objects:
 
 
 def networks(both: BeforeAfter[list[Network]]) -> Objects:
-    """Compare networks. A changed network counts as one deleted and one added: it has no name."""
+    """Compare networks. A network has no name, so a change counts as one deleted and one added."""
     return diff_each(by_key(both), _network)
 
 

@@ -68,7 +68,7 @@ def by_key(
 ) -> list[BeforeAfter[T]]:
     """Pair objects by key; the nth old object with a key matches the nth new one.
 
-    Objects without a key cannot change. They are only added or deleted.
+    The default key is the whole content. With this key, objects are only added or deleted.
     """
     old, new = _numbered(both.old or (), key), _numbered(both.new or (), key)
     return [BeforeAfter(old.get(item), new.get(item)) for item in {**old, **new}]
@@ -112,13 +112,13 @@ def _rank(object_diff: ObjectDiff) -> tuple[object, ...]:
 
 
 def fields(flat: BeforeAfter[Flat]) -> list[FieldDiff]:
-    """Return every old and new value by name."""
+    """Return the diffs of all fields, sorted by name, including unchanged fields."""
     old, new = flat.old or {}, flat.new or {}
     return [_field(name, old.get(name, ""), new.get(name, "")) for name in sorted({**old, **new})]
 
 
 def changes(flat: BeforeAfter[Flat]) -> list[FieldDiff]:
-    """Return the differing values by name."""
+    """Return the diffs of the changed fields, sorted by name."""
     return [field for field in fields(flat) if field.type != DiffType.NONE]
 
 

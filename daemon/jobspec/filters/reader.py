@@ -1,7 +1,7 @@
 """Selectors and values of filter expressions, with the position of syntax errors.
 
-The reader records the furthest position that any form has reached, and the texts that were expected
-at this position.
+A form is an alternative in the grammar. The reader records the furthest position that any form has
+reached, and the texts that were expected at this position.
 """
 
 import re

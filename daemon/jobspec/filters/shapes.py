@@ -30,7 +30,7 @@ class DocumentShape(msgspec.Struct, frozen=True, eq=False):
         return self.kind not in ("struct", "map", "slice", "invalid", "interface")
 
     def dynamic(self, value: Any) -> tuple[Any, "DocumentShape"]:
-        """Return a value and its actual shape, because it may be null or of any kind."""
+        """Return a value and its actual shape, which differs from `self` for null and for `ANY`."""
         if value is None:
             return _absent(self)
         if self is not ANY:

@@ -38,7 +38,7 @@ def call(node: CallExpr, values: tuple[Value, ...], scope: Scope) -> Value:
 def _expanded(
     values: tuple[Value, ...], nodes: list[Expression], scope: Scope
 ) -> tuple[tuple[Value, ...], list[Expression]]:
-    """Return the arguments with the last one expanded to its elements."""
+    """Return the values and expressions of the arguments; elements replace the last argument."""
     last = nodes[-1]
     items = elements(values[-1])
     if items is None:

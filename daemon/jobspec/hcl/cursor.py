@@ -55,7 +55,7 @@ class TokenCursor:
         return True
 
     def diagnostic(self, summary: str, detail: str, start: int, end: int) -> Diagnostic:
-        """Return a diagnostic about this text."""
+        """Return a diagnostic about the text between two offsets."""
         return Diagnostic(summary=summary, detail=detail, source=self.source, start=start, end=end)
 
     def error(self, summary: str, detail: str) -> HclSyntaxError:

@@ -349,7 +349,7 @@ def _call(node: CallExpr, scope: Scope) -> Value:
 
 
 def _try(node: CallExpr, scope: Scope) -> Value:
-    """Return the first argument that evaluates without error."""
+    """Return the value of the first argument that evaluates without error."""
     reasons = []
     for argument in node.arguments:
         try:
@@ -383,7 +383,7 @@ def _can(node: CallExpr, scope: Scope) -> Value:
 
 
 def _convert(node: CallExpr, scope: Scope) -> Value:
-    """Return the first argument converted to the type in the second one."""
+    """Return the first argument converted to the type that the second argument denotes."""
     if len(node.arguments) != 2:
         raise _failed(node, "a value and a type are required", scope)
     subject, kind = node.arguments

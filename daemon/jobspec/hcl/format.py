@@ -130,7 +130,7 @@ def _space(words: list[_Word]) -> None:
 
 
 def _are_apart(earlier: _Word | None, before: _Word, word: _Word) -> bool:
-    """Return whether a space separates `before` and `word`; `earlier` is the word before both."""
+    """Return whether a space separates `before` and `word`; `earlier` precedes `before`."""
     if word.kind in (",", ".", "...", "::", ")", "]") or before.kind in ("(", "[", ".", "::", "!"):
         return False
     if before.kind == "{" and word.kind == "}":

@@ -155,7 +155,7 @@ class _Reader:
         return ObjectExpr(start, self.at, tuple(items))
 
     def _key(self, name: str, start: int) -> Expression:
-        """Return the key of an object; without a valid template, its text is meant literally."""
+        """Return the key of an object; a key that is not a valid template is a literal."""
         try:
             return PropertyName(start, self.at, name, self._template(name, start))
         except HclError:

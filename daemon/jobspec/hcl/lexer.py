@@ -124,7 +124,7 @@ class _Lexer:
 
     def _push(self, construct: str) -> None:
         if len(self.open) >= MAX_NESTING:
-            raise self._limit(f"brackets inside more than {MAX_NESTING} others", "Nested too deep")
+            raise self._limit(f"more than {MAX_NESTING} levels of brackets", "Nested too deep")
         self.open.append(construct)
 
     def _limit(self, problem: str, summary: str) -> HclError:
@@ -176,7 +176,7 @@ class _Lexer:
             self._push("for" if self._opens_for() else "{")
 
     def _closing(self, operator: str, start: int, end: int) -> None:
-        """Close a bracket. A brace also closes contexts within it, which the parser reports."""
+        """Close a bracket. A brace also closes open inner brackets; the parser reports them."""
         while operator == "}" and self.open and self.open[-1] in ("(", "["):
             self.open.pop()
         inside = self.open[-1] if self.open else ""

@@ -47,7 +47,7 @@ class TemplateWrap(Expression, frozen=True, gc=False):
 
 
 class Interpolation(Expression, frozen=True, gc=False):
-    """A computed part of a template; `text` as in `TemplateWrap`."""
+    """A computed part of a template; `text` has the same meaning as in `TemplateWrap`."""
 
     inner: Expression
     text: str

@@ -38,7 +38,7 @@ def native_fault(check: Check) -> str | None:
 
 
 def consul_fault(check: Check) -> str | None:
-    """Return the first error of a check of a service that a local Consul agent registers."""
+    """Return the first error of a check of a service with the provider `consul`."""
     return next(_consul(check), None)
 
 

@@ -40,7 +40,7 @@ def each(
 
 
 def affinities(items: list[Affinity] | None, job_type: str) -> Iterator[str]:
-    """Yield the errors of affinities. System jobs have none, because they run on every node."""
+    """Yield the errors of affinities. System jobs may not have any: they run on every node."""
     if job_type != JobType.SYSTEM:
         yield from each("Affinity", items, affinity)
     elif items is not None:
@@ -48,7 +48,7 @@ def affinities(items: list[Affinity] | None, job_type: str) -> Iterator[str]:
 
 
 def spreads(items: list[Spread] | None, job_type: str) -> Iterator[str]:
-    """Yield the errors of spreads. System jobs have none, because they run on every node."""
+    """Yield the errors of spreads. System jobs may not have any: they run on every node."""
     if job_type != JobType.SYSTEM:
         yield from each("Spread", items, spread)
     elif items is not None:

@@ -107,7 +107,10 @@ def _check_interval(policy: ReschedulePolicy) -> Iterator[str]:
 
 
 def _viable_attempts(policy: ReschedulePolicy) -> tuple[int | None, int]:
-    """Return the number of attempts that fit (None if all fit), and the interval that all need."""
+    """Return the number of attempts that fit into the interval; None if all attempts fit.
+
+    The second value is the interval that all attempts need, in nanoseconds.
+    """
     match policy.delay_function:
         case DelayFunction.CONSTANT:
             needed = policy.attempts * policy.delay
@@ -120,7 +123,7 @@ def _viable_attempts(policy: ReschedulePolicy) -> tuple[int | None, int]:
 
 
 def _viable_exponential(policy: ReschedulePolicy) -> tuple[int | None, int]:
-    """Count attempts with delays that double up to the maximum and then stay constant."""
+    """Return the result of `_viable_attempts` for delays that double up to the maximum."""
     attempt, needed, possible = 0, 0, 0
     while attempt < policy.attempts and policy.delay << attempt <= policy.max_delay:
         needed = policy.delay << attempt
@@ -133,11 +136,7 @@ def _viable_exponential(policy: ReschedulePolicy) -> tuple[int | None, int]:
 
 
 def _viable_fibonacci(policy: ReschedulePolicy) -> tuple[int | None, int]:
-    """Return how many attempts fit into the interval, and the interval that all attempts need.
-
-    The number is None if all attempts fit. The delays are Fibonacci numbers up to the maximum, and
-    then stay constant.
-    """
+    """Return the result of `_viable_attempts` for Fibonacci delays up to the maximum."""
     slots, cut = [policy.delay, policy.delay], False
     while len(slots) < policy.attempts and not cut:
         cut = slots[-1] + slots[-2] > policy.max_delay

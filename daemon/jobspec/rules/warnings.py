@@ -56,7 +56,7 @@ def _launches(periodic: Periodic, *, frequent: bool) -> Iterator[str]:
         try:
             seconds = cron.parse(spec).seconds
         except Invalid:
-            continue  # an error, reported as one
+            continue  # the validation reports it as an error
         if len(seconds) > 1:
             gap = min(later - earlier for earlier, later in pairwise((*seconds, seconds[0] + 60)))
             yield f"cron {quote(spec)} has launches only {gap} s apart"
@@ -66,7 +66,7 @@ def _launches(periodic: Periodic, *, frequent: bool) -> Iterator[str]:
 
 
 def _closest(periodic: Periodic) -> int:
-    """Return the shortest interval between the first launches of several crons, in nanoseconds."""
+    """Return the shortest time between two of the first slots of a schedule, in nanoseconds."""
     slots: set[int] = set()
     for spec in periodic.specs or ():
         slot: int | None = 0
@@ -74,7 +74,7 @@ def _closest(periodic: Periodic) -> int:
             try:
                 slot = cron.next_after(spec, slot or 0)
             except Invalid:
-                break  # an error, reported as one
+                break  # the validation reports it as an error
             if slot is None:
                 break
             slots.add(slot)
@@ -95,7 +95,7 @@ def _group(group: TaskGroup) -> Iterator[str]:
         )
     yield from _services(group.services)
     if group.tasks and all(task.lifecycle and task.lifecycle.hook for task in group.tasks):
-        yield "Group has no main task: its sidecars end as soon as they run"
+        yield "Group has no main task: its sidecars are stopped as soon as they run"
     for task in group.tasks or ():
         yield from wrap_error(f"Task {quote(task.name)} has warnings", _task(task))
 

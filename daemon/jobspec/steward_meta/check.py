@@ -99,7 +99,7 @@ def queue_name_problems(meta: Mapping[str, str]) -> Iterator[str]:
 
 
 def _without_runs(job: Job) -> Iterator[str]:
-    """Yield an error for each key about the runs of a job that cannot be a workflow."""
+    """Yield an error for each key about runs, if the job cannot be a workflow."""
     if job.type == JobType.BATCH:
         return
     for key in (RUN_TIMEOUT, RUN_CLEANUP, RUN_PARALLEL, RUN_ON_FAILURE, RUN_UPDATE):

@@ -86,7 +86,7 @@ def month_days(text: str) -> tuple[int, ...]:
         except Invalid:
             raise Invalid(
                 f"has {quote(name[:SHOWN])}; write days of the month from 1 to 31, or from -1 to -31, "
-                "which count from its end"
+                "which count from the end of the month"
             ) from None
     return tuple(found)
 
@@ -95,7 +95,7 @@ _QUEUE = re.compile(r"(?:[A-Za-z0-9_.-]|\$\{NOMAD_META_[A-Za-z0-9_.-]+\})+")
 
 
 def queue(text: str) -> str:
-    """Check the name of a queue, which may contain meta of the job."""
+    """Check the name of a queue, which may refer to meta keys of the job; return the name."""
     if len(text) > LONGEST_QUEUE or not _QUEUE.fullmatch(text):
         raise Invalid(
             f"must be a name of at most {LONGEST_QUEUE} letters, digits, -, _ and ., "

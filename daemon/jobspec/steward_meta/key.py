@@ -107,7 +107,7 @@ MAX_NEEDS_LENGTH = 64 * 1024  # bytes
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Parse a list of different names, separated by commas."""
+    """Parse a list of distinct names, separated by commas."""
     if len(text) > MAX_NEEDS_LENGTH:
         raise Invalid(f"must be at most {MAX_NEEDS_LENGTH} bytes long")
     found = tuple(part.strip() for part in text.split(","))

@@ -38,7 +38,8 @@ class When(StrEnum):
 class OnFailure(StrEnum):
     """The treatment of remaining elements or steps after too many failures.
 
-    The key of a step is about its elements, and the key of a job about the steps of its runs.
+    In the meta of a step, it applies to the elements of the step. In the meta of a job, it applies
+    to the steps of a run.
     """
 
     GO_ON = "go-on"  # they may begin
@@ -117,7 +118,7 @@ def matrix(text: str) -> dict[str, list[object]]:
             )
     number_of_all = math.prod(map(len, found.values()))
     if number_of_all > MAX_ELEMENTS:
-        raise Invalid(f"has {number_of_all} combinations; {MAX_ELEMENTS} is the most")
+        raise Invalid(f"has {number_of_all} combinations; the maximum is {MAX_ELEMENTS}")
     if not found or not number_of_all:
         raise Invalid("must have at least one list, and no empty list")
     return found
@@ -135,8 +136,8 @@ def check_names(text: str) -> None:
                 raise Invalid(f"names {quote(name[:SHOWN])} twice; name it once")
             seen.add(name)
 
-    # The text was decoded before, so its levels are limited. Numbers stay texts, because long ones
-    # are slow to convert.
+    # The text was decoded before, so its levels are limited. Numbers stay texts, because long
+    # numbers are slow to convert.
     json.loads(text, object_pairs_hook=unique, parse_int=str, parse_float=str)
 
 
@@ -170,7 +171,7 @@ def allowance(text: str) -> Allowance:
 
 
 def condition(text: str) -> str:
-    """Return the text of a condition; `daemon/flow` parses it, with the names of the needs."""
+    """Check the length of a condition, and return it. `daemon/flow` parses it later."""
     if not text.strip():
         raise Invalid("must be a filter expression")
     if len(text) > MAX_CONDITION_LENGTH:
@@ -232,7 +233,7 @@ def begin_time(text: str) -> BeginTime:
 
 def zone_name(text: str) -> str:
     """Check the name of a time zone, and return the name. Raises `Invalid`."""
-    from daemon.jobspec.cron import zone  # imported late: few jobs name one
+    from daemon.jobspec.cron import zone  # imported late: few jobs name a time zone
 
     try:
         zone(text)
@@ -321,7 +322,7 @@ _MOST_STEP_QUEUES = 8
 
 
 def step_queues(text: str) -> tuple[str, ...]:
-    """Parse the queues of a step: different names, separated by commas."""
+    """Parse the queues of a step: distinct names, separated by commas."""
     found = names(text)
     if len(found) > _MOST_STEP_QUEUES:
         raise Invalid(f"must have at most {_MOST_STEP_QUEUES} queues")

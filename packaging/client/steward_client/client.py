@@ -1,8 +1,8 @@
 """The client: all operations of the library, for Trio and asyncio.
 
-Use it in an `async with` block. Its methods may run in many tasks at the same time. Reads, and
-writes whose repetition has no second effect, are repeated while the server is away, so that a
-restart of the server goes unnoticed.
+Use it in an `async with` block. Many async tasks may call its methods at the same time. Reads and
+idempotent writes are repeated while the server is unreachable, so that a restart of the server goes
+unnoticed.
 """
 
 import os
@@ -138,7 +138,7 @@ class Client:
     ) -> None:
         if self._group is not None:
             self._group.cancel_scope.cancel()
-            # The task group would wrap an error of the block. It only needs a cancellation.
+            # The task group would wrap an `Exception` of the block, so it gets only cancellations.
             concerns = (
                 (None, None, None) if isinstance(error, Exception) else (kind, error, traceback)
             )
@@ -331,7 +331,10 @@ class Client:
     async def wait(
         self, job: str | Run | Dispatched, *, output: int = OUTPUT, namespace: str = ""
     ) -> JobResult:
-        """Wait until a job is dead; return its result with the last `output` bytes of each stream.
+        """Wait until a job is dead; return its result.
+
+        The result has the last `output` bytes of each task's standard output and standard error.
+
 
         Raises `NotFound` if the job is purged in the meantime.
         """
@@ -389,7 +392,7 @@ class Client:
     def exec(
         self, alloc_id: str, command: Sequence[str], *, task: str, tty: bool = False
     ) -> AbstractAsyncContextManager[ExecSession]:
-        """Run a command inside a task while the block runs; the session has its streams."""
+        """Run a command inside a task while the block runs; yield the session of the command."""
         return open_session(self._connection, alloc_id, command, task=task, tty=tty)
 
     async def exec_run(
@@ -444,8 +447,8 @@ class Client:
     ) -> Variable:
         """Create or change a variable.
 
-        With `cas`, the variable must have been changed last at this index; 0 means that it must not
-        exist. Otherwise, raises `Conflict`. Writing to a locked variable needs its `lock`.
+        With `cas`, the last change of the variable must have this index; 0 means that the variable
+        must not exist. Otherwise, raises `Conflict`. Writing to a locked variable needs its `lock`.
         """
         body: dict[str, object] = {"Path": path, "Items": dict(items)}
         if lock is not None:
@@ -489,7 +492,7 @@ class Client:
             if not answer.next_token:
                 return found
             if answer.next_token == token:
-                raise InvalidResponse("the server sent the token of the same page again")
+                raise InvalidResponse("the server sent the same page token twice")
             token = answer.next_token
 
 

@@ -104,7 +104,7 @@ async def _singly(
 
 
 class _Bulk:
-    """The answers to bulk requests: children and failures, by the number of the dispatch from 0."""
+    """The answers to bulk requests: children and failures by dispatch number, from 0."""
 
     def __init__(
         self, connection: Connection, job_id: str, requests: Sequence[Dispatch], namespace: str

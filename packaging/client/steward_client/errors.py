@@ -94,7 +94,7 @@ class EventsLost(ClientError):
     def __init__(self, first_index: int, last_index: int) -> None:
         super().__init__(
             f"the events {first_index} to {last_index} are no longer stored: "
-            "read the current state, and continue after the last of them"
+            f"read the current state, and continue with the events after {last_index}"
         )
         self.first_index = first_index
         self.last_index = last_index

@@ -1,7 +1,7 @@
 """Functions that run as jobs: decorate a function of an importable module with `@task`.
 
 Arguments and results are JSON, so only values that msgspec can encode are permitted. The program
-and the task both take their types from the annotations of the function. Nothing is pickled: the
+and the task convert them by the type annotations of the function. Nothing is pickled: the
 task imports the module and calls the function by its name.
 """
 
@@ -68,9 +68,9 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the job of a function.
 
-    `python` is the interpreter, in which this library must be installed or on the path. `path` has
-    the directories from which modules are imported; by default those of the function's module and
-    of this library. `retries` is the number of further attempts after a failure.
+    `python` is the interpreter. It must find this library among its packages or below `path`.
+    `path` has the directories from which modules are imported; by default those of the function's
+    module and of this library. `retries` is the number of further attempts after a failure.
     """
 
     driver: str = "raw_exec"

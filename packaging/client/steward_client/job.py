@@ -50,7 +50,7 @@ class Resources(Definition, frozen=True, kw_only=True):
 
 
 class RestartPolicy(Definition, frozen=True, kw_only=True):
-    """The restart policy: restarts of an ended task in place."""
+    """The restart policy: restarts of an ended task in the same allocation."""
 
     attempts: int | None = None
     interval: int | None = None

@@ -83,7 +83,7 @@ class _Lock:
                     raise
                 await anyio.sleep(_POLL)
                 continue
-            assert found.lock is not None  # noqa: S101  # its holder is shown it
+            assert found.lock is not None  # noqa: S101  # the holder sees its lock
             self._id = found.lock.id
             return HeldLock(path=self._path, id=self._id, items=found.items)
 
@@ -117,7 +117,7 @@ class _Lock:
             path=variable_path(self._path),
             query={f"lock-{operation}": True},
             body={"Path": self._path, "Lock": lock},
-            repeatable=True,  # a repeated acquisition conflicts until the first one expires
+            repeatable=True,  # after a lost answer, `acquire` conflicts until the TTL ends
         )
         return (await self._connection.send(call)).decode(Variable)
 

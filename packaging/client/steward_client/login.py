@@ -29,7 +29,7 @@ class CloudLogin(msgspec.Struct, frozen=True, kw_only=True):
 
     By default, the metadata service of the cloud issues the token for this virtual machine.
     `jwt` is an identity token, or a function that returns one at each login. `resource_id` is the
-    resource for which the token was issued, if this is not a virtual machine.
+    resource that `jwt` identifies, if that resource is not a virtual machine.
     """
 
     role: str
@@ -75,14 +75,14 @@ class LoginTokens:
         self._connection, self._login = connection, login
         self._auth: _Auth | None = None
         self._due = 0.0  # time of the next renewal, on the clock of the event loop
-        self._busy = anyio.Lock()  # one login at a time; the others wait for its token
+        self._busy = anyio.Lock()  # one login at a time; other callers wait for its token
 
     async def token(self) -> str:
         """Return the current token; log in if there is no token. Raises `LoginFailed`."""
         async with self._busy:
             if self._auth is None:
                 self._keep(await self._log_in())
-            assert self._auth is not None  # noqa: S101  # kept above
+            assert self._auth is not None  # noqa: S101  # set above
             return self._auth.client_token
 
     async def replace(self, token: str) -> bool:
@@ -187,7 +187,9 @@ class LoginTokens:
         if login.resource_id:
             match = _ID.fullmatch(login.resource_id)
             if match is None:
-                raise LoginFailed(f"resource_id {login.resource_id!r} is not /subscriptions/…")
+                raise LoginFailed(
+                    f"resource_id {login.resource_id!r} does not begin with /subscriptions/ID/"
+                )
             return {
                 "resource_id": login.resource_id,
                 "subscription_id": match[1],

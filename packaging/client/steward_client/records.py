@@ -143,7 +143,7 @@ class TaskState(Record, frozen=True, kw_only=True):
 
     @property
     def signal(self) -> int:
-        """Return the signal that ended the last attempt, or 0 if none did."""
+        """Return the signal that ended the last attempt, or 0 if no signal ended it."""
         ends = [event for event in self.events if event.type == _EXITED]
         return ends[-1].signal if ends else 0
 
@@ -279,7 +279,7 @@ class GroupDiff(Record, frozen=True, kw_only=True):
 
 
 class JobDiff(Record, frozen=True, kw_only=True):
-    """The difference between the stored job and the planned one."""
+    """The difference between the stored job and the planned job."""
 
     type: str = ""
     id: str = ""
@@ -292,7 +292,7 @@ class Plan(Record, frozen=True, kw_only=True):
     """The effect that a registration would have.
 
     With `job_modify_index` as `enforce_index`, `Client.run` fails if the job has changed since
-    then.
+    the plan.
     """
 
     job_modify_index: int = 0
@@ -325,7 +325,7 @@ class Variable(Record, frozen=True, kw_only=True):
 
 
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a task. `exit_code` is None if the task never ran.
+    """The result of a task. `exit_code` is None if the task never ran.
 
     The beginning of the output may be missing.
     """
@@ -338,7 +338,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllocationResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of an allocation."""
+    """The allocation after its end, and the results of its tasks by name."""
 
     allocation: Allocation
     tasks: Mapping[str, TaskResult]
@@ -354,7 +354,7 @@ class WorkflowRun(Record, frozen=True, kw_only=True):
 
 
 class JobResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a job, with the newest allocation of each allocation name.
+    """The result of a job, with the newest allocation of each allocation name.
 
     `run` is the run of a workflow, or None for other jobs.
     """

@@ -1,7 +1,8 @@
 """Exec sessions: a command inside a task, with its streams, over a WebSocket.
 
-To read the output, iterate over the session, in one task only. `send` waits while the command does
-not read its input. So a program that sends much data must read the output in another task.
+To read the output, iterate over the session, in a single async task. `send` waits while the command
+does not read its input. So a program that sends much data must read the output in another async
+task.
 """
 
 import ssl

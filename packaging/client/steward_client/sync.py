@@ -253,7 +253,7 @@ class Client:
     ) -> JobResult:
         """Wait until a job is dead; return its result.
 
-        The result has the last `output` bytes of each stream.
+        The result has the last `output` bytes of each task's standard output and standard error.
         """
         return self._call(self._client.wait, job, output=output, namespace=namespace)
 
@@ -294,7 +294,7 @@ class Client:
     def exec(
         self, alloc_id: str, command: Sequence[str], *, task: str, tty: bool = False
     ) -> Iterator[Session]:
-        """Run a command inside a task while the block runs; the session has its streams."""
+        """Run a command inside a task while the block runs; yield the session of the command."""
         opened = self._client.exec(alloc_id, command, task=task, tty=tty)
         with self._portal.wrap_async_context_manager(opened) as session:
             yield Session(self._portal, session)

@@ -28,7 +28,7 @@ Query = Mapping[str, QueryValue | list[str] | None]
 
 _CONNECT_WITHIN = 10.0  # timeout in seconds
 _ANSWER_WITHIN = 60.0
-_SILENT_WITHIN = 45.0  # of a stream; the server sends a keep-alive every ten seconds
+_SILENT_WITHIN = 45.0  # between chunks; the server sends a keep-alive every ten seconds
 LONGEST_PIECE = 64 * 1024 * 1024  # bytes of one object in a stream
 _RETRIED = frozenset({429, 502, 503, 504})
 _REFUSED = frozenset({429})
@@ -49,7 +49,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A response: its body, its state index, and the token of the next page."""
+    """A response: its body, its index (`X-Nomad-Index`), and the token of the next page."""
 
     status: int
     body: bytes

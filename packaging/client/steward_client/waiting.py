@@ -54,7 +54,7 @@ class Watch(Generic[T]):
 
 
 async def wait_for_job(connection: Connection, job_id: str, query: Query) -> JobDetail:
-    """Return a job when it is dead. Raises `NotFound`, even if it is purged in the meantime."""
+    """Wait until a job is dead; return it. Raises `NotFound`, also if the job is purged."""
     async for job in Watch(connection, f"/v1/job/{segment(job_id)}", JobDetail, query):
         if job.status == "dead":
             return job

@@ -109,7 +109,7 @@ def test_namespace_of_the_request_has_precedence(fake: FakeDaemon) -> None:
         (Told(b"", 502), "Bad Gateway (status 502)"),
         (
             Told(b"Permission denied", 403),
-            "Permission denied; name a token that may do this with --token or STEWARD_TOKEN",
+            "Permission denied; use --token or STEWARD_TOKEN to pass a token with this permission",
         ),
         (Told(b"Temporary Redirect", 307), "Temporary Redirect (status 307)"),
     ],

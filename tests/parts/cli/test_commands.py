@@ -874,7 +874,7 @@ def test_running_tasks_of_a_cluster_are_listed_by_host(
     ]
     nameless = terminal.type("pool", "status", "--tasks")
     assert nameless.exit_code == 1
-    assert "name it, such as hpc" in nameless.stderr
+    assert "name the pool, such as hpc" in nameless.stderr
 
 
 # ---- what all have in common ------------------------------------------------------------------

@@ -83,7 +83,7 @@ def test_command_that_ignores_signals_is_killed_after_its_lock_is_lost(
 
 def test_unresponsive_daemon_loses_the_lock_only_after_its_ttl() -> None:
     daemon = Daemon(None, DaemonUnreachable("nobody is there"))
-    with pytest.raises(LockLost, match="has ended: nobody is there"):
+    with pytest.raises(LockLost, match="has expired: nobody is there"):
         _run(held(daemon), ("sleep", "600"))
     assert daemon.asked.count("renew") > 1
 

@@ -195,7 +195,10 @@ def test_revert_to_an_unknown_tag_lists_existing_tags(
 ) -> None:
     ended = terminal.type("job", "revert", "web", "bad")
     assert ended.exit_code == 1
-    assert ended.stderr == "steward: job \"web\" has no version named 'bad'; there are: good\n"
+    assert (
+        ended.stderr
+        == "steward: job \"web\" has no version named 'bad'; its version names are: good\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,11 @@ def steward(
             {"STEWARD_NAMESPACE": os.fsdecode(b"\xff")},
             "the environment variable STEWARD_NAMESPACE is not valid UTF-8",
         ),
-        (("operator", "api", "http://[::1/v1"), {}, "Invalid IPv6 URL; write it as /v1/jobs"),
+        (
+            ("operator", "api", "http://[::1/v1"),
+            {},
+            "Invalid IPv6 URL; write a path such as /v1/jobs",
+        ),
     ],
 )
 def test_text_that_is_no_utf8_is_named_and_not_shown(

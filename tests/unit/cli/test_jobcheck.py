@@ -18,11 +18,11 @@ def complaint(job: object, text: str = "") -> str:
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
-        ("61 * * * *", "'61' in the minute field is not allowed: it takes 0-59, and *"),
-        ("* 24 * * *", "'24' in the hour field is not allowed: it takes 0-23, and *"),
-        ("* * 0 * *", "'0' in the day-of-month field is not allowed: it takes 1-31, and *"),
-        ("* * * 13 *", "'13' in the month field is not allowed: it takes 1-12 or january, "),
-        ("* * * * 9", "'9' in the day-of-week field is not allowed: it takes 0-6 or sunday, "),
+        ("61 * * * *", "'61' in the minute field is not allowed: write 0-59, *"),
+        ("* 24 * * *", "'24' in the hour field is not allowed: write 0-23, *"),
+        ("* * 0 * *", "'0' in the day-of-month field is not allowed: write 1-31, *"),
+        ("* * * 13 *", "'13' in the month field is not allowed: write 1-12 or january, "),
+        ("* * * * 9", "'9' in the day-of-week field is not allowed: write 0-6 or sunday, "),
     ],
 )
 def test_a_schedule_out_of_range_names_field_value_and_range(spec: str, told: str) -> None:

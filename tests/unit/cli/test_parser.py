@@ -49,7 +49,10 @@ def test_an_option_of_one_letter_has_one_dash(word: str, meant: str) -> None:
     [
         (["jbo"], "steward: no command 'jbo'; did you mean 'job'?"),
         (["job", "statsu"], "steward: no command 'statsu'; did you mean 'status'?"),
-        (["node", "xyz"], "steward: no command 'xyz'; there are: drain, eligibility, meta, status"),
+        (
+            ["node", "xyz"],
+            "steward: no command 'xyz'; the commands are: drain, eligibility, meta, status",
+        ),
         (["job", "run"], "steward: Missing argument 'FILE'."),
         (["version", "--jsn"], "steward: No such option"),
     ],

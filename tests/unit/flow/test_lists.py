@@ -129,7 +129,7 @@ def test_lists_that_contradict_the_job_are_refused(group: TaskGroup, expected: s
         (
             lists.MATRIX,
             str({"a": [0] * 200, "b": [0] * 100}).replace("'", '"'),
-            "has 20000 combinations; 10000 is the most",
+            "has 20000 combinations; the maximum is 10000",
         ),
     ],
 )

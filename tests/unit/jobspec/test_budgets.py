@@ -34,7 +34,7 @@ CASES: list[tuple[str, Document, int, str]] = [
         "job_max_constraints",
         job(group(Spreads=SPREAD), group(Constraints=WHERE), Affinities=WHERE, Datacenters=["a"]),
         3 + 1 + 2 * 2,
-        "Constraints, Affinities, Spreads and Datacenters, those of the job for each group: 8",
+        "Constraints, Affinities, Spreads and Datacenters (those of the job once per group): 8",
     ),
     (
         "job_max_constraints",
@@ -70,7 +70,7 @@ CASES: list[tuple[str, Document, int, str]] = [
         "job_max_kb",
         job(Meta={"a": "x" * 2048}),
         3,
-        "Job: its definition has 3 KB, but the limit is 2 KB",
+        "Job: its definition takes 3 KB, but the limit is 2 KB",
     ),
 ]
 

@@ -15,7 +15,7 @@ from daemon.jobspec.hcl.scope import ArgumentFault, FunctionFault, HclFunction
 from daemon.jobspec.hcl.values import Value, type_of
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_CASELESS = 36  # up to this base digits are case-insensitive
+_CASELESS = 36  # up to this base, digits are case-insensitive
 
 
 def _extreme(choose: Callable[..., Number]) -> Callable[..., Value]:

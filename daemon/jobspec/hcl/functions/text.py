@@ -28,7 +28,7 @@ def _lower(value: str) -> Value:
 
 
 def _single(char: str, changed: str) -> str:
-    """Return `changed`, the character in its other case, or `char` if `changed` is longer."""
+    """Return `changed`, which is `char` in another case; return `char` if `changed` is longer."""
     return changed if len(changed) == 1 else char
 
 

@@ -209,7 +209,7 @@ def _lines_below_key(key: str, value: Value) -> list[str]:
 
 
 def _block(value: str) -> list[str]:
-    """Return multi-line text as a block scalar. Its marker states how the text ends."""
+    """Return multi-line text as a block scalar, with an indicator for its final newlines."""
     body = value.rstrip("\n")
     ending = len(value) - len(body)
     mark = "|-" if ending == 0 else "|" if ending == 1 else "|+"
