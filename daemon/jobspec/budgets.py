@@ -1,8 +1,8 @@
 """Size limits for submitted jobs, checked before any expensive step.
 
-Each limit is a setting and exceeds every practical need. Together the limits bound the cost of one
-scheduling decision. They apply to submissions only. If a limit is lowered, stored jobs above the
-limit keep running.
+Each limit is a setting, and its default exceeds every practical need. Together the limits bound the
+cost of one scheduling decision. They apply to submissions only. If a limit is lowered, stored jobs
+above the limit keep running.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,17 +50,18 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.convert(settings, cls, from_attributes=True)
 
     def check(self, document: Document) -> None:
-        """Raise `OverBudget` if a job document exceeds any limit except those on total counts.
+        """Raise `OverBudget` if a job document exceeds a limit.
 
-        The document uses the field names that `wire_name` returns.
+        `job_max_count` and the limits on versions are checked elsewhere. The document uses the
+        field names that `wire_name` returns.
         """
         if problems := list(self._exceeded(document)):
             raise OverBudget(problems)
 
     def check_versions(self, number: int, size: int) -> None:
-        """Raise `OverBudget` if a job cannot store another version.
+        """Raise `OverBudget` if a further version of a job cannot be stored.
 
-        The arguments are the current number of versions and their size in bytes.
+        The arguments are the number of stored versions and their total size in bytes.
         """
         most = self.job_max_versions_mb * _MEGABYTE
         counted = (
@@ -187,7 +188,7 @@ def _beside(document: Document, known: Document) -> Document:
 
 
 def _without_empty_parts(value: object) -> object:
-    """Return a value without its empty parts."""
+    """Return a value without the empty values in its maps."""
     if isinstance(value, dict):
         return {name: _without_empty_parts(part) for name, part in value.items() if part}
     if isinstance(value, list):

@@ -41,8 +41,8 @@ _NOT_KEPT = frozenset(
 def canonicalize(document: Document, *, namespace: str = "default", region: str = "global") -> Job:
     """Return the complete job that a checked document describes.
 
-    `namespace` applies if the job names none. `region` is the daemon's region; it applies if the
-    job names none or `global`. `validate` checks the job's meaning.
+    `namespace` applies if the job names no namespace. `region` is the daemon's region; it applies
+    if the job names no region, or `global`. `validate` checks the job's meaning.
     """
     job = without_empty_fields(document, without=_NOT_KEPT)
     job["ID"] = job.get("ID", "")

@@ -1,4 +1,4 @@
-"""Parser of job files, to a job document or to all errors.
+"""Parser of job files: it returns a job document, or raises all errors together.
 
 The document has the form of Nomad's parse endpoint: all fields are present, and null if the file
 does not set them.

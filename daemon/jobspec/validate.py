@@ -47,7 +47,7 @@ class ValidationResult(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, remarks=(*self.remarks, *remarks))
 
     def after(self, *errors: str) -> "ValidationResult":
-        """Return the findings, preceded by `errors` from the lookup of the job."""
+        """Return the findings with `errors` before the other errors."""
         return msgspec.structs.replace(self, errors=(*errors, *self.errors))
 
 

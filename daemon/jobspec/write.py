@@ -158,7 +158,7 @@ def _defaults(document: Document) -> Document:
 
 
 def _inherit(document: Document, job: Document) -> None:
-    """Add inherited blocks of `job` to the groups and tasks of the defaults in `document`."""
+    """Copy the values that groups and tasks of `job` inherit into the defaults in `document`."""
     # Only this part of the job's update block remains (`canonicalize`).
     around = {name: (job["Update"] or {}).get(name) for name in ("Stagger", "MaxParallel")}
     inherited = {name: value for name, value in around.items() if value is not None}

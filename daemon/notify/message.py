@@ -49,7 +49,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The context of an event: the root cause, and links to more information.
 
     `failed_in_a_row` counts failures since the last success, `failing_since` is the time of the
-    first of them. `last_success` is the time of the last success. Both times are RFC 3339 text.
+    first of these failures. `last_success` is the time of the last success. Both times are RFC 3339
+    text.
     """
 
     host: str = ""
@@ -204,7 +205,7 @@ def read_secret(text: str) -> bytes:
     except ValueError:
         key = b""
     if prefix or not mark or len(key) not in _SECRET_BYTES:
-        raise Invalid(f"must be {_PREFIX} and, in base64, 24 to 64 random bytes")
+        raise Invalid(f"must be {_PREFIX} followed by 24 to 64 random bytes in base64")
     return key
 
 

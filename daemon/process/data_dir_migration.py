@@ -1,7 +1,7 @@
 """Layout of the data directory, and its migration from an older version while tasks run.
 
-All moves are renames below one open descriptor. If the daemon is killed between two renames, the
-next start continues. After the first rename, older versions refuse to start. docs/service.md
+All moves are renames relative to one open directory. If the daemon is killed between two renames,
+the next start continues. After the first rename, older versions refuse to start. docs/service.md
 describes the rollback.
 """
 

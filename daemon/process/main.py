@@ -48,7 +48,7 @@ _VERSION_4 = 0x00000000_0000_4000_8000_000000000000
 
 
 class UniqueIds:
-    """An endless iterator of random UUIDs, without creating UUID objects.
+    """An endless iterator of random UUIDs, which creates no UUID objects.
 
     Threads may share it, which a generator does not allow.
     """

@@ -1,4 +1,4 @@
-"""Notification commands of a separated daemon, which its launcher runs as the daemon's user.
+"""Notification commands of a daemon whose launcher runs them, as the daemon's user.
 
 The launcher has the arguments from its own policy. The daemon gives the name and the message.
 """

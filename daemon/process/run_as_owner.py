@@ -75,7 +75,9 @@ def as_user(account: ServiceAccount | None, work: Callable[[], T], kind: type[T]
         if not answer.error:
             return msgspec.json.decode(answer.result, type=kind)
     except msgspec.DecodeError as error:
-        raise StewardError(f"the process of user {account.name} failed, status {status}") from error
+        raise StewardError(
+            f"the process of user {account.name} failed with status {status}"
+        ) from error
     raise _KINDS.get(answer.error, StewardError)(answer.text)
 
 

@@ -24,7 +24,8 @@ _PRIVATE = 0o700
 def change_owner(store: Path, account: ServiceAccount) -> bool:
     """Make a user the owner of the store and its contents; return whether the owner changed.
 
-    Only root can do it, below a directory that root owns. Raises `StorageUnusable`.
+    Only root can change the owner, and only below a directory that root owns. Raises
+    `StorageUnusable`.
     """
     try:
         top = os.open(store, _OPEN | os.O_DIRECTORY)

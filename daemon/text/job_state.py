@@ -1,6 +1,6 @@
 """The state of a job in one word, with the reason. All interfaces show the same state. No I/O.
 
-`docs/states.md` has the table. The rules below have the order of that table: the first rule that
+`docs/states.md` has the table. The rules below are in the order of that table: the first rule that
 matches decides.
 """
 

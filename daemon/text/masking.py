@@ -165,8 +165,8 @@ class Matcher:
     ) -> bytes:
         """Return the bytes of `data` from `begin` to `end`, masked; the other bytes are context.
 
-        With `at_start` or `at_end`, nothing before or after `data` is known. So two adjacent parts
-        show one mask for a secret that spans them.
+        Because of the context, two adjacent parts show one mask for a secret that spans them.
+        `at_start` and `at_end` mean that nothing is known about the text before or after `data`.
         """
         spans = self._whole(data)
         if at_start:
@@ -183,8 +183,8 @@ class Matcher:
         """Return the positions of all secrets.
 
         Ordinary text has at most one candidate in 16 bytes. If a text has more candidates, the rest
-        of the text counts as one secret, which limits the time. The rest begins before the last
-        candidate, where its secret may begin.
+        of the text counts as one secret, which limits the time. The rest begins where the secret
+        of the last candidate may begin.
         """
         if not self.may_match(data):
             return []

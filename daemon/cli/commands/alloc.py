@@ -141,7 +141,7 @@ def show_overview(screen: Screen, allocation: AllocationDetail) -> None:
 
 
 def _tries(allocation: AllocationDetail) -> list[tuple[str, str]]:
-    """Return the number of reschedule attempts, and the time of the next attempt."""
+    """Return lines with the number of reschedule attempts, and the time of the next attempt."""
     found = allocation.retry
     if found is None:
         return []

@@ -175,7 +175,7 @@ def _quoted(text: str) -> str:
 
 
 def _mermaid(flow_graph: FlowGraph) -> Iterator[str]:
-    """Yield lines of Mermaid; its node names are numbers, because it reserves some words."""
+    """Yield lines of Mermaid. Node names are numbers, because Mermaid reserves some words."""
     yield "flowchart LR"
     number = {
         graph_step.name: f"s{number_of_step}"

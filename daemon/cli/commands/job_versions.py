@@ -30,7 +30,7 @@ def revert(
     check_version: int | None,
     detach: bool,
 ) -> int:
-    """Make VERSION of JOB, a number or a name, the latest version, and wait for it.
+    """Make VERSION of JOB (a number or a name) the latest version, and wait until it runs.
 
     Example: steward job revert web 3
     """

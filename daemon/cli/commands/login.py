@@ -82,7 +82,7 @@ class LoginArguments(msgspec.Struct, frozen=True, kw_only=True):
     metadata_url: str
 
     def request(self, client: ApiClient) -> dict[str, str]:
-        """Return the body of a login. Raises `MetadataUnavailable` or `Invalid`."""
+        """Return the request body of a login. Raises `MetadataUnavailable` or `Invalid`."""
         metadata = usual(self.metadata_url, "" if self.metadata_url else _of_daemon(client))
         jwt = (
             _read(self.jwt_file) if self.jwt_file else metadata.token(self.resource, self.identity)

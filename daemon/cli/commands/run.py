@@ -134,7 +134,7 @@ def _follow(
     logs: bool,
     longest: float,
 ) -> int:
-    """Wait for a registration and print its result; return the exit status."""
+    """Wait for the result of a registration and print it; return the exit status."""
     eval_id = answer.decode(RegisterResult).eval_id
     if not wait:
         with screen.progress() as progress:

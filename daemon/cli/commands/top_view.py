@@ -161,7 +161,7 @@ _REASONS = {"jobs": "REASON", "nodes": "REQUESTED", "allocations": "LAST ERROR"}
 
 
 def parent_of(job_id: str) -> str:
-    """Return the job whose row includes this job: its parent, or the job itself."""
+    """Return the job whose row includes this job: its parent, or itself if it has no parent."""
     for mark in _CHILDREN:
         if mark in job_id:
             return job_id.rpartition(mark)[0]

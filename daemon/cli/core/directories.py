@@ -95,7 +95,7 @@ def _add(archive: tarfile.TarFile, name: str, path: str) -> None:
         archive.addfile(entry)
         return
     if not stat.S_ISREG(facts.st_mode):
-        kind = "a link" if stat.S_ISLNK(facts.st_mode) else "no regular file"
+        kind = "a link" if stat.S_ISLNK(facts.st_mode) else "not a regular file"
         raise Invalid(f"--with: {path} is {kind}: copy its content, or remove it")
     with open(path, "rb", opener=_opener) as file:
         facts = os.fstat(file.fileno())

@@ -256,8 +256,8 @@ def _why_undeployed(
     path = f"/v1/job/{segment(deployment.job_id)}"
     job = client.fetch(path, Job, namespace=deployment.namespace)
     lines = [
-        f"version {deployment.job_version} is not deployed, its deployment is "
-        f"{deployment.status}: {deployment.status_description}"
+        f"version {deployment.job_version} is not deployed: its deployment is "
+        f"{deployment.status} ({deployment.status_description})"
     ]
     for line in allocs:
         if error := error_of(client, line.id):

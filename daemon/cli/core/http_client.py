@@ -434,7 +434,7 @@ class _LocalHTTP(http.client.HTTPConnection):
 
 
 class _NamedHTTPS(http.client.HTTPSConnection):
-    """A connection that expects a different host name in the certificate."""
+    """A connection to a server whose certificate has another host name than the address."""
 
     server_name = ""
     _context: ssl.SSLContext

@@ -234,7 +234,7 @@ def _request(source: str, file: str) -> _Json | None:
 def _is_of_the_language(document: _Json) -> bool:
     """Return whether a JSON object is a job file in the JSON form of HCL.
 
-    Such an object has only top-level blocks, and a label names its job.
+    All its names are names of top-level blocks, and its `job` maps a name to the job.
     """
     job = document.get("job")
     names = {name.lower() for name in job} if isinstance(job, dict) else set()

@@ -163,7 +163,7 @@ def _even_prefix(prefix: str, advice: str = "") -> str:
     digits = prefix.replace("-", "")
     if not may_be_identifier(prefix):
         raise Invalid(
-            f"{prefix!r} is not a prefix of an ID: those have digits and the letters a to f{advice}"
+            f"{prefix!r} is not a prefix of an ID: IDs consist of digits and the letters a to f{advice}"
         )
     return prefix[:-1] if len(digits) % 2 else prefix
 

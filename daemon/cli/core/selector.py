@@ -63,8 +63,10 @@ def _select_step(part: object, step: str | int | None, selector: str) -> list[ob
         case dict(), None:
             return list(part.values())
         case dict(), str():
-            known = ", ".join(sorted(map(str, part))) or "none at all"
-            raise Invalid(f"-t {selector!r}: there is no field {step!r} here, only: {known}")
+            known = ", ".join(sorted(map(str, part))) or "no fields"
+            raise Invalid(
+                f"-t {selector!r}: there is no field {step!r} here; the object has {known}"
+            )
         case list(), int():
             length = f"{len(part)} element{'' if len(part) == 1 else 's'}"
             raise Invalid(f"-t {selector!r}: there is no element {step}: the list has {length}")

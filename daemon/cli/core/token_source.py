@@ -74,7 +74,7 @@ def _check(file: int, path: Path) -> None:
     if status.st_uid not in (os.geteuid(), 0):
         raise Invalid(f"the token file {path} belongs to another user: it is ignored")
     if status.st_mode & 0o077:
-        raise Invalid(f"other users can read the token file {path}: chmod 600 {path}")
+        raise Invalid(f"other users can read the token file {path}: run chmod 600 {path}")
 
 
 def prompt_secret(prompt: str) -> str:

@@ -227,7 +227,7 @@ class Decoder:
         return False
 
     def _is_alone(self, block: Block, arguments: Mapping[str, Argument], scope: Scope) -> bool:
-        """Return whether no argument has the name of the block; otherwise, record a duplicate."""
+        """Return whether no argument has the name of the block; otherwise, record an error."""
         before = arguments.get(block.kind)
         if before is None:
             return True
@@ -271,7 +271,7 @@ class Decoder:
 
 
 def _all_contents(body: Body | ObjectExpr, scope: Scope) -> BodyContents:
-    """Return all contents of a body in which arguments and blocks may have any name."""
+    """Return all contents of a body that allows any names of arguments and blocks."""
     if isinstance(body, Body):
         return BodyContents(body.arguments, list(body.blocks), [])
     names = [name for key, _ in body.items if (name := key_text(key)) is not None]

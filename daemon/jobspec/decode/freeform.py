@@ -43,7 +43,7 @@ def _argument(
 def _set(
     document: Document, name: str, node: Expression, scope: Scope, problems: list[Diagnostic]
 ) -> None:
-    """Set a field to the value of an expression, and omit null; add errors to `problems`."""
+    """Set a field to the value of an expression, unless it is null; add errors to `problems`."""
     try:
         value = evaluate(node, scope)
         if value is not None:

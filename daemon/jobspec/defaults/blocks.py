@@ -46,7 +46,7 @@ def set_default_weights(document: Document) -> None:
 
 
 def consul(document: Document, namespace: str = "") -> Document:
-    """Return a Consul block. `namespace` applies if the block names none."""
+    """Return a Consul block. `namespace` applies if the block names no namespace."""
     return {
         **document,
         "Namespace": document.get("Namespace") or namespace,

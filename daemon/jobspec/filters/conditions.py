@@ -1,7 +1,7 @@
 """Filter conditions that the store can evaluate, so that it returns fewer rows.
 
-Only leading terms count, up to the first that the store cannot evaluate. Evaluation stops at the
-first false term, so the conditions neither hide nor add errors.
+Only leading terms are used, up to the first term that the store cannot evaluate. Evaluation stops
+at the first false term, so the conditions neither hide nor add errors.
 """
 
 import re

@@ -61,7 +61,7 @@ class FilterEvaluation:
             )
 
     def apply(self, node: Comparison, value: object, shape: DocumentShape) -> bool:
-        """Return the result of an operator. Raises `Malformed`, including if it takes too long."""
+        """Return the result of an operator. Raises `Malformed`, also if it takes too long."""
         if cost := match_cost(node, value, shape):
             fix = f"use a shorter pattern than {quote(node.value[:_SHOWN])}, or one with less repetition"
             self._take(cost // _STEP, fix)

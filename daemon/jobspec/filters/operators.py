@@ -1,5 +1,5 @@
 # ruff: noqa: ANN401  # a wire document may hold any value; its shape has the type
-"""Operators of filter expressions. Each parses its text as the type of the compared value."""
+"""Operators of filter expressions. They parse their text as the type of the compared value."""
 
 import operator
 import re

@@ -1,8 +1,8 @@
 """Evaluation of expressions.
 
 Like Nomad, the evaluator reports several errors together. It evaluates all operands, elements and
-arguments before it raises. A budget limits the work. Each step has a cost. The cost of a reference
-depends on the size of its value.
+arguments before it raises an error. A budget limits the work. Each step has a cost. The cost of a
+reference depends on the size of its value.
 """
 
 from collections.abc import Callable, Iterable

@@ -270,7 +270,7 @@ class _Lexer:
         self._push(f"<<{mark}")
 
     def _heredoc_line(self, mark: str) -> None:
-        """Consume a line of a heredoc, the rest of the line, or the end marker."""
+        """Consume the end marker of a heredoc, or text up to the end of the line or a `${`."""
         start = self.at
         if start and self.text[start - 1] == "\n":
             blanks = _BLANKS.match(self.text, start)

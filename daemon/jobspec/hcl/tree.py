@@ -38,7 +38,7 @@ class PropertyName(Expression, frozen=True, gc=False):
 class TemplateWrap(Expression, frozen=True, gc=False):
     """A template that is a single interpolation; its value keeps its type.
 
-    `text` is the text between the brackets, including spaces. It preserves a reference that is
+    `text` is the text between `${` and `}`, including spaces. It preserves a reference that is
     resolved only when the task starts.
     """
 

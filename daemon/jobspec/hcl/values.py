@@ -57,7 +57,7 @@ class ConversionError(Exception):
 
 
 def is_number(value: Value) -> TypeGuard[Number]:
-    """Return whether a value is a number. In Python a Boolean is also a number, here it is not."""
+    """Return whether a value is a number. In Python a Boolean is also a number, but not here."""
     return isinstance(value, Number) and not isinstance(value, bool)
 
 
@@ -342,7 +342,7 @@ def _unify_mappings(types: Sequence[Type], kinds: set[str]) -> Type | None:
 
 
 def equal(value: Value, other: Value) -> bool:
-    """Return whether two values are equal; values of different types never are."""
+    """Return whether two values are equal; values of different types are never equal."""
     match value, other:
         case (bool(), _) | (_, bool()):
             return value is other

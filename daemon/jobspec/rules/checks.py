@@ -33,7 +33,7 @@ def needs_port(check: Check) -> bool:
 
 
 def native_fault(check: Check) -> str | None:
-    """Return the first error of a check of a service with Steward's provider."""
+    """Return the first error of a check of a service with the provider `nomad`."""
     return next(_native(check), None)
 
 

@@ -144,7 +144,7 @@ def _from_dispatches(job: Job) -> Iterator[str]:
 
 
 def _without_schedule(job: Job) -> Iterator[str]:
-    """Yield an error for each key about slots in a job without a schedule."""
+    """Yield an error for each key about slots, if the job has no schedule."""
     if job.periodic is not None:
         return
     for key in (RUN_CALENDAR.name, RUN_CALENDAR_ELSE.name, RUN_DAY.name):

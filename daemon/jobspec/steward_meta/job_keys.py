@@ -67,7 +67,7 @@ def meta_name(text: str) -> str:
 
 
 class ClosedPolicy(StrEnum):
-    """The treatment of a slot at which the calendar of a job is closed."""
+    """The treatment of a slot while the calendar of the job is closed."""
 
     SKIP = "skip"
     NEXT = "next"  # all slots until the next opening result in one launch at the opening

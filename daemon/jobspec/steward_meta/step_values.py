@@ -75,7 +75,7 @@ def read_nested(decoder: msgspec.json.Decoder[T], text: str) -> T:
 
 
 def _inner(value: object) -> Iterable[object]:
-    """Return the values in a list or an object that are lists and objects themselves."""
+    """Return the lists and objects directly inside a list or an object."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return [item for item in inner if isinstance(item, dict | list)]
 

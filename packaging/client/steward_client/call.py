@@ -30,7 +30,10 @@ _MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def call(function: Callable[..., object], arguments: Arguments) -> Outcome:
-    """Call a function with arguments of its annotated types; return the result or the exception."""
+    """Call a function with converted arguments; return the result or the exception.
+
+    The type annotations of the function determine the types of the arguments.
+    """
     try:
         bound = inspect.signature(function).bind(*arguments.args, **arguments.kwargs)
         hints = get_type_hints(function)

@@ -210,8 +210,8 @@ class Client:
 
         `files` has the digests of uploaded files by name, for artifacts with `payload://NAME`.
 
-        With `enforce_index`, the job must not have changed since the plan with this index; 0 means
-        that the job must not exist. Otherwise, raises `ApiError`.
+        With `enforce_index`, raises `ApiError` if the job has changed since the plan with this
+        index; with the index 0, if the job exists.
         """
         body = _Registration(
             job=_document(job),
@@ -334,8 +334,6 @@ class Client:
         """Wait until a job is dead; return its result.
 
         The result has the last `output` bytes of each task's standard output and standard error.
-
-
         Raises `NotFound` if the job is purged in the meantime.
         """
         job_id = job if isinstance(job, str) else job.job_id
@@ -447,8 +445,8 @@ class Client:
     ) -> Variable:
         """Create or change a variable.
 
-        With `cas`, the last change of the variable must have this index; 0 means that the variable
-        must not exist. Otherwise, raises `Conflict`. Writing to a locked variable needs its `lock`.
+        With `cas`, raises `Conflict` if the last change of the variable has another index; with the
+        index 0, if the variable exists. Writing to a locked variable needs its `lock`.
         """
         body: dict[str, object] = {"Path": path, "Items": dict(items)}
         if lock is not None:

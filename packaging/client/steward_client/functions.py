@@ -113,7 +113,7 @@ class RemoteFunction(Generic[P, R]):
         return call
 
     async def map(self, client: Client, calls: Iterable[Sequence[Any]], /) -> list[R]:
-        """Run the function once for each list of arguments; return the results in their order.
+        """Run the function once for each list of arguments; return the results in the same order.
 
         Raises `TaskFailed` for the first call that failed.
         """
@@ -296,7 +296,7 @@ def _reschedule(retries: int) -> ReschedulePolicy:
 
 
 def _without_result(end: JobResult) -> str:
-    """Return a description of the end of a task that has no result."""
+    """Return why a call has no result, as text."""
     done = end.tasks.get(_TASK)
     if done is None or done.exit_code is None:
         events = [

@@ -261,7 +261,7 @@ class Connection:
     async def stream(self, call: Call) -> AsyncIterator[Chunks]:
         """Open a stream; yield its chunks.
 
-        Raises `ApiError` and `Unreachable`, the latter also while the stream is read.
+        Raises `ApiError` and `Unreachable`. Reading a chunk can also raise `Unreachable`.
 
         A stream is not repeated, because only its reader knows the position at which to continue.
         """

@@ -203,8 +203,8 @@ async def test_sent_notification_is_not_sent_again_after_a_restart(
         ),
         (
             "short",
-            'the item "secret" of the variable "steward/notify" must be whsec_ and, in base64, '
-            "24 to 64 random bytes",
+            'the item "secret" of the variable "steward/notify" must be whsec_ followed by '
+            "24 to 64 random bytes in base64",
         ),
     ],
 )

@@ -56,7 +56,7 @@ def test_link_is_refused(folder: Path) -> None:
 
 def test_pipe_is_refused(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
-    with pytest.raises(Invalid, match="no regular file"), packed([str(folder)]):
+    with pytest.raises(Invalid, match="not a regular file"), packed([str(folder)]):
         pass
 
 

@@ -41,7 +41,7 @@ def test_field_of_a_list_selects_the_field_of_each_element() -> None:
 @pytest.mark.parametrize(
     ("selector", "complaint"),
     [
-        (".Id", "there is no field 'Id' here, only: ID, Meta, TaskGroups"),
+        (".Id", "there is no field 'Id' here; the object has ID, Meta, TaskGroups"),
         (".TaskGroups[2]", "there is no element 2: the list has 2 elements"),
         (".ID.More", "'web' is a single value and has no field 'More'"),
         (".ID[]", "'web' is a single value and has no elements"),

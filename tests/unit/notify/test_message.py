@@ -71,7 +71,7 @@ def test_a_secret_has_24_to_64_bytes(size: int) -> None:
     ],
 )
 def test_invalid_secret_is_refused(text: str) -> None:
-    with pytest.raises(Invalid, match="must be whsec_ and, in base64, 24 to 64 random bytes"):
+    with pytest.raises(Invalid, match="must be whsec_ followed by 24 to 64 random bytes in base64"):
         message.read_secret(text)
 
 

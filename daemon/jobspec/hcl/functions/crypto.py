@@ -96,7 +96,7 @@ def _uuidv5(namespace: str, name: str) -> Value:
         raw = b""
     if len(raw) != 16:
         raise FunctionFault(
-            f"uuidv5() doesn't support namespace {namespace[:50]}: it is dns, url, oid, x500 or a "
+            f"uuidv5() doesn't support namespace {namespace[:50]}: use dns, url, oid, x500 or a "
             "UUID"
         )
     return _uuid(hashlib.sha1(raw + name.encode(), usedforsecurity=False).digest(), 5)

@@ -43,7 +43,7 @@ def _yamldecode(value: str) -> Value:
 
 
 class _Reader:
-    """A converter from YAML events to values, which limits their number."""
+    """A converter from YAML events to values, which limits the number of values."""
 
     def __init__(self, value: str) -> None:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
