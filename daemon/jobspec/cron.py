@@ -381,7 +381,7 @@ def _clock_changes(first: datetime) -> bool:
 
 
 def _end(first: datetime) -> datetime:
-    """Return the midnight at the end of a day; if that midnight occurs twice, the later one."""
+    """Return the midnight at the end of a day; if it occurs twice, its later occurrence."""
     return (first + timedelta(days=1)).replace(fold=1)
 
 

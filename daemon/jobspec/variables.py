@@ -254,7 +254,7 @@ def given_in_file(source: SourceText, origin: str = "varfile") -> dict[str, Vari
 
 
 def _properties(body: ObjectExpr, source: SourceText) -> dict[str, Argument]:
-    """Return the arguments of a JSON object. Raises `HclError` for repeated ones."""
+    """Return the arguments of a JSON object. Raises `HclError` for a repeated argument."""
     problems: list[Diagnostic] = []
     arguments = properties(body, source, problems)
     if problems:

@@ -116,7 +116,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a message about several notifications.
 
-    It has the counts, the first few notifications, and the number of the others.
+    It has the counts, the first few notifications, and the number of the other notifications.
     """
 
     counts: dict[str, int]
@@ -142,7 +142,7 @@ def message_id(cluster_id: str, notification: Notification) -> str:
 
 
 def batch_id(cluster_id: str, entries: Sequence[Notification]) -> str:
-    """Return the ID of a message about several notifications; unique for this set."""
+    """Return the ID of a message about several notifications; other sets have other IDs."""
     first, last = entries[0], entries[-1]
     if first is last:
         return message_id(cluster_id, first)

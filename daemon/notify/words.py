@@ -33,7 +33,7 @@ def line(text: str) -> str:
 
 
 def name_of(notification: Notification) -> str:
-    """Return the name of a job for messages, with its namespace unless it is the default one."""
+    """Return the name of a job for messages, with its namespace unless it is `default`."""
     return (
         notification.job_id
         if notification.namespace == "default"

@@ -69,7 +69,7 @@ def agent(
     """Run the daemon in the foreground.
 
     Settings come from a file, then STEWARD_... variables, then these options. Later sources
-    override earlier ones.
+    override earlier sources.
 
     Example: steward agent --dev
     """

@@ -53,7 +53,7 @@ def wait(names: Iterable[str], *, interval: int, now: int) -> int:
 
 
 def expired_snapshots(names: Iterable[str], keep: int, *, latest: str) -> list[str]:
-    """Return the snapshots to delete: all except the `keep` newest ones and `latest`.
+    """Return the snapshots to delete: all except the newest `keep` snapshots and `latest`.
 
     `latest` is never deleted. It was made just now, but its name may look old if the system clock
     was set back.

@@ -526,7 +526,7 @@ async def _login(parts: DaemonParts) -> None:
 
 
 async def _dev_login(parts: DaemonParts) -> None:
-    """Set up a login method for the simulated cloud, if there is one."""
+    """Set up a login method for the simulated cloud, if it is enabled."""
     if not parts.config.dev_cloud:
         return
     from daemon.identity.dev_setup import prepare
@@ -590,7 +590,7 @@ async def _wrapper_server(parts: DaemonParts) -> None:
 
 
 async def _public_server(parts: DaemonParts) -> None:
-    """Serve public documents at a separate listener, if the settings have one."""
+    """Serve public documents at a separate listener, if the settings define it."""
     from daemon.api.vault_routes import PUBLIC
     from daemon.web.connections import public_listeners_at
     from daemon.web.server import open_web, public_context

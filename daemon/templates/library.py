@@ -68,7 +68,7 @@ def _replace_matches(budget: StepBudget, pattern: object, new: object, value: ob
 
 
 def _title(text: str) -> str:
-    """Return a text with the first letter of each word in upper case, the others unchanged."""
+    """Return a text with each word capitalized; letters after the first stay unchanged."""
     before = [" ", *text]
     return "".join(
         char if last.isalnum() or last in "_'" else char.title()

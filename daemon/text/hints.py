@@ -18,7 +18,7 @@ _MOST_PAIRS = 60_000  # product of lengths over all comparisons of one search: a
 def closest(name: str, known: Iterable[str]) -> str:
     """Return the known name that is most similar to `name`; empty if none is similar.
 
-    Of many known names, only the first ones are compared.
+    Of many known names, only the first names are compared.
     """
     if len(name) > _LONGEST:
         return ""

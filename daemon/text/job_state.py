@@ -46,7 +46,7 @@ _NO_ANSWER = "its node does not respond"
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of desired allocations in each client status, without replaced ones.
+    """The number of desired allocations in each client status, without replaced allocations.
 
     `retried` counts failed and lost allocations that will be rescheduled. `failing` counts pending
     and running allocations that restart after a failure. Of these, `unsettled` counts

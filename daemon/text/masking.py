@@ -57,7 +57,7 @@ class TaskSecrets:
         return len(self._known) > _KEPT or (self._size > _MOST_BYTES and len(self._known) > 1)
 
     def add(self, secret: str) -> bool:
-        """Add a secret as the newest one; return whether it was unknown."""
+        """Add a secret as the newest secret; return whether it was unknown."""
         is_new = secret not in self._known
         if is_new:
             self._size += len(secret)
@@ -68,8 +68,8 @@ class TaskSecrets:
     def drop_oldest(self, in_use: Iterable[str] = ()) -> None:
         """Drop the oldest secrets beyond the limits.
 
-        Secrets that are `in_use` become the newest ones. They are dropped only if they alone exceed
-        the limits.
+        Secrets that are `in_use` become the newest secrets. They are dropped only if they alone
+        exceed the limits.
         """
         for secret in in_use:
             if secret in self._known:
@@ -109,7 +109,7 @@ class Matcher:
     compared.
 
     The constructor takes the secrets from the oldest to the newest. If there are too many forms,
-    whole secrets have priority over single lines of secrets, and newer secrets over older ones.
+    whole secrets have priority over single lines of secrets, and newer secrets over older secrets.
     """
 
     def __init__(self, secrets: Iterable[bytes]) -> None:
@@ -145,7 +145,7 @@ class Matcher:
             pattern.search(text[:: self._step])
 
     def may_match(self, data: bytes) -> bool:
-        """Return whether `data` may contain a secret. If the result is false, it contains none."""
+        """Return whether `data` may contain a secret; false means that it contains no secret."""
         sample = data[:: self._step]
         return any(item.search(sample) is not None for item in self._sampled or self._patterns)
 
@@ -383,7 +383,7 @@ def _is_long_mask(text: str, at: int) -> bool:
 
 
 def may_have_mask(text: bytes) -> bool:
-    """Return whether a JSON text may contain a mask. If the result is false, it contains none."""
+    """Return whether a JSON text may contain a mask; false means that it contains no mask."""
     return any(
         text.find(opening, first, first + _SEARCHED_AT_ONCE + len(opening)) >= 0
         for first in range(0, len(text), _SEARCHED_AT_ONCE)

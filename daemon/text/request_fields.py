@@ -157,7 +157,7 @@ class RequestFields:
 
 
 def parse(body: bytes, content_type: str) -> Values:
-    """Return the fields of a body; an empty body and null have none. Raises `Malformed`."""
+    """Return the fields of a body; an empty body and null have no fields. Raises `Malformed`."""
     # Only the start is stripped, because stripping a long body would hold the GIL.
     is_json = body[:MAX_FORM].lstrip()[:1] in (b"{", b"[")  # curl declares every body as a form
     if content_type.partition(";")[0].strip().lower() == _FORM and not is_json:

@@ -32,7 +32,7 @@ _CALLS = re.compile(
 
 
 def sentence(error: TaskError | None) -> str:
-    """Format an error as one sentence without a full stop; without an error, as an empty string."""
+    """Format an error as one sentence without a full stop; empty if there is no error."""
     if error is None:
         return ""
     again = f" (restarted {error.restarts} times)" if error.restarts > 1 else ""

@@ -133,9 +133,9 @@ def logs(
     allocation and task. For a periodic or parameterized job, this is the output of its latest
     child.
 
-    --previous prints the output of the attempt before the current one. For an ended task, this is
-    the attempt before the last one. The time of a line is the time stamp at its beginning, or else
-    the second in which Steward read the line.
+    --previous prints the output of the attempt before the current attempt. For an ended task, this
+    is the attempt before the last attempt. The time of a line is the time stamp at its beginning,
+    or else the second in which Steward read the line.
 
     Example: steward logs -f -job web
     """

@@ -61,7 +61,7 @@ def status(
 
 
 def own_id(client: ApiClient) -> str:
-    """Return the ID of the daemon's own node. Raises `Invalid` if it has none."""
+    """Return the ID of the daemon's own node. Raises `Invalid` if the daemon has no node."""
     found = client.fetch("/v1/agent/self", AgentSelf).stats.get("client", {}).get("node_id")
     if not found:
         raise Invalid(f"the daemon at {client.connection.address} runs no node")

@@ -66,7 +66,7 @@ class _Pooled(Record, frozen=True, kw_only=True):
 
 
 def _only_pool(client: ApiClient) -> str:
-    """Return the only cluster pool. Raises `Invalid` if there are none or several."""
+    """Return the only cluster pool. Raises `Invalid` unless there is exactly one."""
     found = [
         node.node_pool for node in client.fetch("/v1/nodes", list[_Pooled]) if SLURM in node.drivers
     ]

@@ -109,7 +109,7 @@ def allocs(client: ApiClient, screen: Screen, job_id: str, *, lists_all: bool) -
 
 
 def list_jobs(client: ApiClient, screen: Screen, *, children: bool = False) -> None:
-    """Print all jobs of a namespace, active ones first."""
+    """Print all jobs of a namespace, active jobs first."""
     if screen.wants_document:
         screen.document(client.read("/v1/jobs").body)
         return
@@ -130,7 +130,7 @@ def list_jobs(client: ApiClient, screen: Screen, *, children: bool = False) -> N
 def show_jobs(
     screen: Screen, lines: Sequence[JobStatusLine], *, with_namespace: bool = False
 ) -> None:
-    """Print a table of jobs, active ones first, then ended ones."""
+    """Print a table of jobs, active jobs first, then ended jobs."""
     now = time.time_ns()
     header = ["ID", "Type", "Status", "Submitted", "Details"]
     found = sorted(lines, key=lambda line: (_state_word(line) in ENDED, line.namespace, line.id))

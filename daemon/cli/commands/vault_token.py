@@ -126,7 +126,7 @@ def revoke(
     Example: steward token revoke -self
     """
     if own == bool(identifier):
-        raise click.UsageError("no token given: name one, or pass --self for the token in use")
+        raise click.UsageError("no token given: name a token, or pass --self for the token in use")
     if own:
         client.act("POST", "/v1/auth/token/revoke-self")
     elif accessor:

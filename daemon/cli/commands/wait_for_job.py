@@ -160,7 +160,7 @@ class _Watch:
                 out.flush()
 
     def _warn_about_missing_output(self, error: StewardError) -> None:
-        """Warn once that output is missing, unless a task never started."""
+        """Warn once that output is missing; a log that does not exist causes no warning."""
         if isinstance(error, RequestRejected) and error.status == HTTPStatus.NOT_FOUND:
             return
         if not self._warned:

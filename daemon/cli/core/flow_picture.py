@@ -34,7 +34,7 @@ def picture(flow: PlannedFlow, now: datetime) -> Iterator[str]:
 
 
 def _chains(steps: Sequence[GraphStep]) -> list[list[GraphStep]]:
-    """Return the steps as chains; `steps` has each step after all steps that it needs.
+    """Return the steps as chains; `steps` is in dependency order.
 
     A step continues the chain that ends with its only need, unless the step handles a failure.
     """

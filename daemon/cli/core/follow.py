@@ -115,7 +115,7 @@ def _after_earlier_run(
         progress.show([ProgressRow("job", evaluation.job_id, "", str(State.PENDING), reason)])
         number = run.number
         while run.number == number and _waits_for(_job_of(client, evaluation), run):
-            # The next run begins in the write after the end of this one.
+            # The next run begins in the write after the end of this run.
             answer = client.newer(path, answer.index, namespace=evaluation.namespace)
             run = answer.decode(FlowRunView)
     return answer

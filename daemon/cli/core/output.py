@@ -161,7 +161,7 @@ class Screen:
 
     @contextmanager
     def bar(self) -> Iterator[ProgressDisplay]:
-        """Run the block without a progress bar: only a screen on a terminal shows one."""
+        """Run the block without a progress bar: only a screen on a terminal shows a bar."""
         yield SilentDisplay()
 
     def short(self, identifier: str) -> str:

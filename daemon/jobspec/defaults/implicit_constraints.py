@@ -3,7 +3,7 @@
 An existing constraint is not added again. So a job keeps its constraints when a client reads it and
 writes it back (recorded from Nomad: services). Some implicit constraints are omitted if the job has
 its own constraint on the same attribute. A job can thus require a newer version of the program that
-the attribute describes, or accept an older one.
+the attribute describes, or accept an older version.
 """
 
 from collections.abc import Callable, Iterable, Iterator

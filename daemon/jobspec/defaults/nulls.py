@@ -18,7 +18,7 @@ def fill_empty(document: Document, defaults: Document) -> None:
 
 
 def with_defaults(document: Document | None, defaults: Document) -> Document:
-    """Return a block with defaults instead of null fields; without a block, return a new one."""
+    """Return a block with defaults instead of null fields; without a block, return a new block."""
     copy = dict(document or {})
     replace_nulls(copy, defaults)
     return copy

@@ -66,7 +66,7 @@ def text_of(value: object) -> bytes:
 def by_key(
     both: BeforeAfter[list[T]], key: Callable[[T], Hashable] = text_of
 ) -> list[BeforeAfter[T]]:
-    """Pair objects by key; the nth old object with a key matches the nth new one.
+    """Pair objects by key; the nth old object with a key matches the nth new object with this key.
 
     The default key is the whole content. With this key, objects are only added or deleted.
     """

@@ -297,7 +297,7 @@ def _conditional(node: Conditional, scope: Scope) -> Value:
 
 
 def _name(node: For | TemplateFor, key: Value, value: Value, names: dict[str, Value]) -> None:
-    """Bind key and value of an element to their names."""
+    """Bind the key and the value of an element to the names in `node`."""
     if node.key_name:
         names[node.key_name] = key
     names[node.value_name] = value

@@ -392,7 +392,10 @@ def _with_steps(base: Expression, steps: list[Step]) -> Expression:
 def _grouped(
     operands: list[Expression], operators: list[str], rank: int
 ) -> tuple[list[Expression], list[str]]:
-    """Group operands at the operators of one precedence level."""
+    """Join the operands of each operator with the precedence `rank`.
+
+    Return the resulting operands, and the operators that remain between them.
+    """
     joined, left = [operands[0]], []
     chain: list[Expression] = []
     signs: list[str] = []

@@ -137,7 +137,7 @@ class _Lexer:
     # --- outside of texts ---
 
     def _token(self, inside: str) -> bool:
-        """Consume one token; return whether there was one."""
+        """Consume the next token; return whether there was a token."""
         match = _TOKEN.match(self.text, self.at)
         kind = match.lastgroup if match else None
         if match is None or kind is None:

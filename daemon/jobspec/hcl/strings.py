@@ -102,5 +102,5 @@ def flushed(body: str) -> str:
 
 
 def _lines(body: str) -> list[str]:
-    """Return lines with their ends. Only a newline ends a line, unlike in Unicode."""
+    """Return lines with their ends. Only a newline ends a line, not Unicode's line separators."""
     return re.findall(r"[^\n]*\n|[^\n]+", body)

@@ -77,7 +77,7 @@ _MOST_MONTH_DAYS = 31
 
 
 def month_days(text: str) -> tuple[int, ...]:
-    """Parse numbers of days of a month, such as `1, -1`; negative ones count from the end."""
+    """Parse numbers of days of a month, such as `1, -1`; negative numbers count from the end."""
     found = []
     for name in names(text):
         digits = name.removeprefix("-")

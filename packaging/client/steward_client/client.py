@@ -292,8 +292,8 @@ class Client:
         """Start a child of a parameterized job, once, even if the request is repeated.
 
         `files` has the digests of input files by name, as `upload` returns them. Without an
-        idempotency token, the client creates one. A program that must not start a child again after
-        its own restart should pass a token that it can also pass after the restart.
+        idempotency token, the client creates a token. A program that must not start a child again
+        after its own restart should pass a token that it can also pass after the restart.
         """
         request = Dispatch(
             payload=payload,

@@ -29,7 +29,7 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_token: str = ""
 
     def with_token(self, ids: Callable[[], str]) -> "Dispatch":
-        """Return the dispatch with an idempotency token; create one if it has none."""
+        """Return the dispatch with an idempotency token; create the token if it is missing."""
         token = self.idempotency_token or ids()
         return msgspec.structs.replace(self, idempotency_token=token)
 

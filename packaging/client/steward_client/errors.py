@@ -120,7 +120,8 @@ class LoginFailed(ClientError):
 class TaskFailed(ClientError):
     """The function of a remote call raised an exception, or its task did not end normally.
 
-    `remote_traceback` is the traceback of the function as text, empty if there is none.
+    `remote_traceback` is the traceback of the function as text; it is empty if there is no
+    traceback.
     """
 
     def __init__(self, message: str, *, remote_traceback: str = "") -> None:

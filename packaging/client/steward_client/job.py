@@ -70,7 +70,7 @@ class ReschedulePolicy(Definition, frozen=True, kw_only=True):
 
 
 class Update(Definition, frozen=True, kw_only=True):
-    """The update strategy: the replacement of an old version by a new one."""
+    """The update strategy: the replacement of an old version by a new version."""
 
     max_parallel: int | None = None
     health_check: str | None = None

@@ -1,4 +1,4 @@
-"""Login with the directory identity of the host, and renewal of the token."""
+"""Login with the cloud identity of the host, and renewal of the token."""
 
 import re
 from collections.abc import Awaitable, Callable

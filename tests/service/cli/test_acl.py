@@ -70,7 +70,7 @@ async def test_user_creates_and_revokes_vault_tokens(guarded: Steward) -> None:
     await run(guarded, "token", "revoke", "-accessor", auth["accessor"])
     ended = await guarded.cli("token", "lookup", STEWARD_TOKEN=secret)
     assert ended.returncode == 1
-    assert b"permission denied; name a token" in ended.stderr
+    assert b"permission denied; use --token" in ended.stderr
     await run(guarded, "policy", "delete", "staff")
 
 

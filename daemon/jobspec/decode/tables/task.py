@@ -102,7 +102,7 @@ _PLUGIN = BlockSchema(
 
 
 def _finish(decoded_block: DecodedBlock) -> None:
-    """Separate the default identity from the named ones, and remove a null plugin block."""
+    """Separate the default identity from named identities, and remove a null plugin block."""
     document = decoded_block.document
     identities = document["Identities"] or []
     default = [identity for identity in identities if identity["Name"] in _DEFAULT_IDENTITY]

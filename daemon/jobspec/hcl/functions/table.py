@@ -24,7 +24,7 @@ from daemon.jobspec.hcl.values import ANY, Value
 def _lazy_function(
     name: str, parameter: Parameter, cost: Callable[[tuple[Value, ...]], int]
 ) -> HclFunction:
-    """Return a YAML function that imports its library on first use; `cost` is that of a call."""
+    """Return a YAML function that imports its library on first use; a call costs `cost`."""
 
     def run(values: tuple[Value, ...], _: FunctionEnvironment) -> Value:
         from daemon.jobspec.hcl.functions import yaml_codec

@@ -194,7 +194,7 @@ def _lines(value: Value) -> list[str]:
 
 
 def _lines_after_marker(mark: str, margin: str, value: Value) -> list[str]:
-    """Return the lines of a value: the first prefixed with `mark`, all later ones with `margin`."""
+    """Return the lines of a value: the first with the prefix `mark`, later lines with `margin`."""
     first, *rest = _lines(value)
     return [mark + first, *[f"{margin}{line}" if line else "" for line in rest]]
 
