@@ -47,8 +47,8 @@ def find_account(config: Settings) -> ServiceAccount | None:
         )
     if own not in (ROOT, found.uid):
         raise Invalid(
-            f"user = {config.user!r}: only root can become another user, and this is user {own}; "
-            "start the daemon as root, or leave the setting out"
+            f"user = {config.user!r}: only root can become another user, and this process runs as "
+            f"user {own}; start the daemon as root, or leave the setting out"
         )
     if found.uid != own and (reason := unreachable(found, config)):
         raise Invalid(f"user = {config.user!r}: {reason}")

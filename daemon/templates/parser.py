@@ -76,7 +76,7 @@ class _Parser:
     def _next(self) -> TemplateToken:
         word = self._peek()
         if word is None:
-            raise self._fault("unexpected end of the template: an end is missing")
+            raise self._fault('unexpected end of the template: an "end" is missing')
         self._ahead.pop()
         self._last = word
         return word
@@ -118,7 +118,7 @@ class _Parser:
             elif (node := self._action()) is not None:
                 nodes.append(node)
         if until:
-            raise self._fault("unexpected end of the template: an end is missing")
+            raise self._fault('unexpected end of the template: an "end" is missing')
         return tuple(nodes)
 
     def _action(self) -> Node | None:

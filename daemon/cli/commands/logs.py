@@ -83,7 +83,7 @@ class LogPosition(NamedTuple):
     kind: str
 
     def query(self, **more: Value) -> dict[str, Value]:
-        """Return the query parameters of this stream, with additional parameters."""
+        """Return the query parameters that select this log, with additional parameters."""
         return {"task": self.task, "type": self.kind, **more}
 
 

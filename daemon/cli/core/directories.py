@@ -35,7 +35,7 @@ class PackedDirectory(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def packed(directories: Sequence[str]) -> Iterator[list[PackedDirectory]]:
-    """Yield the archives of directories, which exist during the block. Raises `Invalid`."""
+    """Yield the archives of directories; delete the archives after the block. Raises `Invalid`."""
     if len(directories) > _MOST:
         raise Invalid(f"--with names {len(directories)} directories: a job has at most {_MOST}")
     with tempfile.TemporaryDirectory(prefix="steward-with.") as staging:

@@ -132,9 +132,9 @@ def attributes(value: Value) -> Mapping[str, Value] | None:
 
 
 def pairs(value: Value) -> Iterator[tuple[Value, Value]] | None:
-    """Return keys and values of a collection; objects and maps are sorted by key.
+    """Return the keys and values of a collection; None for other values.
 
-    None for other values.
+    Objects and maps are sorted by key.
     """
     if (named := attributes(value)) is not None:
         return ((key, named[key]) for key in sorted(named))

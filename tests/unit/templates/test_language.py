@@ -99,7 +99,7 @@ def test_go_values_and_functions(source: str, text: str) -> None:
     ("source", "problem"),
     [
         ("{{", "line 1: unclosed action"),
-        ("a\n{{ if true }}", "line 2: unexpected end of the template: an end is missing"),
+        ("a\n{{ if true }}", 'line 2: unexpected end of the template: an "end" is missing'),
         ("{{ end }}", 'line 1: unexpected "end"'),
         ("\n{{ nope }}", 'line 2: function "nope" not defined'),
         ("{{ $x }}", 'line 1: undefined variable "$x"'),
