@@ -41,9 +41,9 @@ _log = logging.getLogger("steward.fences")
 
 
 class Fences:
-    """The units of work that failed recently. `open_fences` creates the object.
+    """The faults of units of work that failed recently.
 
-    Without `open_fences`, faults are in memory only.
+    `open_fences` creates an object that stores its faults. Otherwise, faults are in memory only.
     """
 
     def __init__(self, clock: Clock, known: Iterable[Fault] = (), hand: Hand | None = None) -> None:
@@ -63,7 +63,7 @@ class Fences:
         return sorted(found, key=lambda fault: fault.since)
 
     def of(self, kind: str, key: str) -> Fault | None:
-        """Return the fault of a unit, or None after a success."""
+        """Return the fault of a unit, or None if its last attempt succeeded or there was none."""
         fault = self._faults.get((kind, key))
         return None if fault is None or self._is_over(fault) else fault
 

@@ -101,7 +101,10 @@ class Timers:
         self.counters.setdefault(name, Series()).add(self.clock(), number)
 
     def last_interval(self, kind: dict[str, Series]) -> dict[str, Summary]:
-        """Return the summaries of the last full interval, or else of the current one."""
+        """Return summaries of the last full interval, by name of the timers or counters in `kind`.
+
+        During the first interval, the summaries are those of the current one.
+        """
         number, first = (int(at // INTERVAL) for at in (self.clock(), self._began))
         number -= number > first
         found = [(name, series.intervals.get(number)) for name, series in list(kind.items())]

@@ -266,9 +266,9 @@ def _restore_into_scratch(file: Path) -> SnapshotSummary:
 
 
 def _reader() -> ServiceAccount | None:
-    """Return the account to which a process of root changes to read a snapshot: the store's owner.
+    """Return the account whose permissions a process of root uses to read a snapshot.
 
-    Return None if the process does not run as root.
+    The account owns the store. Return None if the process does not run as root.
     """
     if os.geteuid() != ROOT:
         return None

@@ -93,7 +93,10 @@ async def bootstrap(request: Request) -> HandlerReply:
 
 
 def list_tokens(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List the tokens of both APIs; `global` selects only global or only local tokens."""
+    """List the ACL tokens, including those that the Vault API issued.
+
+    With `global`, list only the global tokens (true) or only the local tokens (false).
+    """
     check_acls_on(request)
     query, expression = request.query, request.query.text("filter")
     is_global = query.flag("global") if "global" in query else None
@@ -142,7 +145,10 @@ def _secret_place(accessor: str) -> str:
 
 
 def _stored_secret(request: Request, db: ReadSnapshot, token: Token) -> str:
-    """Return the secret of an old token whose secret was stored, or an empty string."""
+    """Return the stored secret of a token.
+
+    Return an empty string if secrets may not be shown or this secret is not stored.
+    """
     if not request.parts.config.keep_token_secrets:
         return ""
     path = _secret_place(token.accessor)
@@ -217,12 +223,12 @@ def _written(token: Token, secret: str, names: dict[str, str]) -> HandlerReply:
 
 
 def issued_reply(store: Store, issued: IssuedToken) -> HandlerReply:
-    """Return the reply after the creation of a token: its fields and its secret."""
+    """Return the reply to a request that issued a token: its fields and its secret."""
     return _written(issued.token, issued.secret, store.read(_role_names))
 
 
 def token_response(store: Store, issued: IssuedToken) -> HandlerReply:
-    """Return the reply with the field `Token`, which holds a token and its secret."""
+    """Return a reply whose field `Token` holds an issued token and its secret."""
     names = store.read(_role_names)
     document = _whole(issued.token, issued.secret, names)
     return HandlerReply(body={"Token": document}, index=issued.token.modify_index)
@@ -232,7 +238,10 @@ def token_response(store: Store, issued: IssuedToken) -> HandlerReply:
 
 
 def _own_policies(request: Request, db: ReadSnapshot) -> Callable[[str], bool]:
-    """Return a predicate that selects the policies the caller may see: its own, or all."""
+    """Return a predicate on policy names: whether the caller may see a policy.
+
+    A caller may see all policies, or only its own.
+    """
     if request.caller.grant.everything:
         return lambda _: True
     return set(policy_names(db, request.caller.token)).__contains__
@@ -307,7 +316,7 @@ async def delete_policy(request: Request) -> HandlerReply:
 
 
 class ExplainRequest(Record, frozen=True, kw_only=True):
-    """The body of a question whether a token may send a request."""
+    """The body of a request to explain an access decision."""
 
     token: str = ""  # secret or accessor; empty: an anonymous request
     policies: list[str] | None = None  # policies to check instead of those of a token
@@ -316,7 +325,7 @@ class ExplainRequest(Record, frozen=True, kw_only=True):
 
 
 async def explain_request(request: Request) -> HandlerReply:
-    """Explain which rule allows or denies a request to a token, or to a set of policies."""
+    """Explain which rule allows or denies a request with a given token, or with given policies."""
     body, parts = await request.decoded(ExplainRequest), request.parts
     if not body.path:
         raise Malformed("Path is missing: give the path of a request, such as /v1/jobs")
@@ -339,7 +348,7 @@ async def explain_request(request: Request) -> HandlerReply:
 
 
 def _holder(db: ReadSnapshot, names: Iterable[str]) -> Token:
-    """Return an unsaved token with the policies in `names`. Raises `NotFound`."""
+    """Return an unsaved token that has the policies in `names`. Raises `NotFound`."""
     holder_policies = tuple(dict.fromkeys(names))
     if missing := [policy for policy in holder_policies if policies.find(db, policy) is None]:
         raise NotFound(f"ACL policy {missing[0]} not found")

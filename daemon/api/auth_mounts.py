@@ -60,7 +60,7 @@ def _entry(mount: Mount) -> dict[str, object]:
 
 
 class _Listing(NamedTuple):
-    """All mounts by path, and the names of those whose row is damaged."""
+    """All readable mounts, and the names of the mounts whose database row is damaged."""
 
     mounts: list[Mount]
     damaged: list[MountName]
@@ -127,7 +127,7 @@ async def engines(call: RouteCall) -> VaultBody:
 
 @contextmanager
 def _validation() -> Iterator[None]:
-    """Convert the error for a value of a wrong type to its form on Vault's system paths."""
+    """Convert `Malformed` to Vault's error text for a field of a wrong type on a system path."""
     try:
         yield
     except Malformed as error:
@@ -151,7 +151,7 @@ async def disable(call: RouteCall) -> VaultBody:
 
 
 async def read_tune(call: RouteCall) -> VaultBody:
-    """Show the token settings of a mount, with the system's defaults."""
+    """Show the token settings of a mount; a TTL that was never set is the system's default."""
     path = mounts.path_of(call["path"])
     mount = _find(call, path)
     if mount is None:
@@ -181,7 +181,7 @@ async def move(call: RouteCall) -> VaultBody:
 
 
 async def read_move(call: RouteCall) -> VaultBody:
-    """Show the latest move of a mount, which has always finished."""
+    """Show the latest move of a mount. Its status is always `success`."""
     moved = call.parts.store.read(lambda db: mounts.moved_by(db, call["move"]))
     if moved is None:
         raise NotFound("")
@@ -221,7 +221,7 @@ async def mount_detail(call: RouteCall) -> VaultBody:
 
 
 async def not_shown(call: RouteCall) -> HandlerReply:
-    """Reject the request, because there are no other mounts."""
+    """Reject a request for a secret engine's mount, because Steward has no secret engines."""
     if not call.token:
         raise UnknownToken
     path = quote(mounts.path_of(call["path"]))

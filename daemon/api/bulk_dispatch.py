@@ -66,7 +66,7 @@ async def _answers(
 ) -> AsyncGenerator[bytes, None]:
     """Yield the answers to each batch of lines.
 
-    `origin` and `person` are the origin and the person of the request.
+    `origin` (the request and its trace) and `person` (its user) are recorded with each dispatch.
     """
     suffix = next(request.parts.ids)[:_SUFFIX]
     query = request.query

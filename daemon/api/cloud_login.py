@@ -85,9 +85,9 @@ async def read_rotation(call: RouteCall) -> VaultBody:
 
 
 async def list_roles(call: RouteCall) -> VaultBody:
-    """List the names of all roles; `after` and `limit` have no effect.
+    """List the names of all roles (recorded from Vault: role-lifecycle).
 
-    Recorded from Vault: role-lifecycle.
+    The parameters `after` and `limit` have no effect.
     """
     mount = _mount(call)
     return await vault_reads.keys(

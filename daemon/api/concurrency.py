@@ -43,7 +43,7 @@ class QueueResponse(Record, frozen=True, kw_only=True):
 
 
 def index(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List the queues: those with a limit, and those with runs or steps."""
+    """List the queues that have a limit, and the queues that have runs or steps."""
     expression = request.query.text("filter")
     matches = compile_filter(expression, QueueLine) if expression else None
     to_page_request = query_factory(request, None, {})
@@ -85,7 +85,10 @@ _Entries = Callable[[ReadSnapshot, concurrency.Key, int], list[QueueEntry]]
 def _first(
     db: ReadSnapshot, key: concurrency.Key, of_runs: _Entries, of_steps: _Entries
 ) -> list[QueueEntry]:
-    """Return the first entries of a queue, which is for runs or for steps."""
+    """Return the first entries of a queue. A queue has entries for runs or for steps, not both.
+
+    `of_runs` and `of_steps` read the two kinds of entries.
+    """
     return [*of_runs(db, key, _MOST), *of_steps(db, key, _MOST)][:_MOST]
 
 

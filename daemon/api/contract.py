@@ -114,7 +114,7 @@ class EndpointSchema(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobSummary(JobCounts, frozen=True, kw_only=True):
-    """The counts of a job, with the index of their creation and the index of their last change."""
+    """The counts of a job's allocations and children, with their create and modify index."""
 
     children: ChildSummary
     create_index: int

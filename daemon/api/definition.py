@@ -34,8 +34,8 @@ class JobDefinitionBody(Record, frozen=True, kw_only=True):
 def definition(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show the latest version of a job, or the one in `version`, as source text.
 
-    It is the submitted text, if that is stored. Otherwise it is generated: HCL, or JSON if HCL
-    cannot express the version. `written` always requests generated text.
+    The response has the submitted text, if it is stored. Otherwise the text is generated: as HCL,
+    or as JSON if HCL cannot express the version. `written` always requests generated text.
     """
     namespace, job_id = request.namespace, request["job_id"]
     number = request.query.own_natural("version")

@@ -35,7 +35,11 @@ async def execute(request: Request, socket: WebSocketChannel) -> None:
 
 
 def _check_rights(request: Request, allocation: Allocation, task: Task | None) -> None:
-    """Raise `Denied` unless the caller may run commands in this task, or on the node."""
+    """Raise `Denied` unless the caller may run commands in this task.
+
+    A task whose driver does not isolate it also requires the permission to run commands on the
+    node.
+    """
     request.require(allocation.namespace)
     if task is not None and is_listed(task.driver, _NOT_ISOLATED):
         request.check(lambda caller: caller.grant.may(allocation.namespace, "alloc-node-exec"))

@@ -33,7 +33,7 @@ _SHOWN = 200  # characters of an unknown name in a message
 
 
 async def draw(request: Request) -> HandlerReply:
-    """Return the graph of the job in the request, which is not stored."""
+    """Return the graph of the job in the request body. The job is not stored."""
     body = await request.decoded(JobValidateRequest)
     if body.job is None:
         raise Malformed("Job must be specified")
@@ -95,9 +95,9 @@ def list_runs(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def read_run(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Show a run of a job with its steps: the newest, or the one in `number`.
+    """Show a run of a job with its steps: the newest run, or the one in `number`.
 
-    With `elements`, the response has only this step, and a page of its elements.
+    `elements` names a step. The response then has only that step, with a page of its elements.
     """
     namespace, job_id = request.namespace, request["job_id"]
     run = _run_of(request, db)
@@ -186,7 +186,7 @@ async def accept(request: Request) -> HandlerReply:
 
 
 async def rerun(request: Request) -> HandlerReply:
-    """Run ended steps again, and all later steps."""
+    """Run ended steps again, and all steps that must run again with them, such as later steps."""
     return await _act(request, RunActType.RERUN)
 
 
@@ -234,7 +234,7 @@ async def _act(request: Request, act: RunActType) -> HandlerReply:
 
 
 def _labels(request: Request) -> frozenset[str] | None:
-    """Return the caller's roles and policies, spelled as in gates.
+    """Return the caller's roles and policies in the notation of gates, such as `role:NAME`.
 
     Return None if the caller may decide at every gate.
     """

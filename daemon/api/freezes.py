@@ -67,7 +67,10 @@ async def make(request: Request) -> HandlerReply:
 
 
 def _warnings(db: ReadSnapshot, freeze: Freeze) -> str:
-    """Return a warning if a freeze names a queue without a job and a limit, or an empty string."""
+    """Return a warning if a freeze names a queue that has no limit and that no job uses.
+
+    Return an empty string for any other freeze.
+    """
     from storage.queries import concurrency  # imported late: few freezes name a queue
 
     if not freeze.queue or freeze.namespace == EVERYTHING:

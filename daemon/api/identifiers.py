@@ -1,4 +1,4 @@
-"""Validation of identifiers and prefixes in paths, with the errors of Nomad's index."""
+"""Validation of identifiers and prefixes in paths, with the error texts of Nomad."""
 
 import re
 

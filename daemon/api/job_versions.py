@@ -65,9 +65,9 @@ class JobTagResponse(Record, frozen=True, kw_only=True):
 def list_versions(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the versions of a job; `diffs` adds their differences.
 
-    Each is compared with the next older listed version, or with the version in `diff_version` or
-    `diff_tag`. `filter` selects versions. A page ends early after `_MOST_PAGE` bytes. A long list
-    without pages is sent in parts, and only a part of it is in memory.
+    Each version is compared with the next older listed version, or with the version in
+    `diff_version` or `diff_tag`. `filter` selects versions. A page ends early after `_MOST_PAGE`
+    bytes. A long list without pages is sent in parts, and only a part of it is in memory.
     """
     query, base = request.query, request.query.natural("diff_version")
     with_diffs = query.flag("diffs")
@@ -97,7 +97,10 @@ def list_versions(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 class _Walk(msgspec.Struct, frozen=True, kw_only=True):
-    """Iterations over the versions of a job, newest first; a response may need several."""
+    """A selection of a job's versions, read from the newest to the oldest.
+
+    A response can read them more than once, for example for the versions and for their differences.
+    """
 
     namespace: str
     job_id: str
@@ -177,9 +180,10 @@ class _Walk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _walk(request: Request, db: ReadSnapshot, base: int | None, *, with_diffs: bool) -> _Walk:
-    """Return the requested iteration. Raises `Malformed`, and `Refused` for an unknown tag.
+    """Return the requested selection of versions.
 
-    Differences compare with the version `base`, unless the request names a tag.
+    Differences are computed against the version `base`, unless the request names a tag. Raises
+    `Malformed`, and `Refused` for an unknown tag.
     """
     query, namespace, job_id = request.query, request.namespace, request["job_id"]
     expression = query.text("filter")

@@ -202,7 +202,11 @@ async def _check_masks(request: Request, body: JobRegisterRequest) -> None:
 def check_right(
     request: Request, job: Document | None, namespace: str | None, *, override: bool = False
 ) -> None:
-    """Raise `Denied` unless the caller has the capability in the job's namespace."""
+    """Raise `Denied` unless the caller has the route's capability in the job's namespace.
+
+    `namespace` takes precedence over the job's own. With `override`, the caller also needs
+    `policy-override`.
+    """
     target = namespace or (job or {}).get("Namespace") or DEFAULT_NAMESPACE
     request.require(target)
     if override and not request.caller.grant.may(target, "policy-override"):
@@ -271,15 +275,16 @@ def launch_preview(request: Request, db: ReadSnapshot, job: Job) -> list[str] | 
 
 
 def find_secret(job: Document | None) -> str:
-    """Return the token in a job that grants access to its secrets."""
+    """Return the token in a job that authorizes access to its secrets; empty without one."""
     token = (job or {}).get("SecretsToken") or (job or {}).get("VaultToken")
     return token if isinstance(token, str) else ""
 
 
 async def registration_context(request: Request, secret: str = "") -> RegistrationContext:
-    """Return the objects that a job may refer to.
+    """Return the objects that a job may refer to, and the checks of the caller's permissions.
 
-    `secret` is a token for the secrets of its tasks. Without it, the caller's own token is used.
+    `secret` is the secret ID of the token that authorizes access to the job's secrets. If it is
+    empty, the caller's own token is used.
     """
     parts = request.parts
     caller = await parts.tokens.identify(secret, request.address) if secret else request.caller
@@ -348,7 +353,7 @@ async def deregister_job(request: Request) -> HandlerReply:
 
 
 def _no_shutdown_delay(request: Request) -> bool:
-    """Return the flag `no_shutdown_delay`.
+    """Return the query parameter `no_shutdown_delay`. Raises `Malformed`.
 
     The error text keeps Nomad's typo, because scripts match it (recorded from Nomad: stop-options).
     """

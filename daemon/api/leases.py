@@ -72,7 +72,7 @@ async def look_up(call: RouteCall) -> VaultBody:
 
 
 async def renew(call: RouteCall) -> VaultBody:
-    """Reject: a login is renewed with its token or accessor."""
+    """Reject the request. A client renews a login with the token or the accessor instead."""
     if _token(call) is None:
         raise Invalid("lease not found")
     raise Invalid("the lease of a login is renewed at auth/token/renew-accessor")

@@ -10,7 +10,7 @@ from storage.records.times import rfc3339
 
 
 class OneTimeToken(Record, frozen=True, kw_only=True):
-    """A secret for one exchange, with its expiry; the accessor belongs to its token."""
+    """A one-time secret with its expiry time, and the accessor of the token behind it."""
 
     one_time_secret_id: str
     accessor_id: str

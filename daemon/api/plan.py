@@ -40,7 +40,7 @@ from storage.records.times import rfc3339
 
 
 class JobPlanRequest(Record, frozen=True, kw_only=True):
-    """The body of a plan (spec: Create Job Plan)."""
+    """The request body of a plan."""
 
     job: JobDocument | None = None
     diff: bool = False
@@ -154,7 +154,10 @@ def _with_masks(answer: bytes, matcher: Matcher, key: tuple[str, str]) -> bytes:
 
 
 def _encoded(response: JobPlanResponse) -> tuple[int, bytes]:
-    """Return the index and the JSON of a response; the differences of a large job are long."""
+    """Return the index and the JSON of a response.
+
+    This function runs in a thread, because the differences of a large job are long.
+    """
     return response.index, encode(response)
 
 

@@ -1,6 +1,6 @@
 """Policies of the Vault API, and the capabilities that they grant.
 
-Recorded from Vault: policy-crud, policy-evaluation.
+The behavior is Vault's (recorded from Vault: policy-crud, policy-evaluation).
 """
 
 import base64
@@ -157,7 +157,7 @@ async def delete(call: RouteCall) -> VaultBody:
 
 
 async def capabilities(call: RouteCall) -> VaultBody:
-    """Return the capabilities of a token, by its secret, at some paths."""
+    """Return the capabilities of the token with a given secret, at the paths in the body."""
     secret = call.fields.text("token")
     grant = await call.parts.store.read_long(lambda db: _grant_of_secret(call, db, secret))
     return await _capabilities_at_paths(call, grant)
@@ -171,12 +171,12 @@ def _grant_of_secret(call: RouteCall, db: ReadSnapshot, secret: str) -> Capabili
 
 
 async def capabilities_self(call: RouteCall) -> VaultBody:
-    """Return the capabilities of the caller at some paths."""
+    """Return the capabilities of the caller, at the paths in the body."""
     return await _capabilities_at_paths(call, call.caller.grant)
 
 
 async def capabilities_accessor(call: RouteCall) -> VaultBody:
-    """Return the capabilities of a token, by its accessor, at some paths."""
+    """Return the capabilities of the token with a given accessor, at the paths in the body."""
     accessor = call.fields.text("accessor")
 
     def find(db: ReadSnapshot) -> CapabilitySet:

@@ -57,7 +57,7 @@ def _cluster(call: RouteCall) -> tuple[str, str]:
 
 
 async def health(call: RouteCall) -> HandlerReply:
-    """Report that the daemon works; `activecode` is the status to use."""
+    """Report that the daemon works; `activecode` is the HTTP status of the response."""
     text = call.query.text("activecode", "200")
     if not (text.isdecimal() and len(text) == len("200") and int(text) >= 200):
         raise Malformed(f"activecode {text!r} is not a status code: use a number from 200 to 599")

@@ -105,7 +105,7 @@ class TaskActions(Protocol):
         ...
 
     def egress(self) -> tuple[bool, str]:
-        """Return whether an egress policy is enforced, and by which mechanism, or why it is not."""
+        """Return whether an egress policy is enforced, and the mechanism or the reason why not."""
         ...
 
     def git_isolation(self) -> tuple[bool, str]:
@@ -171,7 +171,11 @@ class WrapperProtocol(Protocol):
         ...
 
     async def list_kept(self, secret: str, listing: bytes, *, is_root: bool, is_whole: bool) -> str:
-        """Return the files that the wrapper must send, chosen from its `listing`."""
+        """Return the files that the wrapper must send, chosen from its `listing`.
+
+        `is_root` means that the task ran as root, and `is_whole` that the host could list all
+        files.
+        """
         ...
 
     async def keep(
@@ -189,7 +193,11 @@ class WrapperProtocol(Protocol):
         kept_paths: str = "",
         content: bytes = b"",
     ) -> None:
-        """Store the result of a task, with its outputs file."""
+        """Store the exit code of a task, the reason `why` it ended, and its outputs file.
+
+        `outputs` states whether `content` is the outputs file, or why it is not. `kept_paths`
+        states whether the files to keep were sent.
+        """
         ...
 
 
@@ -208,8 +216,8 @@ class RightsLookup(Protocol):
 class AdmissionControl:
     """Concurrency limit for long operations in threads, with a fair share for each client.
 
-    The threads share one interpreter. More threads would not answer any request sooner, and would
-    delay the event loop more often.
+    The threads share the GIL. So more threads would not answer any request sooner, and would delay
+    the event loop more often.
     """
 
     def __init__(self) -> None:

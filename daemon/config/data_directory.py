@@ -8,7 +8,7 @@
             staging/           files that are on their way to a task or to the input files
         tasks/                 with root, 0711
             alloc/             one directory per allocation
-            logs/              retained logs, whose allocation directory was removed
+            logs/              retained logs of deleted allocation directories
             uids/              OS users of allocations
             volumes/           volumes created through the API
         steward.sock           for operators, unless the settings name another path
@@ -52,7 +52,7 @@ def alloc_dir(data_dir: Path) -> Path:
 
 
 def logs_dir(data_dir: Path) -> Path:
-    """Return the directory of retained logs, whose allocation directory was removed."""
+    """Return the directory of the logs that stay after their allocation directory is deleted."""
     return data_dir / TASKS / LOGS
 
 

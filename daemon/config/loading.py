@@ -201,9 +201,10 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
-    """Return the settings from `STEWARD_…` variables, without the variables of the command line.
+    """Return the settings in `STEWARD_…` variables.
 
-    Raises `Invalid` for an unknown variable, because it is most likely a typing error.
+    Variables of the client commands and of job files are not settings, and are left out. Raises
+    `Invalid` for any other unknown variable, because it is most likely a typing error.
     """
     known = _NO_SETTINGS | {PREFIX + name.upper() for name in FIELDS}
     for name in sorted(environment.keys() - known):

@@ -224,7 +224,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def logs_dir(self) -> Path:
-        """Return the directory of retained logs, whose allocation directory was removed."""
+        """Return the directory of logs that stay after their allocation directory is deleted."""
         return data_directory.logs_dir(self.data_dir)
 
     @property
@@ -373,9 +373,11 @@ def is_loopback(host: str) -> bool:
 
 
 def default_data_dir(environment: Mapping[str, str], *, is_root: bool | None = None) -> Path:
-    """Return the default data directory: for root the service's directory, else one of the user.
+    """Return the data directory for a daemon without this setting.
 
-    `is_root` says whether root started the daemon. If `is_root` is None, the kernel is asked.
+    The directory is `STATE_DIRECTORY` if systemd sets this variable. Otherwise, root has
+    `/var/lib/steward`, and any other user has a directory in their home. `is_root` says whether
+    root started the daemon. If `is_root` is None, the kernel is asked.
     """
     if state := environment.get("STATE_DIRECTORY"):  # set by systemd
         return Path(state)

@@ -26,9 +26,10 @@ _log = logging.getLogger("steward")
 
 
 def stored_settings(data_dir: Path, store: Path) -> dict[str, str]:
-    """Return the kept settings as JSON values by name; the first call also stores them.
+    """Return the old defaults that still apply, as JSON values by setting.
 
-    `store` is the directory of the store, whose lock the caller holds. Raises `StorageUnusable`.
+    The first call writes the file. `store` is the directory of the store, whose lock the caller
+    holds. Raises `StorageUnusable`.
     """
     path = data_dir / NAME
     try:
@@ -55,7 +56,7 @@ def _read(path: Path) -> dict[str, str]:
 
 
 def _of_store(store: Path) -> dict[str, str]:
-    """Return the kept settings of the store, or none if another user could have written it."""
+    """Return the old defaults in the store; empty if another user could have written them."""
     file = store / FILE_NAME
     if not file.exists() or store.stat().st_uid != os.geteuid():
         return {}
@@ -80,9 +81,9 @@ def _write(path: Path, defaults: Mapping[str, str]) -> None:
 
 
 def in_force(config: Settings, values: Mapping[str, str]) -> Settings:
-    """Return the settings; kept values replace those that the configuration does not set.
+    """Return `config` with the stored `values` for those settings that `config` does not set.
 
-    Raises `StorageUnusable` if a kept value is invalid for its setting.
+    Raises `StorageUnusable` if a stored value is invalid for its setting.
     """
     try:
         found = {

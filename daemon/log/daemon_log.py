@@ -179,7 +179,7 @@ class LogMonitor:
 
 
 class LogSubscriber(logging.Handler):
-    """The buffered lines of one reader, from any thread."""
+    """A log handler that queues lines for one reader. Any thread may log."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Form actions: each is one API call, equal to the command shown next to the form."""
+"""Form actions. Each is one API call, and has the same effect as the command next to the form."""
 
 from base64 import b64encode
 from typing import Any

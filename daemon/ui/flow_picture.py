@@ -47,7 +47,10 @@ class StepBox(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NeedLine(msgspec.Struct, frozen=True):
-    """A need of a step as a curve; `kind` is chain, bad or plain."""
+    """A need of a step, drawn as a curve.
+
+    `kind` is `bad` for a need that failed, `chain` for a need in the highlighted chain, or `plain`.
+    """
 
     path: str
     kind: str
@@ -76,7 +79,10 @@ class StepBar(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlowTimeline(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps that have begun, ordered by start time, and the chain that ended last."""
+    """The steps that have begun, ordered by start time.
+
+    `chain` names the steps that determined the end of the run (`longest_chain`).
+    """
 
     bars: list[StepBar]
     more: int
@@ -171,7 +177,7 @@ def longest_chain(steps: Sequence[Mapping[str, Any]], now: int) -> list[str]:
 
 
 def timeline(steps: Sequence[Mapping[str, Any]], now: int) -> FlowTimeline | None:
-    """Return the time line of a run; None before the first step. Times are in nanoseconds."""
+    """Return the timeline of a run; None before the first step. Times are in nanoseconds."""
     begun = sorted((step for step in steps if step["Opened"]), key=lambda step: int(step["Opened"]))
     if not begun:
         return None

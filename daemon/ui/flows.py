@@ -42,25 +42,25 @@ async def index(ui_request: UiRequest) -> Found:
 
 
 @page("queues.html", is_shared=True)
-async def queues(visit: UiRequest) -> Found:
+async def queues(ui_request: UiRequest) -> Found:
     """List the queues of runs, and show the runs of the selected queue."""
-    query = visit.query
+    query = ui_request.query
     namespace, name = query.text("namespace") or "*", query.text("name")
     token = query.text("next_token")
-    reply = await visit.ask(
+    reply = await ui_request.ask(
         "GET",
         "/v1/concurrency",
         namespace=namespace,
         next_token=token,
-        per_page=visit.rows_per_page,
+        per_page=ui_request.rows_per_page,
     )
     queue = None
     if name and namespace != "*":
         with suppress(NotFound):  # the queue has neither a run nor a limit
             path = formatting.address("/v1/concurrency/", name)
-            queue = await visit.get(path, namespace=namespace)
+            queue = await ui_request.get(path, namespace=namespace)
     return {
-        "queues": await visit.parsed(reply),
+        "queues": await ui_request.parsed(reply),
         "next_token": reply.next_token,
         "queue": queue,
         "follow": "*",

@@ -44,7 +44,7 @@ def command(*words: object) -> str:
 
 
 def short(identifier: str) -> str:
-    """Return the prefix of an identifier."""
+    """Return the first characters of an identifier, as pages show it."""
     return identifier[:SHORT]
 
 

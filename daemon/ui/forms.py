@@ -22,7 +22,7 @@ _UNITS = ((3600, "h"), (60, "m"), (1, "s"))
 
 
 class FormField(NamedTuple):
-    """A field of a form, with the name that the API has for it.
+    """A field of a form, with its name in the API.
 
     The kinds are `text`, `secret`, `seconds`, `number`, `flag`, `list`, `pairs`, `choice`, `pem`
     and `pems` (PEM blocks). If an `optional` field is empty, the API uses a default. An error

@@ -95,9 +95,9 @@ def timeline(
     created: int,
     now: int,
 ) -> Timeline | None:
-    """Return the time line of the tasks; None before the first event.
+    """Return the timeline of the tasks; None before the first event.
 
-    `created` is when the allocation was placed. Times are in nanoseconds.
+    `created` is the time at which the allocation was placed. Times are in nanoseconds.
     """
     events = {name: sorted(state["Events"] or (), key=_time) for name, state in states.items()}
     times = [event["Time"] for of_task in events.values() for event in of_task]

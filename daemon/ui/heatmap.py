@@ -133,7 +133,10 @@ class DayMap(msgspec.Struct, frozen=True, kw_only=True):
 def day_map(
     day: date, zone_name: str, runs: Sequence[Mapping[str, Any]], slots: Sequence[Mapping[str, Any]]
 ) -> DayMap:
-    """Return a day in a time zone, with the runs of that day and any slots."""
+    """Return the map of one day in a time zone. `runs` are the runs of that day.
+
+    `slots` may include slots of other days, which are left out.
+    """
     zone: tzinfo = UTC if zone_name in ("", "UTC") else ZoneInfo(zone_name)
     begin = datetime(day.year, day.month, day.day, tzinfo=zone)
 

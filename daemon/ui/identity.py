@@ -153,7 +153,7 @@ async def remove_role(ui_request: UiRequest) -> str:
 
 @with_error_message
 async def explain(ui_request: UiRequest) -> HandlerReply:
-    """Show which rule allows or denies a request, to a token or to a set of policies."""
+    """Show which rule allows or denies a request with a given token, or with given policies."""
     policy = text(ui_request, "policy")
     body = {
         "Token": text(ui_request, "token"),

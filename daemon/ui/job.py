@@ -127,7 +127,7 @@ async def _runs(ui_request: UiRequest, base: dict[str, object]) -> list[dict[str
 
 
 async def _history(ui_request: UiRequest, base: dict[str, object]) -> UsageSection | None:
-    """Return the usage section; None for a job that runs only as children."""
+    """Return the usage section; None for a job that only starts child jobs."""
     job: Any = base["job"]
     if job["Periodic"] or job["ParameterizedJob"]:
         return None

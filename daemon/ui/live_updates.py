@@ -24,7 +24,7 @@ class _Changed(Record, frozen=True, kw_only=True):
 
 
 class _Payload(Record, frozen=True, kw_only=True):
-    """The objects in the payload of an event that this event's write has changed."""
+    """The part of an event's payload that shows when the event's object was changed."""
 
     allocation: _Changed | None = None
     evaluation: _Changed | None = None
@@ -57,7 +57,7 @@ class _ShownEvent(Record, frozen=True, kw_only=True):
 
 
 class ShownLine(Record, frozen=True, kw_only=True):
-    """The events of one write; `time` is that of the write in milliseconds, 0 if unknown."""
+    """The events of one write, with the write's time in milliseconds (0 if unknown)."""
 
     index: int
     events: list[_ShownEvent]

@@ -125,7 +125,7 @@ def _of_parser(message: str) -> list[dict[str, object]]:
 
 
 def _of_validation(source: str, texts: Sequence[str]) -> list[dict[str, object]]:
-    """Return problems with the lines of the blocks that they name."""
+    """Return problems found by validation, each with the line of the block that it names."""
     lines = source.split("\n")
     return [
         {"Line": _line_of_names(lines, text), "Text": " ".join(text.split())}
@@ -191,7 +191,7 @@ def _variables(ui_request: UiRequest) -> str:
 
 
 def _flags(ui_request: UiRequest) -> dict[str, str]:
-    """Return the values of the variables that the form sets singly, by name."""
+    """Return the values of the job file's variables that have separate form fields, by name."""
     fields = ui_request.form.items()
     return {name.removeprefix(_FLAG): text for name, text in fields if name.startswith(_FLAG)}
 

@@ -148,7 +148,7 @@ def _last_index(ui_request: UiRequest) -> int:
 
 
 def _tag(known: Found) -> str:
-    """Return a hash of the data of a page, and the session's CSRF token.
+    """Return the tag of a page's content: a hash of its data, a dot, and the session's CSRF token.
 
     Return an empty string if the data cannot be hashed. A thread computes the hash, so it does not
     read the store. The hash includes the current minute, because pages show some durations in
@@ -170,7 +170,7 @@ def _tag(known: Found) -> str:
 
 
 def _json_chunks(value: object, levels: int) -> Iterator[bytes]:
-    """Yield the JSON of a value in chunks; `levels` of nested values are split.
+    """Yield the JSON of a value in chunks. Lists and objects are split down to `levels` levels.
 
     One call would block the interpreter for long if the value is large. A short value is encoded
     directly, which takes a tenth of the time.

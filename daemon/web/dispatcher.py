@@ -171,7 +171,11 @@ class Dispatcher:
         pages: Iterable[UiPage] = (),
         authenticate_wrapper: Doorkeeper | None = None,
     ) -> None:
-        """`authenticate_wrapper` may reject a request before its body is read, after the guard."""
+        """Create the dispatcher of these routes, endpoints and pages.
+
+        `authenticate_wrapper` runs after the guard, and may reject a request before its body is
+        read.
+        """
         self._parts, self._closing = parts, closing
         self._doorkeeper = authenticate_wrapper
         self.router: Router[Route] = Router(routes)
@@ -196,11 +200,11 @@ class Dispatcher:
         return RouteMatch(path, False, routes, _for_method(routes, head.method), parameters)
 
     def _routes(self, path: str, method: str) -> tuple[Sequence[Route], Mapping[str, str]]:
-        """Return the routes of a path.
+        """Return the routes of a path, and the parameters in the path.
 
-        The end of the path may name an endpoint of Steward, or belong to a job ID. If the endpoint
-        does not have the method, return the routes of the job whose ID is the whole rest of the
-        path.
+        The last segments of the path may name an endpoint of Steward, or be part of a job ID. If
+        that endpoint does not have the method, return the routes of the job. The rest of the path
+        is then its ID.
         """
         routes, parameters = self.router.find(path)
         is_foreign = bool(routes) and _for_method(routes, method) is None
@@ -209,10 +213,11 @@ class Dispatcher:
         return routes, parameters
 
     def _of_existing_job(self, route: Route, request: Request, path: str) -> tuple[Route, Request]:
-        """Return the route and the request, or those of a job whose ID ends like the endpoint.
+        """Return the route and the request, corrected if the end of the path belongs to a job ID.
 
-        The latter apply if a read finds no job with the shorter ID, but a job with the whole ID.
-        `path` is the decoded path.
+        A path such as `/v1/job/a/state` can be the endpoint `state` of the job `a`, or the job
+        `a/state`. The job `a/state` is read if it exists and the job `a` does not. `path` is the
+        decoded path.
         """
         if request.method != "GET" or not is_own(route.path):
             return route, request
@@ -259,7 +264,10 @@ class Dispatcher:
         return answer
 
     def client(self, head: RequestHead) -> str:
-        """Return the client that sent a request, for its limits; empty for an operator."""
+        """Return the local user or the address for which the limits count a request.
+
+        Return an empty string for an operator, because operators have no such limits.
+        """
         if head.peer is not None and head.peer.is_operator:
             return ""
         address = self.address(head)
@@ -284,7 +292,7 @@ class Dispatcher:
     def may_wait(self, head: RequestHead) -> bool:
         """Return whether a response may take long: a write, or a read that blocks or filters.
 
-        Every spelling of the parameters is recognized.
+        Any query with a percent-encoded character counts, because it can contain such a parameter.
         """
         return head.method != "GET" or _MAY_WAIT.search(head.query) is not None
 
@@ -527,7 +535,10 @@ class Dispatcher:
         return self._proxies.client(head.client, head.headers.get("x-forwarded-for", ""))
 
     async def _caller(self, needs: RequiredCapability, request: Request) -> Caller:
-        """Return the caller. Raises `UnknownToken`, on a few endpoints with the reason as text."""
+        """Return the caller. Raises `UnknownToken`.
+
+        For an unknown token, a few endpoints raise `Refused` instead, with the reason.
+        """
         tokens = self._parts.tokens
         if needs.asks is Requirement.NOTHING:
             return await tokens.identify("")

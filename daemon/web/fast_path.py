@@ -1,13 +1,13 @@
 """The fast path: small requests answered without the framework, on the same listeners.
 
 It answers a request for a small route (`Dispatcher.is_hot`) in the plainest form of HTTP/1.1.
-Checks, handlers and responses are the same (`dispatcher.py`). Any other connection goes to the HTTP
-server, with the bytes received so far and the start of its idle time. Only the HTTP server rejects
-bad requests, serves streams and closes idle connections.
+Checks, handlers and responses are the same as in the HTTP server (`dispatcher.py`). Any other
+connection goes to the HTTP server, with the bytes received so far and the start of its idle time.
+Only the HTTP server rejects bad requests, serves streams and closes idle connections.
 
 No request can hide inside another. The fast path answers only if the received data is exactly one
-request. Its form can be parsed in one way only, and the C parser and this module must agree on its
-length (RFC 9112, sections 2.2, 5 and 6.3).
+request. The form of this request can be parsed in one way only, and the C parser and this module
+must agree on the length (RFC 9112, sections 2.2, 5 and 6.3).
 """
 
 import logging
@@ -257,7 +257,7 @@ class FastPath:
     ) -> bool:
         """Send a list while it is read; return whether the connection stays open.
 
-        With `is_last`, it closes after the response.
+        With `is_last`, the connection closes after the response.
         """
         await send_with_timeout(stream, self._head(answer, "transfer-encoding: chunked", is_last))
         try:

@@ -1,8 +1,9 @@
 """Lazy import of handlers.
 
-The tables of routes name every handler, but few daemons call all handlers. A table imports its
-modules for type checkers only (`if TYPE_CHECKING:`), and uses this module at runtime. Callers
-import it with `import_handler` first, because an import can take 100 ms of the event loop.
+The tables of routes name every handler, but few daemons call all handlers. A table imports the
+modules of handlers for type checkers only (`if TYPE_CHECKING:`), and uses this module at runtime.
+Before a caller calls a handler, it imports the handler's module with `import_handler`, because an
+import can take 100 ms of the event loop.
 """
 
 import sys
@@ -25,7 +26,7 @@ class LazyHandler:
 
     @cached_property
     def function(self) -> Callable[..., object]:
-        """Return the function itself."""
+        """Return the function. The first use imports its module."""
         function: Callable[..., object] = getattr(import_module(self._module), self._name)
         return function
 
@@ -50,7 +51,7 @@ class LazyModule:
 
 
 def unwrap_handler(handler: Callable[..., object]) -> Callable[..., object]:
-    """Return the handler itself, even if it is lazy."""
+    """Return the function of a handler; if the handler is lazy, import its module."""
     return handler.function if isinstance(handler, LazyHandler) else handler
 
 

@@ -23,7 +23,7 @@ def private_override(method: _Method) -> _Method:
 
 
 def checked(cls: _Class) -> _Class:
-    """Check that the base classes of a class have each method that it overrides.
+    """Check that the first base class of a class has each method marked with `private_override`.
 
     Raises `MethodGone`.
     """

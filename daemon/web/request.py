@@ -32,7 +32,7 @@ SHORT_BODY = 64 * 1024  # bytes of a body that is read before its caller is know
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A request, decoded as far as every handler needs it."""
+    """A request, with the parts decoded that every handler needs."""
 
     parts: AppContext
     method: str
@@ -67,13 +67,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def client(self) -> str:
-        """Return the client for rate limits."""
+        """Return the client whose requests the rate limits count."""
         return self.caller.token.accessor or self.user or self.address
 
     def decode(self, record: type[T]) -> T:
         """Return the body as a record. Raises `Malformed`.
 
-        Handlers of reads call it, because a read that takes long runs in a thread.
+        Only handlers of reads call this method, because a read with a long body runs in a thread.
+        Other handlers call `decoded`.
         """
         return decode(record, self.body, self.unknown)
 
@@ -159,7 +160,7 @@ class ReadRoute(msgspec.Struct, frozen=True):
 
 
 class WriteRoute(msgspec.Struct, frozen=True):
-    """A route that changes something; POST and PUT are the same."""
+    """A route that changes something; POST and PUT have the same effect."""
 
     method: str
     path: str

@@ -36,7 +36,7 @@ ANY_NAME = "*"  # for public documents only; the configuration cannot contain it
 
 
 class RequestGuard:
-    """The names by which clients may address this daemon."""
+    """A check of the host name and the origin of each request."""
 
     def __init__(self, config: Settings, host_name: str) -> None:
         named = (config.bind, host_name, *config.host_names)

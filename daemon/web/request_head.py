@@ -81,7 +81,7 @@ def clean_path(path: str) -> str:
 
 
 def namespace(headers: Mapping[str, str], path: str) -> str:
-    """Return the namespace in a header; the Vault API uses the header differently."""
+    """Return the namespace in a header; empty for the Vault API, which reads the header itself."""
     if VaultApi.serves(path):
         return ""
     return headers.get("x-service-namespace") or headers.get("x-nomad-namespace", "")

@@ -37,7 +37,11 @@ class ResponseCache:
         self._bytes = 0
 
     def at(self, moment: int | None, route: ReadRoute, request: Request) -> HandlerReply | None:
-        """Return the cached response of a read if its change number is `moment`, otherwise None."""
+        """Return the cached response of a read if it was valid at the change `moment`.
+
+        `moment` is a change number of the store. Return None for any other response, and for a
+        `moment` of None.
+        """
         if moment is None or not _is_cacheable(route, request):
             return None
         key = _key(route, request)

@@ -59,7 +59,7 @@ class DisconnectWatcher:
         """Cancel a scope if a client disconnects during this block.
 
         A client that has sent more data counts as connected, unless it resets the connection.
-        Raises `OSError` at the kernel's limit.
+        Raises `OSError` if the kernel cannot watch another connection.
         """
         self._ends.register(descriptor, _ENDS)
         self._scopes[descriptor] = scope

@@ -169,7 +169,7 @@ class BodyGate:
             raise self._fault
 
     async def discard(self) -> None:
-        """Read and discard the rest of a body that was rejected. Return immediately after its end.
+        """Read and discard the rest of a rejected body, for a limited time.
 
         If the connection were closed with unread data, the client would lose the response.
         """
@@ -260,10 +260,10 @@ def _response(answer: WireResponse) -> Response:
 
 
 class _Shielded:
-    """The application as the server calls it. The end of a response cannot be cancelled.
+    """The application that Hypercorn calls; it shields the last `send` from cancellation.
 
-    After `Connection: close` the server closes the socket inside the application's last `send`. The
-    framework cancels itself at that time, and the socket would stay open.
+    After `Connection: close`, the server closes the socket inside this `send`. The framework
+    cancels itself at that time. Without the shield, the socket would stay open.
     """
 
     def __init__(self, app: AsgiApp, most: int) -> None:
@@ -312,7 +312,7 @@ async def _refuse_target(send: ASGISendCallable) -> None:
 
 
 def public_context(parts: AppContext) -> AppContext:
-    """Return the parts for serving public documents, which accept requests for any host name."""
+    """Return a copy of `parts` that accepts any host name; public documents are served with it."""
     config = msgspec.structs.replace(parts.config, host_names=[ANY_NAME])
     return msgspec.structs.replace(parts, config=config)
 

@@ -1,8 +1,9 @@
 """Sessions of browsers, by the secret in their cookie.
 
 A session belongs to a token, and ends when the token ends: each request looks up the token's
-secret, like a request of a program. Sessions are in memory only, so that neither the store nor a
-snapshot gives access. After a restart of the daemon, users sign in again.
+secret, like a request of a program. Sessions are in memory only, so neither the store nor a
+snapshot contains a secret that signs in a browser. After a restart of the daemon, users sign in
+again.
 """
 
 import hashlib
@@ -55,10 +56,10 @@ class SessionStore:
         accessor: str = "",
         owner: str = "",
     ) -> tuple[UiSession, list[UiSession]]:
-        """Return a new session, which is named by a fresh secret, and the sessions that it evicts.
+        """Create a session with a new secret; return this session and the removed sessions.
 
-        Sessions whose idle time has expired are also evicted. The caller must revoke the token of
-        each evicted session that `is_own`.
+        Sessions are removed if their idle time has expired or a limit on their number is exceeded.
+        The caller must revoke the token of each removed session whose `is_own` is true.
         """
         name, proof = self._new_secret(), self._new_secret()
         ui_session = UiSession(

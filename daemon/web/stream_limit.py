@@ -28,7 +28,7 @@ class StreamLimit:
         self._is_closing = False
 
     def close(self) -> None:
-        """End all endless streams regularly, so that their clients see no error."""
+        """End all endless streams as if they were complete, so that their clients see no error."""
         self._is_closing = True
         for scope in self._waiting:
             scope.cancel()

@@ -503,7 +503,7 @@ class UiPages:
         *,
         is_secure: bool,
     ) -> HandlerReply:
-        """Answer a request for an existing page, whose path is escaped.
+        """Answer a request for a page. The path of the request is percent-encoded.
 
         If the form is long, `long_body` reads it after the session was checked.
         """

@@ -65,7 +65,7 @@ class WebSockets:
     ) -> None:
         """Accept a WebSocket for its route, unless a check rejects it.
 
-        `client` is charged for its CPU time, as for requests (`fairness.py`).
+        The CPU time of the WebSocket is charged to `client`, as for requests (`fairness.py`).
         """
         path, headers = heads.path(head.target), head.headers
         audit_scope = self._parts.audit.open_scope("GET", path, head.query, address)

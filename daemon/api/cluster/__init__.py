@@ -1,1 +1,1 @@
-"""Nomad's cluster endpoints: everything beyond jobs, one module per type."""
+"""Nomad's cluster endpoints: all object types except jobs, with one module for each type."""

@@ -287,7 +287,11 @@ def health(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def unreadable_rows(db: ReadSnapshot) -> Counter[str]:
-    """Return the number of unreadable rows of each table, after reading the known ones again."""
+    """Return the number of unreadable rows of each table.
+
+    First, the rows that are recorded as unreadable are read again, because they may have been
+    repaired.
+    """
     if db.unreadable_rows.rows():
         # Imported late, because an intact store never needs it.
         from storage.queries import document_types

@@ -85,10 +85,10 @@ async def allocation_stats(request: Request) -> HandlerReply:
 
 
 async def usages(request: Request) -> HandlerReply:
-    """Show the usage of the allocations in the query, and the state index.
+    """Show the usage of the allocations in the query, with the state index.
 
-    Allocations that do not run, or that the caller may not see, are left out. Raises `Malformed`
-    for too many.
+    Allocations that do not run, or that the caller may not see, are left out. Raises `Malformed` if
+    the query lists too many allocations.
     """
     asked = [part for part in request.query.text("allocations").split(",") if part]
     if len(asked) > _MOST_ASKED:
@@ -115,7 +115,7 @@ async def gc_allocation(request: Request) -> HandlerReply:
 async def gc_all(request: Request) -> HandlerReply:
     """Schedule the deletion of the directories of all terminal allocations.
 
-    Raises `Refused`.
+    Raises `Refused` if the query names an unknown node.
     """
     _named(request)
     request.parts.tasks.collect_all()

@@ -157,7 +157,10 @@ _MOST_RELATED = 100
 
 
 def _with_related(db: ReadSnapshot, document: bytes) -> dict[str, object]:
-    """Return an evaluation with stubs of the evaluations that it links to, nearest first."""
+    """Return an evaluation with stubs of the evaluations that it links to, directly or indirectly.
+
+    Directly linked evaluations come first. The number of stubs is limited.
+    """
     evaluation: dict[str, object] = msgspec.json.decode(document)
     known, related = {evaluation["ID"]}, list[dict[str, object]]()
     waiting = [evaluation]

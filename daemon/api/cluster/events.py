@@ -52,7 +52,7 @@ _INT64 = range(-(2**63), 2**63)
 
 
 class _Wanted(msgspec.Struct, frozen=True):
-    """The selection of events by a reader."""
+    """The namespace, topics and keys of the events that a client requests."""
 
     topics: dict[str, set[str]]  # topic -> keys
     namespace: str
@@ -77,7 +77,7 @@ async def stream(request: Request) -> HandlerReply:
 
 
 def _index(query: QueryParameters) -> int:
-    """Return the first index, 0 if none is given. Raises `Malformed`."""
+    """Return the first requested index, or 0 if the query has none. Raises `Malformed`."""
     text = query.text("index") or "0"
     if not re.fullmatch(r"[+-]?[0-9]+", text):
         reason = "invalid syntax"
@@ -89,7 +89,10 @@ def _index(query: QueryParameters) -> int:
 
 
 def _gather(query: QueryParameters) -> float:
-    """Return for how many seconds events are collected into a chunk. Raises `Malformed`."""
+    """Return the seconds for which the stream collects events before it sends them.
+
+    Raises `Malformed`.
+    """
     text = query.text("gather")
     nanoseconds = duration(text) if text else 0
     if nanoseconds is None or not 0 <= nanoseconds <= LONGEST_GATHER * SECOND:
@@ -122,9 +125,10 @@ def _topics(query: QueryParameters) -> dict[str, set[str]]:
 async def _frames(
     request: Request, feed: EventFeed, selection: _Wanted, index: int, gather: float
 ) -> AsyncIterator[bytes]:
-    """Yield a line for each write with selected events, and heartbeats in between.
+    """Yield the selected events, with one line for each database write, and heartbeats in between.
 
-    A chunk is sent `gather` seconds after its first write, with all lines up to then.
+    After the first write of a chunk, the stream waits `gather` seconds. The chunk has all events up
+    to that time.
     """
     store = request.parts.store
     reader = StreamSubscriber(request)
@@ -177,7 +181,7 @@ def _may_see(grant: CapabilitySet, event: StoredEvent) -> bool:
 async def _lines(
     encoded_events: list[EncodedEvent], selection: _Wanted, reader: StreamSubscriber
 ) -> list[bytes]:
-    """Return a line per write with the events that the reader has selected and may see."""
+    """Return a line for each database write, with those selected events that the client may see."""
     lines = []
     for index, together in groupby(
         encoded_events, key=lambda encoded_event: encoded_event.event.index

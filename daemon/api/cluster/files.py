@@ -195,7 +195,7 @@ def _chunk_size(offset: int, end: int) -> int:
 
 
 async def stream_file(request: Request) -> HandlerReply:
-    """Stream a file of an allocation in frames; with `follow`, also what is appended."""
+    """Stream a file of an allocation in frames; with `follow`, also stream data appended later."""
     query = request.query
     path = _path(request) if request["alloc_id"] else ""
     follow = parse_flag(query, "follow") if query.text("follow") else True
@@ -261,9 +261,9 @@ def _frame(chunk: bytes, path: str, offset: int) -> bytes:
 
 @contextmanager
 def _shown(files: AllocFiles, verb: str, path: str) -> Iterator[None]:
-    """Convert errors of reading names and sizes to Nomad's form.
+    """Convert errors of listing a directory or reading a file's properties to Nomad's errors.
 
-    Raises `Denied` for secret files.
+    An error about a secret file becomes `Denied`.
     """
     try:
         with _with_nomad_errors(files, verb, path):
@@ -274,9 +274,9 @@ def _shown(files: AllocFiles, verb: str, path: str) -> Iterator[None]:
 
 @contextmanager
 def _with_nomad_errors(files: AllocFiles, verb: str, path: str) -> Iterator[None]:
-    """Convert errors of the operating system to Nomad's form, in which they begin with `verb`.
+    """Convert operating system errors to Nomad's errors. Their text begins with `verb`.
 
-    Raises `NotFound` or `Refused`.
+    A missing file becomes `NotFound`; any other error becomes `Refused`.
     """
     try:
         yield

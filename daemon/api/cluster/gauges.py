@@ -65,7 +65,7 @@ class GaugeValue(msgspec.Struct, frozen=True):
 
 
 async def gauges(parts: AppContext) -> list[GaugeValue]:
-    """Return all metrics, without values that need a corrupt page or an unreadable row."""
+    """Return all metrics. Those that need an unreadable part of the store are left out."""
     values, now = list[GaugeValue](), parts.clock.now()
     for read in (_of_store, _job_states, _of_tasks):
         try:
@@ -156,7 +156,7 @@ async def _usage(parts: AppContext, alloc: Allocation) -> AllocationUsage | None
 
 
 def _of_daemon() -> Iterator[GaugeValue]:
-    """Yield the daemon's own usage, where Python has an equivalent of Nomad's metric."""
+    """Yield the daemon's own resource usage, for those metrics of Nomad that Python can measure."""
     size, resident = map(int, Path("/proc/self/statm").read_text().split()[:2])
     runtime = {
         "alloc_bytes": resident * _PAGE,
@@ -224,9 +224,9 @@ def _stored(db: ReadSnapshot, now: int, host: str) -> list[GaugeValue]:
 
 
 def _counted(db: ReadSnapshot, members: list[Node]) -> dict[str, Counter[str]]:
-    """Return the number of allocations by node and status.
+    """Return the number of allocations in each status, by node ID.
 
-    Allocations of nodes that are no cluster pools count for the daemon's own host.
+    An allocation on a node that is not a cluster pool counts for the daemon's own host.
     """
     counted = metrics.allocations(db)
     of_clusters = {
@@ -279,7 +279,7 @@ def _judged(db: ReadSnapshot, now: int) -> _Counted:
 
 
 def _states(db: ReadSnapshot, now: int) -> Iterator[GaugeValue]:
-    """Yield the number of jobs by namespace and state; children count for their parent."""
+    """Yield the number of jobs by namespace and state, without child jobs."""
     counted: dict[str, Counter[str]] = {}
     for row in job_status.parentless(db):
         word = job_state(job_states.of_row(db, row, now)).word

@@ -42,7 +42,7 @@ class HostData(Record, frozen=True, kw_only=True):
 
 
 class HostDataResponse(Record, frozen=True, kw_only=True):
-    """The host of an agent."""
+    """The response with the data of an agent's host."""
 
     agent_id: str
     host_data: HostData
@@ -121,7 +121,7 @@ def mount_points(mounts: str) -> list[str]:
 
 
 def _unescaped(path: str) -> str:
-    """Return the decoded form of a path from the kernel, in which an octal escape is a space."""
+    """Return a path from the kernel with its octal escapes decoded, such as those of spaces."""
     return path.encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""The newest matches of a search in several logs, within one limit of matches and of text.
+"""The newest matches of a search in several logs, limited in number and in size of text.
 
 Each log is searched separately, from its end. Matches above the limit are dropped. The cursor of a
 log points to its first match in the response, so the next request finds the dropped matches.
@@ -40,7 +40,10 @@ class NewestMatches:
         self._searched: list[_Searched] = []
 
     def add(self, search: Search, reached: int) -> None:
-        """Add the matches of the next log, and drop all but the newest matches of all logs."""
+        """Add the matches of the next log, and drop all but the newest matches of all logs.
+
+        `reached` is the position at which the search in this log stopped.
+        """
         index = len(self._searched)
         log_lines = dated(self._opened[index], search.found)
         end = log_lines[-1].end if log_lines else 0

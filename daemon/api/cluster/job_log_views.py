@@ -70,9 +70,11 @@ class JobLogLines(LogLines, frozen=True, kw_only=True):
 
 
 class _Stream(msgspec.Struct, frozen=True):
-    """One stream of one task. `name` is used in cursors: allocation, task number, and o or e.
+    """One stream of one task.
 
-    `ends` has, for each ended attempt, the end time and the length of the log at that time.
+    Cursors contain `name`: the allocation, the number of the task, and `o` (stdout) or `e`
+    (stderr). `ends` has, for each ended attempt, the end time and the length of the log at that
+    time.
     """
 
     name: str
@@ -184,7 +186,7 @@ async def lines(request: Request) -> HandlerReply:
 
 
 async def search(request: Request) -> HandlerReply:
-    """Find lines that contain a text in all allocations, from a cursor backwards."""
+    """Find lines that contain a text in the logs of all allocations, from a cursor backwards."""
     query = request.query
     _check(request)
     for name in ("after", "at"):
@@ -352,7 +354,7 @@ def _positions(request: Request, name: str) -> dict[str, int]:
 
 
 def _begins(streams: Iterable[OpenedStream], known: dict[str, int]) -> list[int]:
-    """Return where to read on in each stream: a known position, or the start of the stream."""
+    """Return the position from which to read each stream: its known position, or its start."""
     return [
         known[stream.kind] if stream.kind in known else stream.stream.span()[0]
         for stream in streams

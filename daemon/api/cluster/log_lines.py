@@ -74,7 +74,7 @@ class LineTimes:
 
 
 def stamp(line: bytes) -> int | None:
-    """Return the time stamp at the beginning of a line, in nanoseconds, or None.
+    """Return the timestamp at the beginning of a line, in nanoseconds, or None.
 
     >>> stamp(b"[2026-11-24T12:00:00.5Z] ready")
     1795521600500000000
@@ -163,9 +163,9 @@ class Tail:
             self.queue.append(MergedLogLine(self._latest, line))
 
     def take(self, until: int | None = None) -> bytes:
-        """Return the queued lines up to the time `until`, with their labels.
+        """Return the queued lines whose time is at most `until`, each with the label of its log.
 
-        None means all lines.
+        If `until` is None, return all queued lines.
         """
         taken = []
         while self.queue and (until is None or self.queue[0].time <= until):
@@ -215,7 +215,11 @@ def ended_before(allocation: Allocation, task: str, time: int) -> bool:
 
 
 def dates(ends: Iterable[tuple[int, int]], log: TaskLog, stream: Stream, now: int) -> LineTimes:
-    """Return the times of a log, given the ends of its attempts and the recorded marks."""
+    """Return the times at which the bytes of a log were written.
+
+    They are computed from `ends` (the end time of each attempt, with the log's length then) and
+    from the recorded marks of the log.
+    """
     marks = log.marks
     facts = stream.facts
     at_end = min(facts.st_mtime_ns, now) if facts else now

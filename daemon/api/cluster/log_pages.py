@@ -54,7 +54,7 @@ def bytes_per_stream(streams: int) -> int:
 def before(
     stream: Stream, position: int | None, number: int, most_bytes: int = _PAGE_BYTES
 ) -> list[LogLine]:
-    """Return the last lines before a position, or before the end of the log for None."""
+    """Return the last lines before a position; without a position, the last lines of the log."""
     first, end = stream.span()
     stop = end if position is None else min(max(position, first), end)
     begin = max(first, stop - most_bytes)

@@ -49,7 +49,7 @@ class LogLines(SparseRecord, frozen=True, kw_only=True):
 
 
 class OpenedStream(msgspec.Struct, frozen=True):
-    """One stream of a task, with the times of its lines. `kind` is its name in lines."""
+    """One stream of a task, with the times of its lines. `kind` is the `stream` of its lines."""
 
     kind: str
     log: TaskLog

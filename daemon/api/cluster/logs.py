@@ -22,7 +22,7 @@ _INT64 = range(-(2**63), 2**63)
 
 
 class LogStreamFrame(SparseRecord, frozen=True, kw_only=True):
-    """A chunk of a file, or an event of the file.
+    """A chunk of a file, or an event such as the deletion of the file.
 
     A chunk has its data in base64, the file's name, and the offset after the chunk.
     """

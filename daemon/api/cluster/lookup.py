@@ -1,6 +1,6 @@
 """Lookup of allocations with their task groups.
 
-A job can have several megabytes, so a thread decodes a long job.
+A job definition can be several megabytes long, so a long definition is decoded in a thread.
 """
 
 from functools import partial

@@ -1,8 +1,9 @@
-"""Task output with its secrets masked, for callers who may not see it as the task wrote it.
+"""Task output with its secrets masked, for callers who may not see it unmasked.
 
-A mask has the length of its secret, so positions, sizes and cursors are those of the files. Each
-read also looks at the bytes before and after, so a secret is found at any division of the log. At
-the end of a growing log, up to the first seven bytes of a secret can be visible.
+A mask is as long as its secret, so positions, sizes and cursors are the same as in the files. Each
+read also searches the bytes before and after the requested ones, so it finds a secret that is only
+partly in the requested bytes. At the end of a growing log, up to the first seven bytes of a secret
+can be visible.
 """
 
 from functools import partial

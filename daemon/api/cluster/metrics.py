@@ -25,7 +25,7 @@ _TEXT = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
 
 
 class GaugeShown(Record, frozen=True, kw_only=True):
-    """A value with its labels."""
+    """The value of a gauge with its labels."""
 
     name: str
     value: float

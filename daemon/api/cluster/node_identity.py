@@ -1,8 +1,8 @@
 """The identity of a node: its claims, its expiry, and its renewal on request.
 
-A node renews its identity when a third of its pool's identity TTL remains. So the current identity
-can be computed from the creation time of the first identity. A requested renewal creates a new
-first identity.
+A node renews its identity when a third of the TTL remains; its node pool sets the TTL. So the
+current identity can be computed from the creation time of the first identity. A requested renewal
+creates a new first identity.
 """
 
 import uuid

@@ -66,7 +66,11 @@ async def apply(request: Request) -> HandlerReply:
 
 
 def named_node(request: Request, in_body: str) -> str:
-    """Return the node that a body or the query names, or an empty string. Raises `Malformed`."""
+    """Return the node ID that the request names, or an empty string.
+
+    `in_body` is the node ID in the body. Raises `Malformed` if the body and the query name
+    different nodes.
+    """
     in_query = request.query.text("node_id")
     if in_body and in_query and in_body != in_query:
         raise Malformed(

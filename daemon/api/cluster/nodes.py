@@ -250,7 +250,7 @@ class NodeChangeResponse(Record, frozen=True, kw_only=True):
 
 
 class ServerAddress(Record, frozen=True, kw_only=True):
-    """The address of a server, for a node."""
+    """The address of a server, in the form that Nomad sends to a node."""
 
     rpc_advertise_addr: str = msgspec.field(name="RPCAdvertiseAddr")
     datacenter: str
@@ -338,7 +338,10 @@ def _id(request: Request) -> str:
 
 
 def _named(request: Request, node_id: str) -> str:
-    """Return the node that the body names, as in Nomad, or else the node in the path."""
+    """Return the node ID in the body, which takes precedence in Nomad, or else the ID in the path.
+
+    `node_id` is the ID in the body, or empty. Raises an error for an invalid ID.
+    """
     if not node_id:
         return _id(request)
     check_id("node", node_id)

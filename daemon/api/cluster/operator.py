@@ -101,7 +101,7 @@ def raft_configuration(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 async def remove_peer(request: Request) -> HandlerReply:
-    """Reject: this is the only server. The error for other servers is Nomad's."""
+    """Reject the request, because this is the only server. Other servers get Nomad's error text."""
     query, config = request.query, request.parts.config
     own_address = {
         "id": request.parts.store.read(installation.cluster_id),

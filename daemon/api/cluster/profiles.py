@@ -1,4 +1,7 @@
-"""Profiles of the daemon, for `go tool pprof`: CPU, heap and threads. One is made at a time."""
+"""Profiles of the daemon, for `go tool pprof`: CPU, heap and threads.
+
+Only one profile is recorded at a time.
+"""
 
 import re
 import sys
@@ -28,9 +31,10 @@ async def command(request: Request) -> HandlerReply:
 
 
 async def profile(request: Request) -> HandlerReply:
-    """Create a profile. Raises `NotFound` for a kind that Python does not have.
+    """Record a profile. Raises `NotFound` for a kind of profile that Python does not have.
 
-    A cancelled request also stops its thread. The lock is held until the thread has stopped.
+    A cancelled request also stops the recording thread. The lock is held until the thread has
+    stopped.
     """
     name = request["profile"]
     check_here(request)
@@ -63,7 +67,7 @@ def _maker(request: Request, name: str) -> Callable[[], Profile]:
 
 
 def _number(request: Request, name: str, least: int, most: int) -> int:
-    """Return a number of the query; `least` if it is not given. Raises `Malformed`."""
+    """Return a numeric query parameter, or `least` if it is missing. Raises `Malformed`."""
     value = request.query.text(name)
     number = int(value) if re.fullmatch("[0-9]{1,9}", value) else -1
     if value and not least <= number <= most:
@@ -72,5 +76,5 @@ def _number(request: Request, name: str, least: int, most: int) -> int:
 
 
 def _flag(request: Request, name: str) -> bool:
-    """Return whether a number of the query is not 0. Raises `Malformed`."""
+    """Return whether a numeric query parameter is present and not 0. Raises `Malformed`."""
     return _number(request, name, 0, _MOST_DEBUG) > 0

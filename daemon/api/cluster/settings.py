@@ -47,7 +47,7 @@ _USUAL = Settings()
 
 
 def shown_value(name: str, value: object) -> str:
-    """Return a value as in the configuration, without possible secrets."""
+    """Format the value of a setting as in the configuration, with possible secrets hidden."""
     if name == "notify_commands":  # the arguments of a program may contain secrets
         commands = cast("Mapping[str, list[str]]", value)
         value = {
@@ -68,7 +68,7 @@ def shown_value(name: str, value: object) -> str:
 
 
 def _receiver(receiver: Receiver) -> Receiver:
-    """Return a receiver without the path of its URL: an ntfy topic is a secret."""
+    """Return a receiver with the path of its URL hidden; an ntfy topic in it acts as a secret."""
     if not receiver.url:
         return receiver
     parts = urlsplit(receiver.url)
@@ -76,7 +76,7 @@ def _receiver(receiver: Receiver) -> Receiver:
 
 
 def _without_secrets(address: str) -> str:
-    """Return a URL without its user, password and query."""
+    """Return a URL without its user name, password and query."""
     try:
         parts = urlsplit(address)
     except ValueError:  # not a valid URL

@@ -60,7 +60,7 @@ async def _read_chunks(packed: IO[bytes]) -> AsyncIterator[bytes]:
 
 
 async def reject_restore(request: Request) -> HandlerReply:
-    """Reject: a running daemon cannot replace its store."""
+    """Reject the request, because a running daemon cannot replace its store."""
     raise Refused(
         "a running daemon cannot replace its store: stop it, and run "
         "`steward operator snapshot restore FILE`"

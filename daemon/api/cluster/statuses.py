@@ -216,8 +216,9 @@ def _line(
 ) -> tuple[bytes, bool]:
     """Return the line of a job, and whether it stays valid until one of the job's objects changes.
 
-    Two kinds of lines can change at other times. A task that restarted counts as healthy after a
-    time. The steps of a workflow also wait for other jobs.
+    Two kinds of lines can also become outdated without such a change. The state of a job changes
+    some time after a restart of a task, when the task counts as healthy again. The line of a
+    workflow also depends on other jobs that its steps wait for.
     """
     job = jobs.current(db, row.namespace, row.id)
     if job is None:  # the job was purged between two steps

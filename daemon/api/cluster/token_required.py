@@ -1,4 +1,4 @@
-"""Access rules of routes with names from all namespaces: a token is required."""
+"""Access rules of routes that show names from all namespaces: they require a token."""
 
 from collections.abc import Iterable
 

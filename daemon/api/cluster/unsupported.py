@@ -1,7 +1,7 @@
 """Endpoints for features that a single node does not have, and for incomplete paths.
 
-Tools call some of them by default and accept an empty list. Features of Nomad's paid edition return
-the error of the free one.
+Some tools always request such an endpoint, and accept an empty list. For features of Nomad
+Enterprise, the error is the same as in Nomad's open edition.
 """
 
 from daemon.web import reply

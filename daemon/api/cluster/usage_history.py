@@ -63,9 +63,10 @@ class _Window:
 
 
 def _time(query: QueryParameters, name: str, now: int) -> int | None:
-    """Return a time in seconds since the epoch, or None if it is not given.
+    """Return the time in a query parameter, in seconds since the epoch; None if it is missing.
 
-    It is given in seconds since the epoch, in RFC 3339, or as a duration before now.
+    The parameter is a number of seconds since the epoch, a time in RFC 3339, or a duration before
+    now.
     """
     text = query.text(name)
     if not text:
@@ -159,7 +160,10 @@ def _body(
     limits: list[UsageLimits],
     no_network: str,
 ) -> bytes:
-    """Return the response as JSON."""
+    """Return the response as JSON.
+
+    `no_network` is the reason why some network usage is not measured, or empty.
+    """
     blocks = usage or {}
     if key.kind == "alloc":
         blocks = {**blocks, "": total(blocks.values())}
@@ -176,7 +180,10 @@ def _body(
 
 
 def _why_no_network(groups: Sequence[TaskGroup]) -> str:
-    """Return why the network of some or all tasks is not measured; empty if all are measured."""
+    """Return why the network usage of some or all tasks is not measured.
+
+    Return an empty string if the network usage of all tasks is measured.
+    """
     without = [
         group for group in groups if "host" in (used := _networks(group)) or used == {"none"}
     ]
@@ -195,7 +202,7 @@ def _why_no_network(groups: Sequence[TaskGroup]) -> str:
 
 
 def _networks(group: TaskGroup) -> set[str]:
-    """Return the networks of a group's tasks; `host` and `none` are not measured."""
+    """Return the network modes of a group's tasks; usage in `host` and `none` is not measured."""
     mode = _mode(group)
     usual = "none" if mode == "none" else "bridge"  # default of a container
     return {

@@ -276,9 +276,10 @@ def _locked(name: VariableKey) -> HandlerReply:
 
 
 def _answer(request: Request, done: ChangeResult, *, as_holder: bool = False) -> HandlerReply:
-    """Return the current variable; after a conflict, status 409 in Nomad's form, which is text.
+    """Return the reply to a change: the variable, or status 409 with the conflicting variable.
 
-    With `as_holder`, the response shows the ID of the lock.
+    As in Nomad, the content type of a conflict is text. With `as_holder`, the response shows the ID
+    of the lock.
     """
     if not done.conflict:
         assert done.entry is not None  # noqa: S101  # a successful change has an entry
@@ -288,7 +289,7 @@ def _answer(request: Request, done: ChangeResult, *, as_holder: bool = False) ->
 
 
 def _found(request: Request, entry: VariableRow) -> Variable | VariableMetadata:
-    """Return the variable in conflict, with values only if the caller may read them."""
+    """Return the conflicting variable, with its values only if the caller may read them."""
     if _may(request, VariableKey(entry.namespace, entry.path), "read"):
         return _shown(request, entry)
     return _metadata(request, entry)
