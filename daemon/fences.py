@@ -29,7 +29,7 @@ from storage.writer import Transaction
 
 __all__ = ("ATTEMPTS", "LOOP", "TOPIC", "Fault", "Fences", "open_fences")
 
-TOPIC = faults.TOPIC  # a change of this topic wakes the owners of held units
+TOPIC = faults.TOPIC  # a change of this topic wakes the owners of paused units
 _PAUSES = (1 * SECOND, 5 * SECOND)  # after the first and the second error
 _LOOP_PAUSE = 60 * SECOND  # after every further error of a loop, which is always restarted
 LOOP = "loop"  # the kind of the daemon's loops
@@ -52,7 +52,7 @@ class Fences:
         self._at_work: set[Name] = set()
         self._changed: set[Name] = set()
         self._news = trio.Event()
-        self.wake: Callable[[], None] = lambda: None  # wakes the owners of held units
+        self.wake: Callable[[], None] = lambda: None  # wakes the owners of paused units
 
     # --- queries
     # ------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ class Series:
 
     def quantiles(self, now: float, fractions: tuple[float, ...]) -> list[float]:
         """Return quantiles of the values of the last interval, NaN if there are none."""
-        recent = list(self._recent)  # a copy in one step, because threads add scheduling times
+        recent = list(self._recent)  # a copy in one step, because threads add values
         values = sorted(value for at, value in recent if at > now - INTERVAL)
         if not values:
             return [math.nan for _ in fractions]

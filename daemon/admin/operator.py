@@ -35,7 +35,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print the summary 
 _DATA_DIR = click.option(
     "--data-dir",
     type=click.Path(path_type=Path),
-    help="Directory of the store [default: that of `steward agent`].",
+    help="Directory of the store [default: the directory that `steward agent` uses].",
 )
 
 

@@ -295,7 +295,7 @@ async def put_policy(request: Request) -> HandlerReply:
 
 def _put_policy(tx: Transaction, policy: Policy) -> int:
     before = policies.find(tx, policy.name)
-    kept = before is not None and before.cas_required  # this API cannot set it
+    kept = before is not None and before.cas_required  # this API cannot set this field
     policy_store.put_policy(tx, msgspec.structs.replace(policy, cas_required=kept))
     return tx.index
 

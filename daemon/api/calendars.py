@@ -86,7 +86,7 @@ def days(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show the days of a calendar from `from` to `to`, and whether it is open now."""
     first, last = _date(request, "from"), _date(request, "to")
     if last is not None and first is None:
-        raise Malformed("to is given without from: give the first day as from")
+        raise Malformed('"to" is given without "from": also give "from", the first day')
     number = _DAYS if first is None or last is None else (last - first).days + 1
     if number < 1:
         raise Malformed(f"to = {last} is before from = {first}")

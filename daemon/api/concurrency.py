@@ -66,7 +66,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
 def read(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a queue with the first 200 holders of its slots and the first 200 waiting entries."""
     if request.namespace == "*":
-        raise Malformed('namespace is "*", but a queue is in one namespace: name it')
+        raise Malformed('namespace is "*", but a queue is in one namespace: name this namespace')
     key = (request.namespace, request["name"])
     line = concurrency.line(db, key)
     if line is None:

@@ -118,7 +118,8 @@ def _with_elements(
     step = next((step for step in run.steps if step.name == name), None)
     if step is None:
         raise _no_step(db, run, name)
-    # An array may have thousands of elements, whose allocations are among those of the whole job.
+    # To find the elements of an array, all allocations of the job are read. So this read always runs
+    # in a thread.
     loop_share.spend(loop_share.SHARE + 1)
     from daemon.evals.run_elements import elements  # imported late: few requests need it
 
@@ -211,7 +212,7 @@ async def _act(request: Request, act: RunActType) -> HandlerReply:
     versions, now = None, parts.clock.now()
     if body.version is not None and act == RunActType.RERUN:
         if not request.caller.has(SUBMIT, request.namespace):
-            raise Denied("a re-run with another version stores it, which needs submit-job")
+            raise Denied("a re-run with another version stores that version and needs submit-job")
         versions = RerunVersions(await registration_context(request, ""), now)
     outcome = await act_on_run(
         parts.store,

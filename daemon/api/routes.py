@@ -366,7 +366,7 @@ ROUTES: tuple[Route, ...] = (
         dispatch.periodic_schedule,
         READ,
         ("periodic-slots/{namespace}/{job_id}", "periodic", *_JOB),
-        long=True,  # a calendar may leave few slots
+        long=True,  # if a calendar is rarely open, many days are searched
     ),
     WriteRoute("POST", "/v1/job/{job_id}/periodic/pause", dispatch.pause_periodic, SUBMIT_HERE),
     WriteRoute("POST", "/v1/job/{job_id}/periodic/resume", dispatch.resume_periodic, SUBMIT_HERE),

@@ -38,7 +38,7 @@ T = TypeVar("T")
 # Nanoseconds between the start of a token's TTL and its displayed creation time, as in Vault.
 # Clients round the difference to `expire_time` down to whole seconds.
 _NOTED_AFTER = 1000
-_FEW_POLICIES = 200  # the event loop compares these in a millisecond
+_FEW_POLICIES = 200  # policies that the event loop compares within a millisecond
 _UNNAMED = "missing token ID"
 _TIDYING = (
     "Tidy operation successfully started. Any information from the operation will be printed to "

@@ -13,9 +13,9 @@ from daemon.web.reply import HandlerReply, text
 from daemon.web.request import Request, Route, StreamRoute, WriteRoute
 from storage.errors import Denied, StewardError
 
-MOST = 1024 * 1024  # bytes of a body: a piece of a file to keep; others are smaller
+MOST = 1024 * 1024  # bytes of a body; only a chunk of a file to keep is this long
 _PLACE = "/v1/wrapper/"
-_SPAN = 20.0  # seconds that a wrapper waits for an order
+_SPAN = 20.0  # seconds that a wrapper waits for a command
 _PLAIN = "text/plain; charset=utf-8"
 _PACKED = "application/gzip"
 _NUMBER = re.compile(r"[0-9]{1,15}")
@@ -59,7 +59,7 @@ def _answering(answer: Answer) -> Callable[[Request], Awaitable[HandlerReply]]:
             raise Denied
         try:
             return await answer(wrappers, request)
-        except OSError as error:  # a disk error: the wrapper sends the piece again
+        except OSError as error:  # a disk error: the wrapper sends the chunk again
             return text(f"{error.strerror or error}", 507)
         except StewardError as error:
             status = getattr(error, "status", None)

@@ -158,7 +158,7 @@ def _allocation(db: ReadSnapshot, event: StoredEvent) -> bytes:
     found = None
     try:
         found = _current(db, event, change)
-    except StorageUnreadable as error:  # the same for an allocation
+    except StorageUnreadable as error:  # the event is sent with the names alone
         db.unreadable_rows.note(error)
     if found is not None:
         return found

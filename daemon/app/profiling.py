@@ -175,7 +175,7 @@ class _Numbers(dict[T, int]):
 def packed(profile: Profile) -> bytes:
     """Return a profile in the format of pprof: a compressed message of its `profile.proto`."""
     words, frames, functions = _Numbers[str](), _Numbers[ProfileLine](), _Numbers[tuple[str, str]]()
-    words.of("")  # the first one has to be empty
+    words.of("")  # in this format, the first string must be empty
     out = bytearray()
     for kind in profile.kinds:
         out += _message(1, _kind(words, kind))

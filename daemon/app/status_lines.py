@@ -11,7 +11,7 @@ from storage.queries.job_stamps import Stamp
 MOST = 2000  # lines that are cached
 LONGEST = 4096  # bytes of a line; a longer line has many allocations, and changes often
 
-Key = tuple[str, str, bool, bool, bool]  # namespace and ID of the job, and the parts of the line
+Key = tuple[str, str, bool, bool, bool]  # the job's namespace and ID, `states`, `strip`, `counts`
 
 
 class StatusLines:

@@ -75,7 +75,7 @@ def why_no_volume(path: str, allowed: Iterable[str], known_paths: Iterable[str])
     if not within:
         return "host_volume_paths does not allow it: add its directory to the settings"
     if os.path.realpath(path) != path:
-        return f"it contains a link or a dot: write {os.path.realpath(path)!r}"
+        return f"it contains a symbolic link, '.' or '..': write {os.path.realpath(path)!r}"
     if not f"{path}/".startswith(tuple(within)):
         return f"it must be in one of host_volume_paths: {', '.join(within)}"
     if not os.path.isdir(path):

@@ -16,7 +16,7 @@ import msgspec
 
 _TABLES = ("tcp", "tcp6", "udp", "udp6")  # tables in /proc/net
 _ADDRESS, _STATE, _USER = 1, 3, 7  # positions of fields in a line
-_WAITS = {"tcp": "0A", "udp": "07"}  # states of bound sockets: listening for TCP
+_WAITS = {"tcp": "0A", "udp": "07"}  # states of listening TCP and of unconnected UDP sockets
 _WORD = 4  # bytes; addresses are written in the byte order of the host
 
 

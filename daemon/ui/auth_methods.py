@@ -54,8 +54,8 @@ CONFIG = (
     FormSection(
         "Claims",
         (
-            FormField("BoundAudiences", "Audiences", "list", "a token needs one of them"),
-            FormField("BoundIssuer", "Issuers", "list", "a token needs one of them"),
+            FormField("BoundAudiences", "Audiences", "list", "a token must have one of these"),
+            FormField("BoundIssuer", "Issuers", "list", "a token must be from one of these"),
             FormField("ClaimMappings", "Claims", "pairs", "CLAIM=NAME, used as value.NAME"),
             FormField("ListClaimMappings", "Lists", "pairs", "CLAIM=NAME, used as list.NAME"),
         ),
@@ -64,8 +64,8 @@ CONFIG = (
         "Clock leeway",
         (
             FormField("ExpirationLeeway", "After the expiration", "seconds", optional=True),
-            FormField("NotBeforeLeeway", "Before the first use", "seconds", optional=True),
-            FormField("ClockSkewLeeway", "For all times", "seconds", optional=True),
+            FormField("NotBeforeLeeway", "Before the start of validity", "seconds", optional=True),
+            FormField("ClockSkewLeeway", "For all timestamps", "seconds", optional=True),
         ),
     ),
     FormSection(
@@ -95,7 +95,7 @@ RULE = (
             ),
             FormField(
                 "BindType",
-                "Gives",
+                "Grants",
                 "choice",
                 choices=("policy", "role", "management"),
                 said=("bind type",),

@@ -15,7 +15,7 @@ LEFT, TOP = 30, 16  # units for the names of weekdays and months
 WEEKS = 53
 DAY = 1440  # minutes; a day with a clock change has up to 60 more or less
 _BAD = ("failed", "failing", "blocked")
-_MANY, _SOME = 20, 5  # runs of a day from which its cell is darkest, or darker
+_MANY, _SOME = 20, 5  # numbers of runs from which a day's cell is darkest, or darker than usual
 _NARROWEST = 3  # minimum width of a bar in minutes
 
 

@@ -66,7 +66,7 @@ CONFIG = (
         "Rotation of the client secret",
         (
             FormField("rotation_schedule", "Schedule", hint="cron expression"),
-            FormField("rotation_window", "Window after each time", "seconds"),
+            FormField("rotation_window", "Window after each scheduled time", "seconds"),
             FormField("rotation_period", "Period", "seconds", "instead of a schedule"),
             FormField("root_password_ttl", "TTL of a new secret", "seconds", optional=True),
             FormField("disable_automated_rotation", "Rotate only on request", "flag"),
@@ -99,9 +99,9 @@ ROLE = (
         "Tokens",
         (
             FormField("token_policies", "Policies", "list"),
-            FormField("token_no_default_policy", "Without the policy default", "flag"),
+            FormField("token_no_default_policy", "Omit the policy named default", "flag"),
             FormField("token_type", "Type", "choice", choices=("default", "service", "batch")),
-            FormField("token_ttl", "TTL", "seconds", "such as 1h; empty: that of the method"),
+            FormField("token_ttl", "TTL", "seconds", "such as 1h; empty: the method's TTL"),
             FormField("token_max_ttl", "Maximum TTL", "seconds"),
             FormField("token_explicit_max_ttl", "Maximum TTL, including renewals", "seconds"),
             FormField("token_period", "Period of renewals", "seconds", "without a maximum TTL"),

@@ -98,7 +98,7 @@ async def check(ui_request: UiRequest) -> HandlerReply:
     try:
         problems = await _problems(ui_request, source)
     except Denied:
-        problems, note = [], "Your token does not allow the check of job files."
+        problems, note = [], "Your token does not permit checking job files."
     except StewardError as error:  # an error of the daemon, not of the file
         return of_error(error)
     return HandlerReply(body={"Problems": problems, "Note": note})

@@ -143,7 +143,7 @@ class _RequestSpan:
         answer.headers["traceparent"] = trace
         if match.route is None and answer.status in _WITHOUT_ROUTE:
             return
-        if not self.permission.is_shown:  # such clients must not fill the queue
+        if not self.permission.is_shown:  # clients without permission must not fill the span queue
             return
         # Paths of the Vault API may hold secrets.
         route = (

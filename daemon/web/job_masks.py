@@ -64,7 +64,8 @@ async def view(route: Route, request: Request) -> JobMaskView | None:
     source = request.parts.job_masks
     if source is None or not _is_masked(route, request):
         return None
-    is_anywhere = request.namespace == EVERYWHERE or request.method != "GET"  # or in the body
+    # The body of a write may name another namespace than the query.
+    is_anywhere = request.namespace == EVERYWHERE or request.method != "GET"
     matchers = {
         key: matcher
         for key in await source.jobs()

@@ -155,8 +155,8 @@ class ReadRoute(msgspec.Struct, frozen=True):
     methods: frozenset[str] = frozenset({"GET"})
     tables: tuple[str, ...] = ()
     shows_secrets: bool = False
-    is_definition: bool = False  # callers that may submit jobs see them unmasked
-    searches: bool = False  # it searches names in jobs, so that their masks apply to the search
+    is_definition: bool = False  # job definitions, which callers that may submit jobs see unmasked
+    searches: bool = False  # searches names in jobs, so the masks of jobs apply to the search
 
 
 class WriteRoute(msgspec.Struct, frozen=True):
@@ -170,7 +170,7 @@ class WriteRoute(msgspec.Struct, frozen=True):
     # streamed. So its calls must be reported to the audit log.
     acts: bool = False
     in_any_region: bool = False  # served for any region in the query
-    shows_jobs: bool = False  # its response has parts of stored jobs, which are masked
+    shows_jobs: bool = False  # the response has parts of stored jobs, which are masked
     hot: bool = False  # so frequent that the fast path answers it (`fast_path.py`)
 
     @property

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 
 import trio
 
-STALLED = 600.0  # seconds in which a client reads nothing
-_PIECE = 64 * 1024  # bytes that it must read in that time
+STALLED = 600.0  # seconds in which a client must read `_PIECE` bytes
+_PIECE = 64 * 1024  # bytes
 
 _ENDS = select.EPOLLRDHUP | select.EPOLLONESHOT  # errors are always reported
 _BROKEN = select.EPOLLHUP | select.EPOLLERR

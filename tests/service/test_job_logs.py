@@ -77,7 +77,7 @@ async def test_deleted_logs_are_reported(steward: Steward) -> None:
     path = f"/v1/client/fs/logs/{one['ID']}"
     answer = await steward.request("GET", path, task="main", type="stdout", plain=True)
     assert answer.status_code == 404
-    assert "are gone: it printed nothing" in answer.text
+    assert "has no logs: its tasks wrote no output" in answer.text
 
 
 async def test_logs_of_several_allocations_are_merged_by_time(steward: Steward) -> None:

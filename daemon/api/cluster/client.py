@@ -133,7 +133,7 @@ async def host_stats(request: Request) -> HandlerReply:
         raise NotFound(str(error)) from None
     if node is not None and node.engine:
         raise Refused(
-            f'node "{node.id}" is a pool of a cluster: the usage of its hosts is unknown here'
+            f'node "{node.id}" is a pool of a cluster: Steward does not know the usage of its hosts'
         )
     return HandlerReply(body=request.parts.tasks.host_usage())
 

@@ -129,7 +129,7 @@ def _disks(paths: Iterable[str]) -> Iterable[tuple[str, FileSystemUsage]]:
     for path in paths:
         try:
             facts = os.statvfs(path)
-        except OSError:  # unmounted, or not for the daemon's user
+        except OSError:  # unmounted, or not accessible to the daemon's user
             continue
         unit = facts.f_frsize
         used = (facts.f_blocks - facts.f_bfree) * unit // _MEBIBYTE

@@ -192,11 +192,11 @@ async def search(request: Request) -> HandlerReply:
     for name in ("after", "at"):
         if query.text(name):
             raise Malformed(
-                f"a search runs towards the start of the log: give before instead of {name}"
+                f'a search runs towards the start of the log: give "before" instead of "{name}"'
             )
     text = query.text("contains")
     if not 0 < len(text) <= MOST_TEXT:
-        raise Malformed(f"contains has {len(text)} characters: give from 1 to {MOST_TEXT}")
+        raise Malformed(f'"contains" has {len(text)} characters: give from 1 to {MOST_TEXT}')
     context = min(parse_number(query, "context", "2"), MOST_CONTEXT)
     most = min(max(parse_number(query, "lines", "50"), 1), MOST_FOUND)
     known = _positions(request, "before")
@@ -274,7 +274,7 @@ async def _select(request: Request) -> _Selection:
     newest = await store.read_any(partial(_newest, request=request))
     chosen: list[list[_Stream]] = []  # streams of each allocation, newest allocation first
     ended, read_count, omitted_tasks = True, 0, 0
-    capacity = _MOST_STREAMS // len(kinds)  # tasks
+    capacity = _MOST_STREAMS // len(kinds)  # tasks whose streams can still be selected
     for alloc, tasks in newest.found:
         asked = [(index, task) for index, task in enumerate(tasks) if task_name in ("", task)]
         if len(asked) > capacity and chosen:

@@ -85,7 +85,7 @@ def _content(request: Request, db: ReadSnapshot, *, task: str, path: str) -> tup
 
 
 def _lost(path: str) -> str:
-    return f"the content of {path!r} is lost, as after the restore of a snapshot"
+    return f"the content of {path!r} is lost: for example, a restored snapshot does not contain it"
 
 
 async def _read_chunks(file: OpenedFile, size: int) -> AsyncIterator[bytes]:

@@ -23,7 +23,7 @@ MOST_LINES = 500  # lines of one pull: about 1 ms, and about 130 bytes each besi
 _STAMP = re.compile(
     rb"\W{0,2}(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)\s?(Z|[+-]\d\d:?\d\d)"
 )
-_STAMP_WITHIN = 48  # bytes of a line that are searched for a time stamp
+_STAMP_WITHIN = 48  # bytes of a line that are searched for a timestamp
 _EVENTS = 300  # latest events of a task that are searched for the ends of its attempts
 _TERMINATED = "Terminated"
 

@@ -96,8 +96,8 @@ async def source_of_tasks(
     parts = request.parts
     if allocation.client_terminal and not await is_there(parts.logs.launcher, allocation.id):
         raise NotFound(
-            f'the logs of allocation "{allocation.id}" are gone: it printed nothing, or they were '
-            "removed after log_retention_days or for log_retention_mb"
+            f'allocation "{allocation.id}" has no logs: its tasks wrote no output, or the logs were '
+            "deleted because of log_retention_days or log_retention_mb"
         )
     return LogSource(
         alloc_id=allocation.id,

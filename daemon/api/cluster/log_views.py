@@ -77,7 +77,7 @@ async def search(request: Request) -> HandlerReply:
     query = request.query
     text = query.text("contains")
     if not 0 < len(text) <= MOST_TEXT:
-        raise Malformed(f"contains has {len(text)} characters: give from 1 to {MOST_TEXT}")
+        raise Malformed(f'"contains" has {len(text)} characters: give from 1 to {MOST_TEXT}')
     context = min(parse_number(query, "context", "2"), MOST_CONTEXT)
     most = min(max(parse_number(query, "lines", "50"), 1), MOST_FOUND)
     source, task, kinds = await _requested_logs(request)

@@ -111,7 +111,7 @@ async def _present(stream: Stream, position: int) -> AsyncGenerator[LogChunk | N
 async def _encoded(
     chunks: AsyncGenerator[LogChunk | None, None], *, plain: bool
 ) -> AsyncGenerator[bytes, None]:
-    async with aclosing(chunks):  # a disconnect closes both
+    async with aclosing(chunks):  # after a disconnect, `chunks` is closed with this generator
         async for chunk in chunks:
             if chunk is None:
                 yield b"" if plain else HEARTBEAT

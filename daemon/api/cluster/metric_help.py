@@ -111,5 +111,5 @@ MEANINGS: Mapping[str, str] = {
     "steward.store.bytes": "Size of the store's file, in bytes.",
     "steward.store.free_bytes": "Free space inside the store's file, in bytes.",
     "steward.cloud_token.age_seconds": "Age of the oldest access token of a login method.",
-    "steward.directory_keys.age_seconds": "Age of the directory's keys of a login method in use.",
+    "steward.directory_keys.age_seconds": "Age of the directory keys that a login method uses.",
 }

@@ -325,7 +325,7 @@ async def purge(request: Request) -> HandlerReply:
         raise Refused("node not found")
     if node_id != parts.tasks.node_id:
         raise Refused(
-            f'node "{node_id}" is a pool of a cluster: take it out of the configuration instead; '
+            f'node "{node_id}" is a pool of a cluster: remove it from the configuration instead; '
             "it stays in the history of its jobs"
         )
     done = await purge_node(parts.store, node_id, parts.ids, now=parts.clock.now())

@@ -19,7 +19,7 @@ from storage.errors import Malformed, NotFound, TooOften
 
 _OCTETS = "application/octet-stream"
 _LONGEST = 300  # seconds
-_MOST_DEBUG = 999_999_999  # Go has levels of detail; here every value except 0 is the same
+_MOST_DEBUG = 999_999_999  # Go has levels of detail; here every value except 0 means the same
 _NAMES = ("profile", "heap", "goroutine")
 _BUSY = trio.Lock()  # of two profiles at the same time, each would contain the other
 

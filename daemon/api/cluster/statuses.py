@@ -175,7 +175,8 @@ def _named(request: Request, db: ReadSnapshot) -> list[job_listings.JobChange]:
         raise Malformed("no jobs in request")
     if len(body.jobs) > _MOST_NAMED:
         raise Malformed(
-            f"Jobs names {len(body.jobs)} jobs; the maximum is {_MOST_NAMED}: send fewer in one request"
+            f'"Jobs" names {len(body.jobs)} jobs; the maximum is {_MOST_NAMED}: send fewer in one '
+            "request"
         )
     named = {(job.namespace or DEFAULT_NAMESPACE, job.id) for job in body.jobs}
     requested = [jobs.current(db, *key) for key in sorted(named)]

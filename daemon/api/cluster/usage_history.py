@@ -35,7 +35,7 @@ _STEPS = (10, 30, 60, 300, 900, 3600, 6 * 3600)  # seconds; the default is one o
 _FINE, _COARSE = 10, 300
 _HOUR = 3600
 _MEBIBYTE = 1024 * 1024
-_CONTAINERS = "podman"  # the driver whose tasks have a separate interface
+_CONTAINERS = "podman"  # the driver whose tasks can each choose a network mode
 _NAMED = 5  # groups in one reason
 
 
@@ -51,7 +51,7 @@ class _Window:
         end = now if end is None else end
         begin = end - _HOUR if begin is None else begin
         if begin >= end:
-            raise Malformed("from is not before to: give an earlier from or a later to")
+            raise Malformed('"from" is not before "to": give an earlier "from" or a later "to"')
         self.step = _step(query.text("step"), end - begin)
         self.begin = begin // self.step * self.step
         self.end = -(-end // self.step) * self.step
@@ -191,7 +191,7 @@ def _why_no_network(groups: Sequence[TaskGroup]) -> str:
         return ""
     names = [group.name for group in without]
     if any(is_listed(SLURM, _drivers(group)) for group in without):
-        reason = "the hosts of a cluster do not report it"
+        reason = "the hosts of a cluster do not report their network usage"
     elif all(_networks(group) == {"none"} for group in without):
         reason = "these tasks have no network"
     else:

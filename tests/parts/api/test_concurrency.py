@@ -66,7 +66,10 @@ async def test_a_queue_is_read_in_one_namespace(store: Store) -> None:
     asked = request(store, READ, reader, query="namespace=*", name="db")
     with pytest.raises(Malformed) as caught:
         store.read(lambda db: api.read(asked, db))
-    assert str(caught.value) == 'namespace is "*", but a queue is in one namespace: name it'
+    assert (
+        str(caught.value)
+        == 'namespace is "*", but a queue is in one namespace: name this namespace'
+    )
 
 
 async def test_queue_limits_are_deleted_with_their_namespace(store: Store) -> None:

@@ -337,7 +337,7 @@ WRONG: list[tuple[Handler, dict[str, str], str]] = [
     (LINES, {"before": CURSOR, "follow": "true"}, '"before" cannot be combined with "follow"'),
     (LINES, {"at": CURSOR}, '"at" is a position in the log of one task'),
     (LINES, {"lines": "5", "follow": "true"}, '"lines" cannot be combined with "follow"'),
-    (SEARCH, {"after": CURSOR, "contains": "x"}, "give before instead of after"),
+    (SEARCH, {"after": CURSOR, "contains": "x"}, 'give "before" instead of "after"'),
 ]
 
 

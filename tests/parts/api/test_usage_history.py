@@ -96,7 +96,7 @@ async def test_time_is_accepted_in_three_forms(placed: Cluster, given: str, begi
     [
         ({"from": "yesterday"}, "from='yesterday' is not a time"),
         ({"to": "-1h"}, "to='-1h' is not a time"),
-        ({"from": "1h", "to": "2h"}, "from is not before to"),
+        ({"from": "1h", "to": "2h"}, '"from" is not before "to"'),
         ({"step": "15s"}, "step='15s' is not a step"),
         ({"step": "0"}, "step='0' is not a step"),
         ({"step": "7m"}, "step='7m' is not a step"),
@@ -173,7 +173,10 @@ MIXED = TaskGroup(
         ([group_with("a", "none", "podman")], "these tasks have no network"),
         ([group_with("a", "", "podman", network_mode="none")], "these tasks have no network"),
         ([MIXED], "tasks on the network of the host are counted only with the host (group a)"),
-        ([group_with("a", "", "slurm")], "the hosts of a cluster do not report it"),
+        (
+            [group_with("a", "", "slurm")],
+            "the hosts of a cluster do not report their network usage",
+        ),
         (
             [group_with("a", "bridge"), group_with("b", "")],
             "tasks on the network of the host are counted only with the host (group b)",

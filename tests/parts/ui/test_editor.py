@@ -77,7 +77,7 @@ async def test_refused_parse_names_the_missing_capability(site: Site) -> None:
     browser = site.browser()
     await browser.sign_in(await site.token('namespace "default" { capabilities = ["list-jobs"] }'))
     found = await check(browser, FILE)
-    assert found == {"Problems": [], "Note": "Your token does not allow the check of job files."}
+    assert found == {"Problems": [], "Note": "Your token does not permit checking job files."}
     await browser.sign_in(await site.token(READER))
     assert (await check(browser, FILE.replace("driver", "drivr")))["Note"] == ""
 
