@@ -76,14 +76,17 @@ class Fences:
         return fault.kind == LOOP and self._clock.now() > fault.until + _LOOP_PAUSE
 
     def paused_keys(self, kind: str) -> frozenset[str]:
-        """Return the keys of a kind that are paused or whose fence is closed."""
+        """Return the keys of those units of a kind that are paused or whose fence is closed."""
         now = self._clock.now()
         return frozenset(
             fault.key for fault in self.of_kind(kind) if fault.is_closed or fault.until > now
         )
 
     def next_time(self, kind: str) -> int | None:
-        """Return when the next paused unit of a kind may be retried, or None if no unit is paused."""
+        """Return the time at which the next paused unit of a kind may be retried.
+
+        Return None if no unit of the kind is paused.
+        """
         now = self._clock.now()
         coming = (fault.until for fault in self.of_kind(kind) if not fault.is_closed)
         return min((time for time in coming if time > now), default=None)
@@ -129,7 +132,7 @@ class Fences:
     def around(self, kind: str, key: str) -> Iterator[None]:
         """Run the block as one attempt of a unit, and contain its error.
 
-        A `StorageError` passes through, alone or in a group.
+        A `StorageError` that concerns every unit passes through, alone or in a group.
         """
         try:
             yield
@@ -166,7 +169,10 @@ class Fences:
             self._hand.record(self._at_work)
 
     def record(self, kind: str, key: str, error: Exception) -> Fault:
-        """Record an error of a unit that the caller has caught; return the fault."""
+        """Record an error as a failed attempt of a unit; return the fault.
+
+        The caller has caught the error.
+        """
         leaf = next(leaf_errors(error))
         fault = self._fail(kind, key, f"{type(leaf).__name__}: {leaf}")
         _log.error(

@@ -128,7 +128,7 @@ def read_self_token(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def read_token(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Show a token to its owner, or to a caller that manages tokens."""
+    """Show a token to its owner, or to a caller with a management token."""
     check_acls_on(request)
     is_own = request["accessor"] == request.caller.token.accessor
     if not is_own and not request.caller.grant.everything:

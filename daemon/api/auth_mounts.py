@@ -38,7 +38,10 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _config(mount: Mount) -> dict[str, object]:
-    """Return a mount's configuration, without values that were never set."""
+    """Return a mount's configuration as Vault shows it.
+
+    Values that were never set are left out, except for a few that Vault always shows.
+    """
     config = msgspec.to_builtins(mount.config)
     always = {"default_lease_ttl": 0, "max_lease_ttl": 0, "token_type": mount.config.token_type}
     return {**always, "force_no_cache": False, **config}

@@ -52,7 +52,7 @@ async def dispatch_bulk(request: Request) -> HandlerReply:
 
 
 def _first_line(request: Request) -> int:
-    """Return the number of the body's first line. Raises `Malformed`."""
+    """Return the number that the query gives the first line of the body. Raises `Malformed`."""
     text = request.query.text("first_line") or "1"
     if not re.fullmatch("[1-9][0-9]{0,14}", text, re.ASCII):
         raise Malformed(

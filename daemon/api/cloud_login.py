@@ -16,7 +16,7 @@ from storage.records.times import rfc3339
 
 
 def _mount(call: RouteCall) -> Mount:
-    """Return the mount of a call. Raises `NotFound` if the mount was disabled after its lookup."""
+    """Return the mount of a call. Raises `NotFound` if the mount was disabled in the meantime."""
     mount = call.parts.store.read(lambda db: mounts.find(db, call.mount))
     if mount is None:
         raise NotFound("")

@@ -277,7 +277,7 @@ async def untag(request: Request) -> HandlerReply:
 
 
 def tag_not_supported(_request: Request, _db: ReadSnapshot) -> HandlerReply:
-    """Return Nomad's error for a path that looks like that of a tag."""
+    """Return Nomad's error for a path that looks like the path of a tag."""
     raise NotFound("invalid job tag endpoint")
 
 

@@ -203,7 +203,7 @@ class _Walk(Generic[T]):
         self._listing, self._reverse = listing, reverse
 
     def _step(self, db: ReadSnapshot, position: _Place, bytes_left: int) -> _Step:
-        """Encode the next elements, up to `bytes_left` bytes. If that is 0, only count them."""
+        """Encode the next elements, up to `bytes_left` bytes; if it is 0, only count them."""
         lines: list[bytes] = []
         listing, left, made, row_count, last = self._listing, position.left, 0, 0, position.open
         for row in listing.rows(db, position.start, self._reverse):
@@ -301,10 +301,10 @@ class _Walk(Generic[T]):
         lines: Sequence[bytes] = (),
         cut: _Place | None = None,
     ) -> HandlerReply:
-        """Return a page with the token of the next one, or a step that continues to search for it.
+        """Return a page with the token of the next page.
 
-        `lines` were encoded by earlier steps. A long page is sent in parts: the first part ends at
-        `cut`.
+        If more steps are needed, the reply's `later` continues. `lines` were encoded by earlier
+        steps. A long page is sent in parts: the first part ends at `cut`.
         """
         bytes_left = 0 if cut else STEP_BYTES - sum(map(len, lines))
         step = self._step(db, position, bytes_left)

@@ -50,7 +50,7 @@ _TIDYING = (
 
 
 async def create(call: RouteCall) -> VaultBody:
-    """Create a token that is revoked with the caller's token."""
+    """Create a token. It is revoked when the caller's token is revoked."""
     return await _create(call, is_orphan=False)
 
 
@@ -135,7 +135,7 @@ async def _issue(
 
 
 async def lookup(call: RouteCall) -> VaultBody | HandlerReply:
-    """Describe the token with the secret in the request, or the caller's own."""
+    """Describe the token with the secret in the request, or else the caller's own token."""
     secret = call.fields.text("token")
     if not secret:
         return await lookup_self(call)
@@ -167,7 +167,7 @@ def _of_accessor(call: RouteCall) -> Token | HandlerReply:
 
 
 def _described(call: RouteCall, token: Token, secret: str) -> dict[str, object]:
-    """Return the description of a token; Vault leaves some empty parts out."""
+    """Return the description of a token, without those empty parts that Vault leaves out."""
     # Tokens of the jobs API have paths of that API.
     is_ours = token.path.startswith("auth/")
     left = (token.expires_at - call.parts.clock.now()) // SECOND if token.expires_at else 0

@@ -29,7 +29,8 @@ Answer = Callable[[WrapperProtocol, Request], Awaitable[HandlerReply]]
 def authenticate_wrapper() -> Callable[[Request], HandlerReply | None]:
     """Return a check that rejects a request without a valid secret before its body is read.
 
-    After too many invalid secrets, it rejects requests without a lookup.
+    After too many invalid secrets from a client, the check answers each further one with status
+    429.
     """
     failures = FailedLogins()
 
@@ -51,7 +52,7 @@ def authenticate_wrapper() -> Callable[[Request], HandlerReply | None]:
 
 
 def _answering(answer: Answer) -> Callable[[Request], Awaitable[HandlerReply]]:
-    """Return a handler that calls the wrapper API."""
+    """Return a handler that calls `answer` with the wrapper API, and converts errors to replies."""
 
     async def handler(request: Request) -> HandlerReply:
         wrappers = request.parts.wrappers

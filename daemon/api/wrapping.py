@@ -11,7 +11,7 @@ from storage.records.times import rfc3339
 
 
 class _Stored(msgspec.Struct, frozen=True):
-    """A stored response; its data stay as text."""
+    """A stored response. Its `data` is not decoded."""
 
     data: msgspec.Raw
     auth: object = None

@@ -260,7 +260,7 @@ def _is_text(value: object) -> bool:
 
 
 def _path(kind: type, value: object) -> object:
-    """Convert a text to a path, the only type that msgspec does not convert itself."""
+    """Convert a text to a path, the only type of settings that msgspec does not convert itself."""
     if kind is not Path:
         raise NotImplementedError(kind)
     if not isinstance(value, str | Path):
@@ -272,7 +272,10 @@ def _path(kind: type, value: object) -> object:
 
 
 def _completed(config: Settings, environment: Mapping[str, str], *, is_root: bool) -> Settings:
-    """Fill in values that depend on the host and on the daemon's user. Raises `Invalid`."""
+    """Check the settings, and fill in values that depend on the host and on the daemon's user.
+
+    Raises `Invalid`.
+    """
     for fault in _faults(config):
         raise Invalid(fault)
     usual = default_data_dir(environment, is_root=is_root)

@@ -188,7 +188,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def podman_service(self) -> str:
-        """Return the path of the podman socket, or an empty string if podman is not used."""
+        """Return the path of Podman's socket, or an empty string if the settings disable Podman."""
         if self.podman_socket:
             return "" if self.podman_socket == NO_SOCKET else self.podman_socket
         if os.geteuid() == 0 or self.podman_root:
@@ -254,7 +254,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def asks_for_tokens(self) -> bool:
-        """Return whether requests need a token: always, except in development mode."""
+        """Return whether requests need a token: by default always, except in development mode."""
         return self.acl if self.acl is not None else not self.dev
 
     @property
@@ -273,12 +273,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def runs_raw_exec(self) -> bool:
-        """Return whether `raw_exec` is enabled: in development, or by its setting."""
+        """Return whether `raw_exec` is enabled: by default only in development mode."""
         return self.dev if self.raw_exec is None else self.raw_exec
 
     @property
     def permits_root(self) -> bool:
-        """Return whether tasks may run as root: in development, or by the setting."""
+        """Return whether tasks may run as root: by default only in development mode."""
         return self.dev if self.raw_exec_root is None else self.raw_exec_root
 
     @property
@@ -313,9 +313,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_wrappers(self) -> "Settings":
-        """Return the settings with the certificate of the listener for cluster hosts.
+        """Return the settings for the TLS of the listener for cluster hosts.
 
-        Without its own certificate, that listener uses the one of the API.
+        It has its own certificate or, if none is set, the API's. It requests no client
+        certificates.
         """
         own = self.wrapper_tls_cert != Path()
         pair = {"tls_cert": self.wrapper_tls_cert, "tls_key": self.wrapper_tls_key} if own else {}

@@ -66,7 +66,7 @@ def describe_conflicts(
 
 
 def read_listening_sockets(protocol: str, table: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield port and fields of each listening socket in a kernel table.
+    """Yield the port and the columns of each listening socket in a kernel table.
 
     A TCP table lists listening sockets before all connections, of which there may be many. So
     reading stops at the first connection (proc_net_tcp of the kernel's documentation).

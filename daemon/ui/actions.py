@@ -50,7 +50,7 @@ async def stop(ui_request: UiRequest) -> str:
 
 @action
 async def start(ui_request: UiRequest) -> str:
-    """Register the latest version of a stopped job again, if it is still the latest."""
+    """Register the latest version of a stopped job again, unless a newer version appears."""
     namespace = _namespace(ui_request)
     job: Any = await ui_request.get(job_url(ui_request), namespace=namespace)
     body = {"Job": {**job, "Stop": False}, "EnforceIndex": True}

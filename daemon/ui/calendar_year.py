@@ -91,7 +91,7 @@ def _describe_day(day: Mapping[str, Any]) -> str:
 
 
 def closings(days: Sequence[Mapping[str, Any]]) -> Iterator[Closing]:
-    """Yield the days that are closed for a reason other than a weekend."""
+    """Yield the periods that are closed for a reason other than a weekend."""
     for reason, same in groupby(days, key=lambda day: "" if day["IsOpen"] else day["Reason"]):
         closed_days = list(same)
         if reason and reason not in _WEEKENDS:

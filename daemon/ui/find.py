@@ -62,7 +62,7 @@ class Hits(msgspec.Struct, frozen=True):
 
 @page("find.html")
 async def search(ui_request: UiRequest) -> Found:
-    """Show the objects that contain the text in `q`, or begin with it."""
+    """Show the objects whose name contains the text in `q`, or whose ID begins with it."""
     text = ui_request.query.text("q").strip()
     if len(text) > LONGEST:
         raise Malformed(f"q has {len(text)} characters: search for at most {LONGEST}")

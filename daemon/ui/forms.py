@@ -60,7 +60,11 @@ async def send_form(
     sections: Sections,
     target: str,
 ) -> HandlerReply:
-    """Send a form to the API; redirect, or show it again with the error or the warnings."""
+    """Send a form to the API and redirect to `target`, or show the form again.
+
+    `send` sends the form, and `form` returns the data of its page. The form is shown again if the
+    API rejects it or responds with warnings.
+    """
     try:
         answer = await send()
     except StewardError as error:

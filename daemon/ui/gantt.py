@@ -126,7 +126,10 @@ def _time(event: Mapping[str, Any]) -> int:
 
 
 def _began(events: Sequence[Mapping[str, Any]]) -> int:
-    """Return the start time of a task's first attempt. Tasks without an attempt come last."""
+    """Return a sort key: the start time of a task's first attempt.
+
+    Tasks without an attempt come last.
+    """
     starts = [_time(event) for event in events if event["Type"] == "Started"]
     return min(starts, default=2**63)
 

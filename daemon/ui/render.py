@@ -227,7 +227,11 @@ def form_action(place: Callable[[UiRequest], str]) -> Callable[[Doer], Handler]:
 
 
 def keeps_form(place: Callable[[UiRequest], str]) -> Callable[[Handler], Handler]:
-    """Show a form again if the API rejects it: with its values, and the error at its field."""
+    """Return a decorator for form handlers: if the API rejects the form, its page shows it again.
+
+    The page has the entered values, and the error at its field. `place` returns the URL of the
+    page.
+    """
 
     def decorated(handler: Handler) -> Handler:
         @wraps(handler)

@@ -43,7 +43,10 @@ async def sign_in(ui_request: UiRequest) -> HandlerReply:
 
 
 async def _secret(ui_request: UiRequest) -> str:
-    """Return the secret in the form, which belongs to a token or to a one-time link."""
+    """Return the secret of the token with which the user signs in.
+
+    The form contains this secret, or a one-time secret that is exchanged for it.
+    """
     parts, one_time = ui_request.request.parts, ui_request.form.get("one_time", "").strip()
     if not one_time:
         return ui_request.form.get("token", "").strip()

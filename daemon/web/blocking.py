@@ -146,7 +146,10 @@ async def _computed_in_thread(
 
 
 def _encoded(handler_reply: HandlerReply) -> HandlerReply:
-    """Return a reply with its body encoded as JSON, because a long one takes time."""
+    """Return a reply with its body encoded as JSON.
+
+    This function runs in a thread, because encoding a long body takes time.
+    """
     if handler_reply.body is None or isinstance(handler_reply.body, bytes):
         return handler_reply
     return msgspec.structs.replace(handler_reply, body=encode(handler_reply.body))

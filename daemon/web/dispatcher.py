@@ -555,7 +555,7 @@ class Dispatcher:
             raise Refused(f"{needs.tells_why}{error.reason}") from None
 
     def _answer_unrouted(self, path: str, query: str) -> HandlerReply:
-        """Answer a path without a route: redirect if a similar path exists."""
+        """Answer a path without a route: with a redirect to a similar path, or with 404."""
         cleaned = heads.clean_path(path)
         if path == "/" and (self.pages.has(FRONT) or self.router.find(FRONT)[0]):
             cleaned = FRONT

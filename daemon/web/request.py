@@ -52,7 +52,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def operator(self) -> int | None:
-        """Return the user number of an operator, who needs no token, or None."""
+        """Return the user ID of an operator, who needs no token; None for any other client."""
         return self.peer.uid if self.peer and self.peer.is_operator else None
 
     @property

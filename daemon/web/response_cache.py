@@ -82,7 +82,7 @@ class ResponseCache:
     ) -> None:
         """Store a response that was computed elsewhere.
 
-        `indexes` are the indexes of its tables at the time of the computation.
+        `indexes` are the indexes of the route's tables at the time of the computation.
         """
         if indexes:
             self._store(_key(route, request), indexes, handler_reply, None)

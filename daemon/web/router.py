@@ -52,7 +52,10 @@ class _Pattern(Generic[R]):
 
     @property
     def place(self) -> tuple[str, str]:
-        """Return the beginning and the end of the paths that this pattern can match."""
+        """Return the key by which the router finds this pattern.
+
+        The key has the first two segments and the last segment of the matching paths.
+        """
         return _folder(self.head), _ending(self._literals[-1])
 
     @property

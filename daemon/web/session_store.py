@@ -78,7 +78,7 @@ class SessionStore:
         return ui_session, evicted
 
     def find(self, name: str, now: int) -> UiSession | None:
-        """Return a session, unless its idle time has expired."""
+        """Return the session with the secret `name`, unless its idle time has expired."""
         found = self._sessions.get(name)
         if found is None or not self.has(found, now):
             return None  # `begin` evicts idle sessions, and its caller revokes their tokens
@@ -95,5 +95,5 @@ class SessionStore:
         return [session for session in reversed(self._sessions.values()) if self.has(session, now)]
 
     def end(self, name: str) -> None:
-        """End a session, if it exists."""
+        """End the session with the secret `name`, if it exists."""
         self._sessions.pop(name, None)

@@ -54,7 +54,10 @@ class StreamLimit:
     def count(
         self, pieces: AsyncIterator[bytes], *, is_endless: bool = False
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the same chunks, counted from the first read on. Raises `TooOften`."""
+        """Yield the chunks of a stream, which counts as open from the first read on.
+
+        Raises `TooOften`.
+        """
         self.check()
         return self._counted(pieces, self._next if is_endless else _next)
 

@@ -106,7 +106,10 @@ class RejectedForm(msgspec.Struct, frozen=True):
 
     @property
     def rows(self) -> list[tuple[str, str]]:
-        """Return the pairs of a variable: the fields `name.N` and `value.N`, in their order."""
+        """Return the names and values of a variable, in order.
+
+        They are in the fields `name.N` and `value.N`.
+        """
         fields = [name for name, value in self.values.items() if name.startswith("name.") and value]
         return [
             (self.values[field], self.values.get(f"value.{field.removeprefix('name.')}", ""))
@@ -236,7 +239,7 @@ class UiRequest:
 
     @property
     def denied_capability(self) -> str:
-        """Return the capability that the last denied call lacks; empty if there is no such call."""
+        """Return the capability that was missing for the last denied call, or an empty string."""
         call = self._denied
         if call is None:
             return ""

@@ -202,7 +202,7 @@ async def _enveloped(call: RouteCall, answer: VaultBody) -> HandlerReply:
 
 
 def _permit(call: RouteCall, endpoint: Endpoint | None) -> None:
-    """Record that the caller's policies allow a call. Raises `Denied`."""
+    """Record that the caller's policies allow a call. Raises `Denied` if they do not."""
     _require(call, endpoint)
     request_context.show_permission()
 

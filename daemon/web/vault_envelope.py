@@ -1,7 +1,7 @@
-"""Responses of the Vault API: the envelope, and errors as a list.
+"""Responses of the Vault API: the envelope, and errors.
 
-Only this module maps errors of the Vault API to statuses. As in Vault, 400 means invalid input. An
-error of a login method is 500 with the text in a list.
+Only this module maps errors of the Vault API to statuses. As in Vault, 400 means invalid input, and
+500 means another error of a login method. The text of some errors is a list with one element.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -148,14 +148,15 @@ def errors(status: int, *texts: str) -> HandlerReply:
 
 
 def listed(status: int, text: str) -> HandlerReply:
-    """Return an error response in the form of a list with one element."""
+    """Return an error response whose text is Vault's list of errors, with one element."""
     return errors(status, multi_error([text]))
 
 
 def of_error(error: StewardError, *, is_login: bool) -> HandlerReply:
     """Return the response for an error.
 
-    Errors of a login or of an unknown token are sent unchanged, others as a list.
+    The text of `Refused` and `Denied` becomes a list with one element, except for a login and for
+    an unknown token. Other texts are sent unchanged.
     """
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     text = _DENIED if isinstance(error, Denied) else str(error)

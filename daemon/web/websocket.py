@@ -86,7 +86,8 @@ class WebSocketChannel:
     async def ping(self) -> None:
         """Send pings repeatedly, so that a lost client is detected.
 
-        The server's own pings would keep a lost connection until the next ping is due.
+        Hypercorn's own ping task is not used, because it would keep a lost connection until its
+        next ping is due.
         """
         while True:
             with suppress(LocalProtocolError):  # the connection is closing

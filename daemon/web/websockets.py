@@ -208,7 +208,11 @@ def _always() -> bool:
 async def _while_allowed(
     request: Request, lasts: Callable[[], bool], talking: Awaitable[None]
 ) -> None:
-    """Run a session until it ends. Raises `_CutOff` if the caller's access ends during it."""
+    """Run the session `talking` until it ends, or until the caller loses access.
+
+    `lasts` returns whether the session of a page is still valid. Raises `_CutOff` if the caller
+    loses access.
+    """
     reader = StreamSubscriber(request)
     is_over = False
 

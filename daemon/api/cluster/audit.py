@@ -33,7 +33,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def _filters(query: QueryParameters) -> Mapping[str, object]:
-    """Return the query's filters as columns of the table. Raises `Malformed`."""
+    """Return the filters in the query, by column of the audit log. Raises `Malformed`."""
     filters: dict[str, object] = {}
     for name in _TEXTS:
         if value := query.text(name):

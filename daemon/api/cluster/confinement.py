@@ -47,7 +47,7 @@ async def show(request: Request) -> HandlerReply:
 
 
 def _examples(db: ReadSnapshot, node_id: str) -> list[tuple[str, str, str]]:
-    """Return driver, allocation and task of each running task of a node, newest first."""
+    """Return driver, allocation and task of the running tasks with a local driver, newest first."""
     examples = []
     for alloc in allocations.newest_running(db, node_id, _MOST):
         job = jobs.version(db, alloc.namespace, alloc.job_id, alloc.job_version)

@@ -159,9 +159,10 @@ async def allocation_health(request: Request) -> HandlerReply:
 
 
 def _named(request: Request, body_id: str) -> str:
-    """Return the ID of the deployment in the path.
+    """Return the ID of the deployment in the path. `body_id` is the ID in the body.
 
-    Raises `Malformed` if the body names another deployment.
+    Raises `Malformed` if `body_id` is empty or different. Raises `Denied` if the caller lacks the
+    route's capability.
     """
     if not body_id:
         raise Malformed("DeploymentID must be specified")

@@ -93,7 +93,7 @@ def _listing(request: Request) -> Listing[evaluations.EvaluationLine]:
 
 
 class _Placed(Record, frozen=True, kw_only=True):
-    """The part of an evaluation that names its job and namespace."""
+    """The namespace of an evaluation, without the rest of it."""
 
     namespace: str
 

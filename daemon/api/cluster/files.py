@@ -63,7 +63,7 @@ class FileStat(FileListEntry, frozen=True, kw_only=True):
 
 
 async def _files(request: Request) -> AllocFiles:
-    """Return the files of the allocation in the path. Raises `Malformed`, `NotFound`."""
+    """Return access to the files of the allocation in the path. Raises `Malformed`, `NotFound`."""
     alloc_id = request["alloc_id"]
     if not alloc_id:
         raise Malformed(NO_ALLOCATION)
@@ -146,7 +146,7 @@ async def _part(request: Request) -> HandlerReply:
 
 
 async def _error_as_reply(work: Awaitable[HandlerReply]) -> HandlerReply:
-    """Return a reply. If an error occurs, return its text as the reply."""
+    """Return the reply of `work`. An error becomes a reply with its text, except for `Denied`."""
     try:
         return await work
     except Denied:
@@ -226,7 +226,7 @@ async def _framed(
 async def _followed(
     files: AllocFiles, path: str, file: File, offset: int
 ) -> AsyncGenerator[bytes, None]:
-    """Yield a file from an offset on, until the file is deleted.
+    """Yield the content of a file from an offset on, until the file is deleted.
 
     If the file shrinks, start again at its beginning.
     """

@@ -57,7 +57,7 @@ _log = logging.getLogger("steward.metrics")
 
 
 class GaugeValue(msgspec.Struct, frozen=True):
-    """A current value; the name contains dots."""
+    """The current value of a metric; the name of the metric contains dots."""
 
     name: str
     value: float
@@ -396,7 +396,10 @@ def _labels(alloc: Allocation, host: str) -> dict[str, str]:
 def _histories(
     db: ReadSnapshot, allocs: Iterable[Allocation], host: str, now: int
 ) -> list[GaugeValue]:
-    """Return restarts and remaining run time of allocations; times are in seconds."""
+    """Return the OOM kills of tasks, and the maximum and remaining run time of allocations.
+
+    Times are in seconds.
+    """
     version = cache(partial(jobs.version, db))  # many allocations may share one version
     made: list[GaugeValue] = []
     for alloc in allocs:

@@ -80,7 +80,7 @@ def _host_data() -> HostData:
 def shown_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the names of all variables, with the values of those that every task inherits.
 
-    The address of a proxy may contain a password.
+    A value with `@` is also hidden, because the URL of a proxy may contain a password.
 
     >>> shown_environment({"LANG": "C", "DATABASE_URL": "x", "http_proxy": "http://u:p@proxy"})
     {'DATABASE_URL': '<redacted>', 'LANG': 'C', 'http_proxy': '<redacted>'}

@@ -23,7 +23,7 @@ class _Match(NamedTuple):
 
 
 class _Searched(msgspec.Struct):
-    """A searched log: its matches, the end of the last match, and the next search position."""
+    """A searched log: its number of matches, the end of the last match, and the next position."""
 
     search: Search
     number: int

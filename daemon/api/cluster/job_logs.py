@@ -299,7 +299,7 @@ class MergedLogs:
         ]
 
     async def _tail(self, allocation: Allocation, key: Key, log: TaskLog) -> Tail | None:
-        """Return a log for reading, or None if nothing of it is selected."""
+        """Return a reader for the selected part of a log, or None if no part is selected."""
         selection, (alloc_id, task, kind) = self._wanted, key
         if selection.since and ended_before(allocation, task, selection.since):
             return None

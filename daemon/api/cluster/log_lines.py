@@ -56,7 +56,10 @@ class LineTimes:
     """The latest time at which the byte at each position of a log can have been written."""
 
     def __init__(self, marks: Iterable[tuple[int, int]], at_end: int) -> None:
-        """Take marks as pairs of time and length; `at_end` is the time of bytes after the last mark."""
+        """Take `marks`, each a time and the length of the log at that time.
+
+        `at_end` is the time of the bytes after the last mark.
+        """
         ordered = sorted((end, time) for time, end in marks)
         self._ends = [end for end, _ in ordered]
         self._times = [time for _, time in ordered]

@@ -173,7 +173,7 @@ def _lines(stream: Stream, begin: int, stop: int, *, first: int, end: int) -> li
 
 
 def _whole_lines(data: bytes, begin: int, first: int) -> tuple[int, bytes]:
-    """Return the bytes from the first line start on, and the position of that start."""
+    """Return the position of the first line start in `data`, and the bytes from there on."""
     if begin > first:  # this is the middle of a line, unless it is the start of the log
         cut = data.find(b"\n") + 1
         if 0 < cut < len(data):

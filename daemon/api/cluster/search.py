@@ -240,7 +240,7 @@ def _namespaces(scope: _Place, prefix: str) -> Iterable[str]:
 def _best_matches(
     candidates: Iterable[tuple[str, FuzzyMatch]], text: str
 ) -> dict[str, list[FuzzyMatch]]:
-    """Return matches by kind, sorted by position of the text, length, and name."""
+    """Return matches by kind, sorted by the text's position, the name's length, and the name."""
     by_kind: dict[str, list[FuzzyMatch]] = {}
     for kind, match in candidates:
         by_kind.setdefault(kind, []).append(match)
@@ -261,7 +261,11 @@ def _named_jobs(job_scope: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]
 
 
 def _names_inside(job: JobNames) -> Iterator[tuple[str, ...]]:
-    """Yield each name in a job: its kind, the name, and its path."""
+    """Yield a tuple for each name in a job: its kind, the name, and the scope of the name.
+
+    The scope is the namespace and the job ID, followed by the group and the task if the name is
+    inside them.
+    """
     outside = (job.namespace, job.id)
     yield "jobs", job.name, *outside
     for group in job.task_groups or ():

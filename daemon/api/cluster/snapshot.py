@@ -33,7 +33,7 @@ async def download_snapshot(request: Request) -> HandlerReply:
 
 
 def _packed(directory: Path, name: str) -> tuple[IO[bytes], str]:
-    """Return an archive of the store and its checksum, as an unlinked file.
+    """Return an archive of the store as an unlinked open file, and its SHA-256 digest in base64.
 
     Raises `StorageFull`.
     """

@@ -93,7 +93,10 @@ def _span(text: str) -> int | None:
 
 
 def _step(text: str, span: int) -> int:
-    """Return the step in seconds, which is a multiple of the time between samples."""
+    """Return the step in seconds, which is a multiple of the time between samples.
+
+    The default depends on `span`, the length of the time range in seconds. Raises `Malformed`.
+    """
     if not text:
         return next((step for step in _STEPS if span <= step * _PREFERRED), _STEPS[-1])
     length = int(text[:9]) if text.isascii() and text.isdecimal() else _span(text) or 0
