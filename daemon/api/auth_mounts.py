@@ -78,7 +78,7 @@ class _Listing(NamedTuple):
 
 
 def _all_mounts(call: RouteCall) -> _Listing:
-    """Return all mounts, including the built-in one."""
+    """Return all readable mounts, including the built-in one, and the damaged mounts."""
     cluster_id, (made, damaged) = call.parts.store.read(
         lambda db: (installation.cluster_id(db), stored.list_readable(db))
     )

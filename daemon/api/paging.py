@@ -134,9 +134,9 @@ class Listing(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """A list that can be read from any key.
 
     `rows` yields the items in the order of their keys, or in reverse. `wanted` selects the items to
-    show, and `line` encodes one as JSON. With `group`, consecutive items of the same group become
-    one element: a record whose last field lists them. The text of the group is the beginning of
-    that element.
+    show, and `line` encodes an item as JSON. With `group`, consecutive items of the same group
+    become one element: a record whose last field lists these items. The text of the group is the
+    beginning of that element.
     """
 
     rows: Callable[[ReadSnapshot, Key | None, bool], Iterable[T]]

@@ -181,7 +181,11 @@ class WrapperProtocol(Protocol):
     async def keep(
         self, secret: str, number: int, offset: int, data: bytes, *, is_end: bool
     ) -> None:
-        """Store a chunk of a file to retain."""
+        """Store a chunk of a file to retain.
+
+        `number` is the number of the file in the answer of `list_kept`, and `is_end` marks the last
+        chunk.
+        """
         ...
 
     async def result(

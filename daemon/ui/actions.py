@@ -50,7 +50,10 @@ async def stop(ui_request: UiRequest) -> str:
 
 @action
 async def start(ui_request: UiRequest) -> str:
-    """Register the latest version of a stopped job again, unless a newer version appears."""
+    """Register the latest version of a stopped job again.
+
+    The API rejects the request if the job changes in the meantime.
+    """
     namespace = _namespace(ui_request)
     job: Any = await ui_request.get(job_url(ui_request), namespace=namespace)
     body = {"Job": {**job, "Stop": False}, "EnforceIndex": True}
@@ -139,7 +142,7 @@ async def steer(ui_request: UiRequest) -> str:
 
 @action
 async def restart(ui_request: UiRequest) -> str:
-    """Restart the running tasks of an allocation."""
+    """Restart one task, or all running tasks, of an allocation."""
     alloc_id = ui_request["alloc_id"]
     body = {"TaskName": ui_request.form.get("task", "")}
     await ui_request.post(formatting.address("/v1/client/allocation/", alloc_id, "/restart"), body)

@@ -61,7 +61,7 @@ def percent(value: float) -> str:
 
 
 def per_second(value: float) -> str:
-    """Format a rate of bytes."""
+    """Format a rate in bytes per second."""
     return f"{format_size(value)}/s"
 
 

@@ -42,7 +42,7 @@ class FormField(NamedTuple):
 class FormSection(NamedTuple):
     """The fields below a heading.
 
-    An error message that contains `subject` belongs to all of them.
+    An error message that contains `subject`, but no name of a field, belongs to the first field.
     """
 
     heading: str

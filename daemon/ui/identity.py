@@ -219,7 +219,7 @@ async def _data(ui_request: UiRequest, path: str, **query: object) -> dict[str, 
 
 
 def _set(fields: dict[str, Any]) -> list[tuple[str, object]]:
-    """Return the non-empty values of a document as text."""
+    """Return the name and the text of each non-empty value of a document."""
     return [
         (name, _format_value(name, value))
         for name, value in fields.items()

@@ -65,7 +65,7 @@ class ShownLine(Record, frozen=True, kw_only=True):
 
 
 async def events(ui_request: UiRequest) -> HandlerReply:
-    """Stream events from now on, or from `back` events ago."""
+    """Stream events from now on; with `back`, begin with the latest earlier events."""
     last = ui_request.request.parts.store.read(lambda db: db.last_index())
     begin: dict[str, object] = {"gather": _GATHER}
     if not ui_request.query.text("back"):

@@ -26,7 +26,7 @@ async def form(ui_request: UiRequest) -> Found:
 
 
 async def sign_in(ui_request: UiRequest) -> HandlerReply:
-    """Start a session."""
+    """Start a session with the credentials in the form, or show the form again with the error."""
     target, by_login = _next(ui_request.form.get("next", "")), bool(ui_request.form.get("jwt"))
     try:
         secret = await _logged_in(ui_request) if by_login else await _secret(ui_request)

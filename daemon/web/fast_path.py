@@ -134,7 +134,7 @@ class FastPath:
         self._added, self._added_at = b"", -inf
 
     def close(self) -> None:
-        """Pass every connection to the HTTP server: idle ones now, others later."""
+        """Pass idle connections to the HTTP server now, and the others after their response."""
         self._is_closing = True
         for scope in self._idle:
             scope.cancel()

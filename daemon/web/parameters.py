@@ -34,7 +34,7 @@ class InvalidParameter(Malformed):
 class QueryParameters:
     """The query parameters; for a repeated parameter, the first value counts.
 
-    `others` are fallback values from elsewhere in the request.
+    `further` are fallback values from elsewhere in the request.
     """
 
     def __init__(self, text: str, **further: str) -> None:

@@ -79,9 +79,9 @@ class HandlerReply(msgspec.Struct, frozen=True, kw_only=True):
     """The reply of a handler.
 
     `body` is encoded as JSON. Bytes are already JSON, and None means no body. `index` is the state
-    index of the response. The headers of a read also say whether a leader is known. When the daemon
-    stops, an endless stream ends as if it were complete. `part` is the first part of a long list.
-    `later` computes the reply after further reads.
+    index of the response. With `is_read`, the headers say whether a leader is known. When the
+    daemon stops, an endless stream ends as if it were complete. `part` is the first part of a long
+    list. `later` computes the reply after further reads.
     """
 
     body: object = None

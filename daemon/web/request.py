@@ -141,9 +141,10 @@ class ReadRoute(msgspec.Struct, frozen=True):
     """A route that shows state. With topics to watch, it supports blocking queries.
 
     Topics may use the placeholders `{namespace}` and `{prefix}`, and those of the path.
-    `any_method` is for the two endpoints on which Nomad does not check the method. `methods` adds
-    methods for reads with a body. `tables` names everything that the response depends on, for the
-    response cache. If `shows_secrets` is true, a setting can add these reads to the audit log.
+    `any_method` is for the two endpoints on which Nomad does not check the method. `long` reads
+    always run in a thread. `methods` adds methods for reads with a body. `tables` names all tables
+    that the response depends on, for the response cache. If `shows_secrets` is true, a setting can
+    add these reads to the audit log.
     """
 
     path: str

@@ -99,7 +99,7 @@ def _is_address(name: str) -> bool:
 
 
 class TrustedProxies:
-    """The trusted proxies, whose forwarded addresses are believed."""
+    """The proxies whose `X-Forwarded-For` headers are trusted."""
 
     def __init__(self, networks: Iterable[str]) -> None:
         self._networks = [ip_network(network) for network in networks]

@@ -24,7 +24,7 @@ _CAPABILITIES = {
 
 
 class RouteRights:
-    """The permissions of all requests."""
+    """The permission that each request needs."""
 
     def __init__(self, routes: Iterable[Route], endpoints: Iterable[Endpoint]) -> None:
         self._router = Router(routes)

@@ -17,7 +17,7 @@ NextOf = Callable[[AsyncIterator[bytes]], Awaitable[bytes | None]]
 
 
 class StreamLimit:
-    """The open streams."""
+    """A limit on the number of open streams."""
 
     def __init__(self, connections: int) -> None:
         """Leave a quarter of `connections` to other requests."""

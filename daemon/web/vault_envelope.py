@@ -143,7 +143,7 @@ def bodiless(status: int) -> HandlerReply:
 
 
 def errors(status: int, *texts: str) -> HandlerReply:
-    """Return an error response."""
+    """Return an error response with these texts."""
     return HandlerReply(body={"errors": texts}, status=status, headers=_HEADERS)
 
 

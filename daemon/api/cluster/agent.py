@@ -231,7 +231,7 @@ def _duration(text: str) -> float:
 
 
 def _check_here(request: Request, name: str) -> None:
-    """Raise `Refused` if the query names another node or server."""
+    """Raise `NotFound` if the query parameter `name` names another node or server."""
     asked, parts = request.query.text(name), request.parts
     own_names = {parts.tasks.node_id, parts.store.read(installation.cluster_id), _name(request)}
     if asked and asked not in own_names | {"leader", parts.config.node_name}:

@@ -147,7 +147,7 @@ class _Selection(msgspec.Struct, frozen=True):
 class _Update(msgspec.Struct, frozen=True):
     """The next response for a follower, and the positions after it.
 
-    The response is empty if there are no new lines.
+    The response is empty if there are no new lines. `rest` is the text of unfinished lines.
     """
 
     answer: bytes

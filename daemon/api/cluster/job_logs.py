@@ -150,7 +150,7 @@ class MergedLogs:
         return bool(self._open) or (row is not None and row["status"] != JobStatus.DEAD)
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the lines."""
+        """Yield the existing lines, and with `follow` also new output."""
         with register_follower() as pace:
             await self.find_more()
             if self.omitted and self._wanted.labels:

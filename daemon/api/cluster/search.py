@@ -59,7 +59,7 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 class _Context(msgspec.Struct, frozen=True):
-    """A type of object: its table of indexes, its identifiers, and its search functions."""
+    """A type of object: the table with its index, its identifiers, and its search functions."""
 
     table: str
     beginning: Callable[[_Place, str], Iterable[str]]
