@@ -154,7 +154,7 @@ async def test_registered_directory_remains_after_the_deletion_of_its_volume(
     assert "overlaps with" in (await register(steward, "b", below)).text
     link = tmp_path / "link"
     link.symlink_to(own)
-    assert "it contains a link" in (await register(steward, "b", link)).text
+    assert "it contains a symbolic link" in (await register(steward, "b", link)).text
     assert "not a directory" in (await register(steward, "b", tmp_path / "none")).text
     assert "absolute path" in (await register(steward, "b", "photos")).text
     await steward.delete(f"/v1/volume/host/{made['ID']}")

@@ -72,6 +72,6 @@ async def test_page_of_launches_lists_as_many_runs_as_other_lists(open_site: Sit
         await browser.send("/ui/job/wc/dispatch")
     link = 'href="/ui/job/wc%2Fdispatch-'
     page = (await browser.get("/ui/job/wc/launches")).text
-    assert ("The newest 25 of them." in page, page.count(link)) == (True, 25)
+    assert ("The newest 25 runs." in page, page.count(link)) == (True, 25)
     everything = (await browser.get("/ui/job/wc/launches?more=1")).text
     assert ("of them." in everything, everything.count(link)) == (False, 26)
