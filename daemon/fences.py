@@ -254,7 +254,7 @@ def _put(faults_by_name: dict[Name, Fault | None], tx: Transaction) -> None:
 
 
 def concerns_every_unit(error: BaseException) -> bool:
-    """Return whether a store error affects every unit; an unreadable row affects only one."""
+    """Return whether a store error affects every unit; an unreadable row affects only one unit."""
     return isinstance(error, StorageError) and not isinstance(
         error, (StorageDamaged, StorageUnreadable)
     )

@@ -66,7 +66,7 @@ class Series:
         self._recent.append((now, value))
 
     def quantiles(self, now: float, fractions: tuple[float, ...]) -> list[float]:
-        """Return quantiles of the values of the last interval, NaN if there are none."""
+        """Return quantiles of the values of the last interval; NaN without values."""
         recent = list(self._recent)  # a copy in one step, because threads add values
         values = sorted(value for at, value in recent if at > now - INTERVAL)
         if not values:
@@ -103,7 +103,7 @@ class Timers:
     def last_interval(self, kind: dict[str, Series]) -> dict[str, Summary]:
         """Return summaries of the last full interval, by name of the timers or counters in `kind`.
 
-        During the first interval, the summaries are those of the current one.
+        During the first interval, the summaries are those of this interval.
         """
         number, first = (int(at // INTERVAL) for at in (self.clock(), self._began))
         number -= number > first

@@ -294,7 +294,7 @@ def _opened(file: Path) -> Iterator[int]:
 
 @contextmanager
 def _scratch_directory(home: Path | None, account: ServiceAccount | None) -> Iterator[Path]:
-    """Yield a temporary directory to which the account can write.
+    """Yield a temporary directory; the account can write to it.
 
     The account can do so even if it cannot enter the parents of the directory. Raises `Refused`.
     """

@@ -1,4 +1,4 @@
-"""Bulk dispatch: each line of the body is one dispatch, and is answered with one line.
+"""Bulk dispatch: each line of the body is one dispatch and gets one line as its answer.
 
 Lines and answers are JSON. The daemon reads and dispatches them in batches.
 """

@@ -185,7 +185,7 @@ class EventBody(Record, frozen=True, kw_only=True):
 
 
 class EventsOfWrite(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The events of one write. A heartbeat has none."""
+    """The events of one write. A heartbeat has no events."""
 
     index: int = 0
     events: tuple[EventBody, ...] = ()

@@ -73,7 +73,7 @@ def _tty(query: QueryParameters) -> bool:
 
 
 async def run_action(request: Request, socket: WebSocketChannel) -> None:
-    """Run an action of a job inside a task of one of its allocations."""
+    """Run an action of a job inside a task of an allocation."""
     query, tty = request.query, _tty(request.query)
     # The name in the specification, and the one that Nomad reads instead.
     alloc_id = query.text("alloc_id") or query.text("allocID")

@@ -187,7 +187,10 @@ async def accept(request: Request) -> HandlerReply:
 
 
 async def rerun(request: Request) -> HandlerReply:
-    """Run ended steps again, and all steps that must run again with them, such as later steps."""
+    """Run ended steps again, together with all later steps.
+
+    Earlier steps with `redo` also run again.
+    """
     return await _act(request, RunActType.RERUN)
 
 

@@ -119,7 +119,7 @@ def _of_alias(db: ReadSnapshot, alias: GroupAlias | None) -> Group | None:
 
 
 async def create(call: RouteCall) -> VaultBody:
-    """Create a group, or change the one with the identifier or name in the request."""
+    """Create a group, or change the group with the identifier or name in the request."""
     fields = call.fields
     if group_id := fields.text("id"):
         return await _write(call, _by_id(group_id), fields)

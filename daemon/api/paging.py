@@ -36,7 +36,7 @@ _log = logging.getLogger("steward.api")
 
 
 class ListPage(msgspec.Struct, frozen=True):
-    """The elements of one page, and the token of the next one."""
+    """The elements of one page, and the token of the next page."""
 
     lines: list[bytes]
     next_token: str = ""
@@ -170,7 +170,7 @@ class _Grouped(msgspec.Struct, frozen=True):
 
     @property
     def closed(self) -> bytes:
-        """Return the line as the last one of its group."""
+        """Return the line as the last line of its group."""
         return self.line + _END_OF_GROUP
 
 

@@ -1,4 +1,4 @@
-"""Triggers between jobs: the jobs that follow others, and the triggers of a follower."""
+"""Triggers between jobs: the jobs that a job follows, its followers, and its triggers."""
 
 from daemon.api.paging import Listing, show
 from daemon.jobspec.steward_meta.job_keys import AFTER_JOIN, AFTER_WHEN

@@ -119,7 +119,7 @@ def _of_alias(db: ReadSnapshot, accessor: str, name: str) -> Entity | None:
 
 
 async def create(call: RouteCall) -> VaultBody:
-    """Create an entity, or change the one with the identifier or name in the request."""
+    """Create an entity, or change the entity with the identifier or name in the request."""
     fields = call.fields
     if entity_id := fields.text("id"):
         return await _write(call, _by_id(entity_id), fields)

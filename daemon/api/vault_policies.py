@@ -117,7 +117,7 @@ async def write(call: RouteCall) -> VaultBody:
 
 
 def _check_version(before: Policy | None, expected: int | None, *, required: bool) -> None:
-    """Raise `Malformed` unless the stored version is the expected one; -1 expects no policy.
+    """Raise `Malformed` unless the stored version is `expected`; -1 means that no policy is stored.
 
     If `expected` is None, raise `Malformed` when the caller or the policy requires a version.
     """

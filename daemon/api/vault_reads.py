@@ -84,7 +84,7 @@ async def keys(
 
 
 async def key_info(call: RouteCall, lookup: LookUpInfo) -> VaultBody:
-    """Return keys with a description of each. Raises `NotFound` if there are none."""
+    """Return keys with a description of each. Raises `NotFound` if there are no keys."""
     return await _listed(call, _List(lookup, INFO_STEP, info="key_info"), span(call))
 
 

@@ -109,7 +109,7 @@ async def key_status(call: RouteCall) -> VaultBody:
 
 
 async def version_history(call: RouteCall) -> VaultBody:
-    """Show the running version; the store does not record earlier ones."""
+    """Show the running version; the store does not record earlier versions."""
     made_at = call.parts.store.read(installation.created_at)
     entry = {
         "build_date": "",

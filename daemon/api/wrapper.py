@@ -29,8 +29,8 @@ Answer = Callable[[WrapperProtocol, Request], Awaitable[HandlerReply]]
 def authenticate_wrapper() -> Callable[[Request], HandlerReply | None]:
     """Return a check that rejects a request without a valid secret before its body is read.
 
-    After too many invalid secrets from a client, the check answers each further one with status
-    429.
+    After too many invalid secrets from a client, the check answers each further invalid secret with
+    status 429.
     """
     failures = FailedLogins()
 
@@ -106,7 +106,7 @@ async def files(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerR
 
 
 async def log(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
-    """Store a chunk of output, and return the offset of the next one."""
+    """Store a chunk of output, and return the offset of the next chunk."""
     offset = _number(request, "offset")
     taken = await wrapper_protocol.log(request.token, request["kind"], offset, request.body)
     return HandlerReply(body=f"{taken}\n".encode(), content_type=_PLAIN)

@@ -19,7 +19,7 @@ class _Stored(msgspec.Struct, frozen=True):
 
 
 def _secret(call: RouteCall) -> str:
-    """Return the secret of the wrapping token: the one in the body, or else the request's own."""
+    """Return the secret of the wrapping token: from the body, or else from the request's header."""
     secret = call.fields.text("token") or call.token
     if not secret:
         raise Malformed('missing "token" value in input')
@@ -61,7 +61,7 @@ async def lookup(call: RouteCall) -> VaultBody:
 
 
 async def rewrap(call: RouteCall) -> VaultBody:
-    """Wrap a response in another token; the old one is revoked."""
+    """Wrap a response in a new token; the old token is revoked."""
     parts = call.parts
     wrapped_response = await response_wrapping.unwrap_response(
         parts.store, parts.tokens, _secret(call)

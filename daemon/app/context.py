@@ -131,7 +131,7 @@ class Receivers(Protocol):
     """The notification receivers of the configuration."""
 
     async def test(self, name: str = "") -> list[ReceiverResult]:
-        """Send a sample to one receiver, or to all if no name is given. Raises `NotFound`."""
+        """Send a test message to one receiver, or to all if no name is given. Raises `NotFound`."""
         ...
 
 
@@ -159,7 +159,7 @@ class WrapperProtocol(Protocol):
         ...
 
     async def log(self, secret: str, kind: str, offset: int, data: bytes) -> int:
-        """Store a chunk of output; return the offset of the next one."""
+        """Store a chunk of output; return the offset of the next chunk."""
         ...
 
     async def orders(self, secret: str, seen: int, used: tuple[int, int, int], span: float) -> str:

@@ -92,7 +92,7 @@ class EventFeed:
         return encoded_events
 
     def _cache(self, encoded_event: EncodedEvent) -> None:
-        """Cache an event, and drop the earliest cached ones above the size limit."""
+        """Cache an event, and drop the oldest cached events above the size limit."""
         number = encoded_event.event.number
         if number in self._made:  # another reader encoded it at the same time
             return

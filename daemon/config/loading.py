@@ -82,7 +82,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 class _Rule(NamedTuple):
     """The form of a text setting.
 
-    An empty string selects the default, unless the setting `is_needed`.
+    An empty string selects the default, unless `is_needed` is true.
     """
 
     form: re.Pattern[str]

@@ -315,7 +315,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def of_wrappers(self) -> "Settings":
         """Return the settings for the TLS of the listener for cluster hosts.
 
-        It has its own certificate or, if none is set, the API's. It requests no client
+        The listener uses its own certificate, by default the API's. It requests no client
         certificates.
         """
         own = self.wrapper_tls_cert != Path()

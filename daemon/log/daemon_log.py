@@ -201,7 +201,7 @@ class LogSubscriber(logging.Handler):
         return self
 
     async def __anext__(self) -> str:
-        """Return the next line, or the number of lines that were dropped since the last one."""
+        """Return the next line, or the number of lines that were dropped since the last line."""
         if self._dropped:
             dropped, self._dropped = self._dropped, 0
             return f"{dropped} lines were dropped: the client reads too slowly"

@@ -2,8 +2,8 @@
 
 A client library would take longer to import than most requests take. This client resolves a name
 once and can reject the address before it connects. A second lookup with another result (DNS
-rebinding) is therefore impossible. A server is not trusted: one read can hold thousands of tiny
-events, so other tasks run after each of them.
+rebinding) is therefore impossible. A server is not trusted: a single read can return thousands of
+tiny events, so other tasks run after each event.
 """
 
 import os

@@ -1,7 +1,7 @@
 """The auth methods of the jobs API and their binding rules, in forms.
 
-The API stores no secret of a method, so no form has one. A form keeps the parts of a configuration
-that it does not show, such as a client assertion.
+The API stores no secret of a method, so no form contains a secret. A form keeps the parts of a
+configuration that it does not show, such as a client assertion.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The pages of calendars: all of them, and the year of one."""
+"""The calendar pages: the list of calendars, and one year of a calendar."""
 
 from datetime import date
 

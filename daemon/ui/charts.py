@@ -108,7 +108,7 @@ def chart(
     limit: float,
     restarts: Sequence[Value],
 ) -> Chart:
-    """Return a chart of several lines with the same unit; a `limit` of 0 means none."""
+    """Return a chart of several lines with the same unit; a `limit` of 0 means no limit."""
     base = 1 if format_value is percent or format_value is count else _BYTES
     known = [value for values in lines.values() for value in values if value is not None]
     highest = max(known)

@@ -237,7 +237,7 @@ async def _identified(ui_request: UiRequest, text: str) -> list[Hits]:
 
 
 async def _search(ui_request: UiRequest, path: str, body: dict[str, str]) -> dict[str, Any]:
-    """Return the matches of a search; none if the user may not see the objects."""
+    """Return the matches of a search; empty if the user may not see the objects."""
     try:
         matches: dict[str, Any] = (await ui_request.post(path, body, namespace="*"))["Matches"]
     except (Denied, Malformed, NotFound):

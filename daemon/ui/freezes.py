@@ -1,4 +1,4 @@
-"""The page of freezes, and the banner while one is active."""
+"""The page of freezes, and the banner while a freeze is active."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from daemon.web.ui_session import UiRequest
 
 @page("freezes.html", is_shared=True)
 async def index(ui_request: UiRequest) -> Found:
-    """List the freezes, and show the form for a new one."""
+    """List the freezes, and show the form for a new freeze."""
     reply = await ui_request.ask(
         "GET",
         "/v1/freezes",

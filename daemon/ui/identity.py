@@ -128,7 +128,7 @@ async def role(ui_request: UiRequest) -> Found:
     )
 )
 async def put_role(ui_request: UiRequest) -> str:
-    """Create a role, or change the one in the form."""
+    """Create a role, or change the role in the form."""
     role_id = text(ui_request, "id")
     body = {
         "ID": role_id,
@@ -178,7 +178,7 @@ async def method(ui_request: UiRequest) -> Found:
 
 @with_error_message
 async def explain_login(ui_request: UiRequest) -> HandlerReply:
-    """Show which rules a login meets, and which one rejects it; no token is issued."""
+    """Show which rules a login meets, and which rule rejects it; no token is issued."""
     path = ui_request["path"].strip("/")
     fields = {name: value for name in LOGIN if (value := text(ui_request, name))}
     context = await _method(ui_request, path)

@@ -105,7 +105,7 @@ async def check(ui_request: UiRequest) -> HandlerReply:
 
 
 async def _problems(ui_request: UiRequest, source: str) -> list[dict[str, object]]:
-    """Return the problems found by the parser; if there are none, those found by validation.
+    """Return the problems found by the parser, or else the problems found by validation.
 
     Raises `Denied`.
     """
@@ -142,7 +142,7 @@ def _positioned(text: str) -> dict[str, object]:
 
 
 def _line_of_names(lines: Sequence[str], text: str) -> int:
-    """Return the line of the innermost block that a problem names; 0 if there is none."""
+    """Return the line of the innermost block that a problem names; 0 if it names no block."""
     begin = 0
     for name in _NAMES.findall(text)[:_MOST_NAMES]:
         heads = (f'"{name}"', f" {name} ")

@@ -1,4 +1,4 @@
-"""The usage section of nodes, jobs and allocations: charts over a time that the user chooses."""
+"""The usage section of nodes, jobs and allocations: charts over a selected time range."""
 
 from typing import Any
 

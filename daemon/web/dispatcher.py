@@ -297,7 +297,7 @@ class Dispatcher:
         return head.method != "GET" or _MAY_WAIT.search(head.query) is not None
 
     def id_of(self, headers: Mapping[str, str]) -> str:
-        """Return the ID of a request: the one that the client sent, or a new ID."""
+        """Return the ID of a request: the ID that the client sent, or a new ID."""
         request_id = headers.get(REQUEST_ID.lower(), "")
         return request_id if _AN_ID.fullmatch(request_id) else next(self._parts.ids)
 

@@ -1,4 +1,4 @@
-"""Reason phrases. HTTP/1.1 allows empty ones, but clients of Nomad and Vault compare the text."""
+"""Reason phrases of HTTP/1.1. They may be empty, but clients of Nomad and Vault compare them."""
 
 from functools import cache
 from http import HTTPStatus

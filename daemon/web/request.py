@@ -79,7 +79,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return decode(record, self.body, self.unknown)
 
     async def decoded(self, record: type[T]) -> T:
-        """Return the body as a record; a thread decodes a long one.
+        """Return the body as a record; a thread decodes a long body.
 
         Raises `Malformed` or `TooOften`.
         """

@@ -54,7 +54,7 @@ class ResponseCache:
     def reply(
         self, route: ReadRoute, request: Request, db: ReadSnapshot, moment: int | None = None
     ) -> HandlerReply:
-        """Return the response of a read: the cached one if it is valid, else a new one."""
+        """Return the response of a read, from the cache if it is still valid there."""
         if not _is_cacheable(route, request):
             return route.handler(request, db)
         indexes, key = self.indexes(route, request, db), _key(route, request)

@@ -32,7 +32,7 @@ class SharedPage:
 
 
 class SharedPages:
-    """The pages of the last second, by everything that they depend on except for the store."""
+    """The pages of the last second, by all data that they depend on except for the store."""
 
     def __init__(self) -> None:
         self._pages: OrderedDict[Key, SharedPage] = OrderedDict()

@@ -288,8 +288,8 @@ class UiRequest:
     ) -> HandlerReply:
         """Return the API's reply to this user. Raises the errors of its handlers, and `Denied`.
 
-        Identifiers in the path are escaped, so an identifier that ends like an endpoint is not
-        taken for one.
+        Identifiers in the path are escaped. So an identifier that ends like an endpoint does not
+        select that endpoint.
         """
         # Each call lets other coroutines run, because a page may make a thousand calls.
         await trio.lowlevel.checkpoint()
@@ -337,7 +337,7 @@ class UiRequest:
         return found
 
     async def parsed(self, reply: HandlerReply) -> Any:  # noqa: ANN401  # JSON
-        """Return the decoded body of a reply; a thread decodes a long one."""
+        """Return the decoded body of a reply; a thread decodes a long body."""
         self._read_bytes += len(reply.body) if isinstance(reply.body, bytes) else 0
         self.is_short = self._read_bytes <= _LONG
         if isinstance(reply.body, bytes) and len(reply.body) > _LONG:
@@ -718,7 +718,7 @@ def _head_refusal(headers: Mapping[str, str]) -> str:
     """Return why the headers of a form show that it does not come from a page of Steward.
 
     The guard has already compared `Origin` with the daemon's names, and checked `Sec-Fetch-Site`.
-    Here one of them must be present.
+    This function requires one of these headers.
     """
     if not (headers.get("origin") or headers.get("sec-fetch-site")):
         return "forms are accepted only from browsers: this request has neither Origin nor Sec-Fetch-Site"

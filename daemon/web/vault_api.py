@@ -124,8 +124,8 @@ class VaultApi:
     ) -> Request:
         """Return a call with its long body.
 
-        The body is omitted if the caller may not write to the path. Raises `TooLarge` for an
-        endpoint that is open to all, `Unavailable` or `BodyUnavailable`.
+        The body is omitted if the caller may not write to the path. Raises `TooLarge` if the
+        endpoint is open to all. Raises the errors of `long_body`.
         """
         if self._parts.tokens.asks and not caller.grant.everything:
             if is_open:
@@ -136,7 +136,7 @@ class VaultApi:
         return msgspec.structs.replace(request, body=await long_body())
 
     async def _caller(self, request: Request, *, is_open: bool) -> Caller:
-        """Return the caller; an open endpoint needs none. Raises `UnknownToken`."""
+        """Return the caller; an open endpoint needs no token. Raises `UnknownToken`."""
         tokens = self._parts.tokens
         if not is_open:
             return await tokens.authenticate(

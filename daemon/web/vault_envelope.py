@@ -1,7 +1,7 @@
 """Responses of the Vault API: the envelope, and errors.
 
 Only this module maps errors of the Vault API to statuses. As in Vault, 400 means invalid input, and
-500 means another error of a login method. The text of some errors is a list with one element.
+500 means another error of a login method. Some error texts have the form of a list.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence

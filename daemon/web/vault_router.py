@@ -1,7 +1,7 @@
 """Lookup of the Vault API's endpoints by path.
 
-Login methods are mounted at arbitrary paths. So the mount with the longest matching path is found
-first, then its endpoint for the rest.
+Login methods are mounted at arbitrary paths. So the router first finds the mount with the longest
+matching path, and then the endpoint for the rest of the path.
 """
 
 import re

@@ -166,7 +166,7 @@ class WebSockets:
 
 @contextmanager
 def _traced(request: Request, parent: str, route: WebSocketRoute) -> Iterator[None]:
-    """Record a session as a span if its client sends a sampled trace.
+    """Record a session as a span if the client's trace is sampled.
 
     No span is recorded for a session without a permission.
     """

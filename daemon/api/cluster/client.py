@@ -18,14 +18,14 @@ _TABLES = ("jobs", "allocations", "deployments", "evaluations")
 
 
 class RestartRequest(Record, frozen=True, kw_only=True):
-    """The tasks to restart: one, all running ones, or all."""
+    """The tasks to restart: one task, all running tasks, or all tasks."""
 
     task_name: str = ""
     all_tasks: bool = False
 
 
 class SignalRequest(Record, frozen=True, kw_only=True):
-    """A signal by name, for one task or for all running ones."""
+    """A signal by name, for one task or for all running tasks."""
 
     signal: str = ""
     task: str = ""
@@ -73,7 +73,7 @@ def _remarks_on_signal(name: str) -> list[str]:
 
 
 async def pause(request: Request) -> HandlerReply:
-    """Reject the request: only a task with a schedule can be paused, and Steward has none."""
+    """Reject the request, because Steward has no tasks with a schedule."""
     await request.decoded(PauseRequest)
     await _known(request)
     raise Refused("only a task with a schedule can be paused, and schedules are not supported")

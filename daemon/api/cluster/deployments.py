@@ -135,7 +135,7 @@ async def pause(request: Request) -> HandlerReply:
 
 
 async def unblock(request: Request) -> HandlerReply:
-    """Reject the request: only multi-region deployments can be blocked, and Steward has none."""
+    """Reject the request, because Steward has no multi-region deployments."""
     body = await request.decoded(DeploymentUnblockRequest)
     return _reply(
         await deployment_actions.unblock(request.parts.store, _named(request, body.deployment_id))

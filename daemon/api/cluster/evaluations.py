@@ -93,7 +93,7 @@ def _listing(request: Request) -> Listing[evaluations.EvaluationLine]:
 
 
 class _Placed(Record, frozen=True, kw_only=True):
-    """The namespace of an evaluation, without the rest of it."""
+    """The namespace of an evaluation; its other fields are not decoded."""
 
     namespace: str
 

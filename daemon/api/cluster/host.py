@@ -121,7 +121,10 @@ def mount_points(mounts: str) -> list[str]:
 
 
 def _unescaped(path: str) -> str:
-    """Return a path from the kernel with its octal escapes decoded, such as those of spaces."""
+    """Return a path from the kernel with its octal escapes decoded.
+
+    A space, for example, is escaped.
+    """
     return path.encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")
 
 

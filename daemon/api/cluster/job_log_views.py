@@ -265,9 +265,9 @@ async def _requested_streams(request: Request) -> _Selection:
 
 
 async def _select(request: Request) -> _Selection:
-    """Select the newest allocations with stored logs.
+    """Select the streams of the newest allocations with stored logs.
 
-    For each allocation, either all requested streams are selected, or none are.
+    An older allocation is left out if the limit does not permit all its requested streams.
     """
     store, kind = request.parts.store, request.query.text("type")
     kinds, task_name = (kind,) if kind else KINDS, request.query.text("task")

@@ -42,7 +42,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 async def rotate(request: Request) -> HandlerReply:
-    """Create a new key; the old one stays until its last signature has expired.
+    """Create a new key; the old key stays until its last signature has expired.
 
     The new key signs immediately, or from `publish_time`. Raises `Refused` or `Malformed`.
     """
@@ -57,7 +57,10 @@ async def rotate(request: Request) -> HandlerReply:
 
 
 def _publish_time(text: str) -> int:
-    """Return a time in nanoseconds; 0 if there is none. Raises `Refused`, as Nomad does."""
+    """Return the time in `text` in nanoseconds, or 0 for an empty string.
+
+    Raises `Refused`, as Nomad does.
+    """
     if not text:
         return 0
     if not _INTEGER.fullmatch(text):

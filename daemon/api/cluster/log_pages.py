@@ -101,7 +101,10 @@ class Search:
         return begin if begin > first else None
 
     def _matching(self, data: bytes, begin: int, end: int) -> list[LogLine]:
-        """Return the last matching lines: one more than the limit if there are more matches."""
+        """Return the last matching lines.
+
+        If more lines match than the limit, the result has one line more than the limit.
+        """
         matching: list[LogLine] = []
         lowered, stop = data.lower(), len(data)
         while len(matching) <= self._most and (hit := lowered.rfind(self._wanted, 0, stop)) >= 0:

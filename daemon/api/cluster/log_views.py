@@ -58,7 +58,7 @@ class OpenedStream(msgspec.Struct, frozen=True):
 
 
 async def lines(request: Request) -> HandlerReply:
-    """Show lines of a task's log: the last ones, or those before, after or around a cursor."""
+    """Show lines of a task's log: the last lines, or the lines before, after or around a cursor."""
     source, task, kinds = await _requested_logs(request)
     opened = await _open(request, source, task, kinds)
     most = min(parse_number(request.query, "lines", "200"), MOST_LINES)
@@ -143,7 +143,10 @@ async def open_dated(
 
 
 def _cursor(request: Request, name: str, streams: list[OpenedStream]) -> list[int]:
-    """Return the position of each stream; without a cursor, its end. Raises `Malformed`."""
+    """Return the position in each stream, from the cursor in the parameter `name`.
+
+    Without a cursor, return the end of each stream. Raises `Malformed`.
+    """
     text = request.query.text(name)
     if not text:
         return [stream.stream.span()[1] for stream in streams]

@@ -1,7 +1,7 @@
 """Task output with its secrets masked, for callers who may not see it unmasked.
 
 A mask is as long as its secret, so positions, sizes and cursors are the same as in the files. Each
-read also searches the bytes before and after the requested ones, so it finds a secret that is only
+read also searches the bytes before and after the requested bytes. So it finds a secret that is only
 partly in the requested bytes. At the end of a growing log, up to the first seven bytes of a secret
 can be visible.
 """
@@ -120,8 +120,8 @@ class MaskedStream(Stream):
 class _Window(msgspec.Struct, frozen=True):
     """The bytes of a chunk, from `begin` to `stop` in `data`, with bytes around them.
 
-    `name`, `offset` and `end` describe the chunk. `at_start` means that the log has no bytes before
-    `data`, and `at_end` that it has none after it.
+    `name`, `offset` and `end` describe the chunk. `at_start` means that `data` begins at the start
+    of the log, and `at_end` that it reaches to the end.
     """
 
     name: str

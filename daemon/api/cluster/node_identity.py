@@ -24,7 +24,7 @@ _TTL = 24 * 3600  # seconds; for a pool without its own TTL
 
 
 class NodeIdentityRenewRequest(Record, frozen=True, kw_only=True):
-    """The request for a new identity of a node: the daemon's own node, or the named one."""
+    """The request for a new identity of a node, by default of the daemon's own node."""
 
     node_id: str = ""
 

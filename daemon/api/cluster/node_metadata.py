@@ -87,7 +87,7 @@ def _find(request: Request, db: ReadSnapshot, node_id: str) -> Node:
 
 
 def _static(request: Request, node: Node) -> dict[str, str]:
-    """Return the metadata from a node's configuration; a cluster pool has none."""
+    """Return the metadata from a node's configuration; empty for a cluster pool."""
     return {} if node.engine else dict(request.parts.config.node_meta)
 
 

@@ -90,7 +90,7 @@ def _shown(fault: Fault) -> FaultShown:
 
 
 def raft_configuration(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Show the servers of the cluster: only this one."""
+    """Show the servers of the cluster: only this server."""
     config = request.parts.config
     server = RaftServer(
         id=installation.cluster_id(db),
@@ -146,5 +146,5 @@ def license_(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 async def put_license(request: Request) -> HandlerReply:
-    """Reject a license: no feature needs one."""
+    """Reject a license, because no feature needs a license."""
     return HandlerReply(status=204)

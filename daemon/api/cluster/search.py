@@ -1,7 +1,7 @@
-"""Search by prefix or by part of a name, in one context or in all.
+"""Search by prefix or by part of a name, in one context or in all contexts.
 
 Callers find only objects that they may see. A search in a forbidden context is an error. A search
-in all contexts leaves the forbidden ones out.
+in all contexts leaves out the forbidden contexts.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -140,7 +140,7 @@ def _place(request: Request, db: ReadSnapshot, namespace: str) -> _Place:
 
 
 def _open(scope: _Place, context: str) -> list[str]:
-    """Return the contexts to search. Raises `Denied`, or `Refused` for an unknown one."""
+    """Return the contexts to search. Raises `Denied`, or `Refused` for an unknown context."""
     is_open = [name for name in _CONTEXTS if _may(scope, name)]
     if not is_open or (context in _CONTEXTS and context not in is_open):
         raise Denied

@@ -128,7 +128,7 @@ def _job_predicate(
 
 
 def _states(request: Request) -> frozenset[str]:
-    """Return the states in the query; none means all. Raises `Malformed`."""
+    """Return the states in the query; an empty set means all states. Raises `Malformed`."""
     asked = frozenset(filter(None, request.query.text("state").split(",")))
     if unknown := sorted(asked - {*State}):
         raise Malformed(f"state = {unknown[0]!r} is unknown; use one of {', '.join(State)}")

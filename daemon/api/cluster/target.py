@@ -6,7 +6,7 @@ from storage.queries import installation
 
 
 def check_here(request: Request) -> None:
-    """Raise `Malformed` or `NotFound` for a node or server other than this one."""
+    """Raise `Malformed` or `NotFound` if the query names another node or server."""
     parts, query = request.parts, request.query
     node, server = query.text("node_id"), query.text("server_id")
     if node and server:
