@@ -1,4 +1,4 @@
-"""Entry point: `steward agent` runs the daemon, every other command is a client command."""
+"""Entry point: `steward agent` runs the daemon, and every other command is a client command."""
 
 import gc
 import signal

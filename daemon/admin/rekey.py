@@ -1,8 +1,8 @@
 """`steward operator rekey`: encryption of all stored secrets with a new root key.
 
-It reads and writes the files of the store itself, like `snapshot restore`. So the daemon must not
-be running. Tasks keep running. The caller reads and writes the key files, and the store's owner
-opens the store.
+The command reads and writes the files of the store itself, like `snapshot restore`. So the daemon
+must not be running. Tasks keep running. The caller reads and writes the key files, and the store's
+owner opens the store.
 """
 
 import getpass

@@ -1,8 +1,8 @@
 """Lists and objects of the Vault API, read without blocking the event loop.
 
-Each function reads once and returns JSON. The thread that reads a long list also encodes it. A list
-begins after the key in `after` and has at most `limit` keys, if these are given. A long list is
-read in steps, and sent while it is read.
+The functions return JSON. The thread that reads a long list also encodes it. A list begins after
+the key in `after` and has at most `limit` keys, if these parameters are set. A long list is read in
+steps, and sent while it is read.
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence

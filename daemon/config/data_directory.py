@@ -1,12 +1,12 @@
 """Layout of the data directory, and the check that other users cannot replace it.
 
-    <data directory>/          with root, others may enter: 0711
+    <data directory>/          0711 if root runs the daemon, so that other users may enter
         store/                 the daemon's private data, 0700: the database, the first token,
                                the key of a development daemon, snapshots
             output/            rotated logs, and the output of containers
             payloads/          input files of jobs
             staging/           files that are on their way to a task or to the input files
-        tasks/                 with root, 0711
+        tasks/                 0711 if root runs the daemon
             alloc/             one directory per allocation
             logs/              retained logs of deleted allocation directories
             uids/              OS users of allocations

@@ -1,9 +1,9 @@
 """Settings that keep their old defaults after an upgrade, until the configuration sets them.
 
-These settings limit tasks, so they cannot come from the store, which the daemon can write. They are
-in a file in the data directory that only root can write. The first start without that file writes
-it. Its content comes from the store if the store belongs to the reading user, otherwise it is
-empty.
+These settings limit tasks, so they cannot come from the store, because the daemon can write to the
+store. They are in a file in the data directory that only root can write. The first start without
+that file writes it. Its content comes from the store if the user that reads the store also owns it.
+Otherwise, the file is empty.
 """
 
 import logging

@@ -1,7 +1,8 @@
 """The daemon's log: text lines, one JSON object per line, or records of the journal.
 
 In addition to its text, a line has keys, passed as `extra={"keys": {...}}`. It also has the ID of
-the request that caused it, which clients receive, and if tracing is enabled, the ID of its trace.
+the request that caused it, which the client also receives. If tracing is enabled, the line has the
+ID of the trace.
 """
 
 import json

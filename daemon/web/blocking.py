@@ -1,4 +1,4 @@
-"""Blocking queries: a read waits until its index exceeds the client's.
+"""Blocking queries: a read waits until the index of its response exceeds the client's index.
 
 `index=N` waits while the response's index is N or less, up to `wait` (default and maximum five
 minutes). A random extension of up to a sixteenth spreads the load of many clients (recorded from

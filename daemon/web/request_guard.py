@@ -3,7 +3,8 @@
 The daemon runs commands for users, and a browser on the same host can reach its port. A malicious
 page can point its own name at this host (DNS rebinding), which the `Host` header shows. It can also
 send a cross-origin write, which `Origin` and `Sec-Fetch-Site` show. The same applies to the few
-reads of Nomad's API that have an effect. Programs send neither header, so they are not affected.
+reads of Nomad's API that have an effect. Programs send neither `Origin` nor `Sec-Fetch-Site`, so
+they are not affected.
 """
 
 import re

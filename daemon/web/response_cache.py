@@ -1,8 +1,8 @@
 """Response cache: a repeated read is not computed again while its data is unchanged.
 
-A route names all tables on which its response depends. Their indexes change with every write to
-them. Without any write to the store, not even the indexes are read. The cache has limits for
-entries and bytes, and drops the least recently used entry.
+A route names all tables on which its response depends. The index of a table changes with every
+write to the table. If nothing was written to the store since the last read, not even the indexes
+are read. The cache has limits for entries and bytes, and drops the least recently used entry.
 """
 
 from collections import OrderedDict

@@ -3,7 +3,7 @@
 Job IDs may contain slashes. So a parameter inside a path matches everything up to the rest of the
 path, searched from its end: `/v1/job/a/b/plan` is the plan of `a/b`. A job whose ID ends like an
 endpoint of Nomad cannot be addressed, as in Nomad. `is_own` identifies Steward's own endpoints. A
-request to one of them can fall back to such a job.
+request to such an endpoint can fall back to a job whose ID ends like the endpoint.
 """
 
 import re

@@ -7,7 +7,7 @@ exists. So a page shows and does nothing that the user's token does not allow.
 A login sets a cookie (`HttpOnly`, `SameSite=Strict`, for `/ui` only, until the browser is closed).
 A change must come from a Steward page: `Origin` or `Sec-Fetch-Site` shows that, and the form
 contains the session's CSRF token. Other services on the same host name could set a cookie of this
-name for a part of the path. If a request has two such cookies, neither counts. Over TLS, the name
+name for a part of the path. If a request has two such cookies, both are ignored. Over TLS, the name
 has a prefix that browsers accept only in encrypted responses (RFC 6265bis, section 4.1.3.1).
 """
 

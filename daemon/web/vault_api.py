@@ -1,6 +1,6 @@
 """The Vault API below `/v1/sys`, `/v1/auth` and `/v1/identity`, in Vault's response format.
 
-The order of checks is Vault's, because clients derive their error from it (recorded from Vault:
+The order of checks is Vault's, because it decides which error a client gets (recorded from Vault:
 http-errors, auth-headers). The order is: namespace, method, body, token, mount, path, capability,
 endpoint.
 """

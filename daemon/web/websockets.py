@@ -2,9 +2,9 @@
 
 A program sends its token. A page cannot. Its browser sends the cookie with requests of any page,
 even of a task's service on another port of the host. So a page uses `/ui/v1/…`, where the cookie is
-valid, and must send an `Origin`. Its first message has a secret that only pages of the session
-know. The connection ends when the token ends. The connection of a page also ends when its user
-signs out.
+valid, and must send an `Origin` header. Its first message has a secret that only pages of the
+session know. The connection ends when the token ends. The connection of a page also ends when its
+user signs out.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping

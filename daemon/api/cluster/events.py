@@ -1,4 +1,4 @@
-"""The event stream: changes from any index on that the caller may see.
+"""The event stream: the changes that the caller may see, from any index on.
 
 Events are rows of the store. So neither a slow reader nor a restart loses events. If the requested
 events were already deleted, the stream begins with an event that reports the loss.

@@ -1,8 +1,8 @@
 """Logs by lines: pages before or after a position, and searches with context.
 
-A line's name is the position of its first byte in the whole stream, across all rotated files. So
-names stay valid while the log grows and rotates. Every function reads a limited number of bytes and
-runs in a thread.
+A line is identified by the position of its first byte in the whole stream, across all rotated
+files. So this position stays valid while the log grows and rotates. Every function reads a limited
+number of bytes and runs in a thread.
 """
 
 from collections.abc import Iterable, Iterator

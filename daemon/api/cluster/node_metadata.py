@@ -1,4 +1,7 @@
-"""Dynamic metadata of a node, which override its configuration: read, change."""
+"""Dynamic metadata of a node: read and change.
+
+Dynamic metadata override the metadata in the configuration.
+"""
 
 import re
 
