@@ -1,7 +1,7 @@
-"""The usage of this host as samples of the usage history, and the traffic of the bridge.
+"""The usage of this host for the usage history, and the traffic of allocations on the bridge.
 
-The launcher names the interface on the host after its allocation. One file of the kernel has the
-counters of all interfaces, so all allocations of a round share one read.
+The name of an allocation's interface on the host contains digits of the allocation ID. The counters
+of all interfaces are in `/proc/net/dev`, so one read serves all allocations.
 """
 
 import os
@@ -31,7 +31,7 @@ _FRESH = SECOND // 2  # a read within this time reuses the previous result
 
 
 class _Counters(msgspec.Struct, frozen=True):
-    """Counters since boot: CPU ticks by core, and bytes. `at` is in nanoseconds.
+    """Counters since boot: CPU ticks by core, and bytes of traffic. `at` is in nanoseconds.
 
     The ticks have the form that `sample_cpus` returns.
     """

@@ -1,8 +1,9 @@
 """Run the allocations that the scheduler has placed on this host and on cluster pools.
 
 `open_runner` registers the host as a node and brings its allocations into the desired state of the
-store. It starts new allocations, updates running ones, and stops purged ones and removes their
-directories. Tasks that an earlier daemon started are re-attached and keep running undisturbed.
+store. It starts new allocations, and updates running ones. It stops purged allocations, and removes
+their directories. Tasks that an earlier daemon started are re-attached and keep running
+undisturbed.
 """
 
 import logging
@@ -138,7 +139,7 @@ class NodeRunner:
         await self._find(alloc_id).tasks.restart(task, all_tasks=all_tasks)
 
     async def create_volume(self, volume_id: str, mode: int, owner: tuple[int, int]) -> None:
-        """Create the directory of a volume; -1 in `owner` keeps the creator's ID.
+        """Create the directory of a volume. In `owner`, -1 means the ID of the launcher's user.
 
         Raises `OSError`.
         """
@@ -237,7 +238,10 @@ class NodeRunner:
         self._collection.set()
 
     async def _follow_collections(self) -> None:
-        """Run one garbage collection sweep after another, each on request."""
+        """Remove the directories of all terminal allocations after each request.
+
+        All requests during a sweep share the next sweep.
+        """
         while True:
             await self._collection.wait()
             self._collection = trio.Event()
@@ -542,8 +546,8 @@ class RunnerDependencies(msgspec.Struct, frozen=True, kw_only=True):
 async def open_runner(needs: RunnerDependencies) -> AsyncIterator[NodeRunner]:
     """Register this host as a node and run its allocations.
 
-    When the block ends, tasks keep running and the next runner re-attaches to them. In development
-    mode they are stopped. Both take less than five seconds.
+    When the block ends, tasks keep running, and the next runner re-attaches to them. In development
+    mode, the runner stops the tasks. The end of the block takes less than five seconds.
     """
     config, launcher = needs.config, needs.launcher
     fences = needs.fences or Fences(needs.clock)

@@ -153,11 +153,11 @@ def file_keeper_of(config: Settings, store: Store) -> "FileKeeper":
 
 
 async def restore_unreadable(store: Store) -> str:
-    """Replace each unreadable row of a node by the node in its newest event.
+    """Replace each unreadable node row by the copy in the newest event of that node.
 
-    If no event holds a copy of this host's node, return the ID of that node, so that `register`
-    rebuilds its row; otherwise return an empty string. Raises `StorageUnusable`, which names the
-    row, if another node is lost.
+    If the row of this host's node is unreadable and no event has a copy, return the ID of the node,
+    so that `register` rebuilds the row. Otherwise return an empty string. Raises `StorageUnusable`,
+    which names the row, if the row of another node cannot be restored.
     """
     try:
         store.read(nodes.list_all)

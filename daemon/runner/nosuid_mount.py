@@ -41,9 +41,9 @@ class NosuidMount:
 
 
 def cover(tasks: Path) -> str:
-    """Mount over the directory of all tasks, unless it is mounted.
+    """Create the mount over the directory of all tasks, unless the mount exists.
 
-    Return why that is impossible, or an empty string.
+    Return the reason if the mount cannot be created, or an empty string.
     """
     path = os.path.realpath(tasks)
     if os.geteuid() != 0:

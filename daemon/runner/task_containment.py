@@ -35,7 +35,7 @@ class TaskCgroups(msgspec.Struct, frozen=True):
 
     @property
     def above(self) -> list[Path]:
-        """Return the parent cgroups above all tasks, including cgroups that only enforce limits."""
+        """Return all parent cgroups of tasks, including those that only enforce limits."""
         return [*self.places, *self.bounds.above]
 
     def named(self, config: Settings) -> dict[str, list[str]]:

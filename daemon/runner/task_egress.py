@@ -1,4 +1,4 @@
-"""Block tasks from the cloud metadata service and the daemon, as `task_egress` configures."""
+"""Block connections of tasks to the cloud metadata service and the daemon (`task_egress`)."""
 
 import errno
 import logging

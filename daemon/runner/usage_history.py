@@ -1,12 +1,12 @@
 """Record the resource usage of the host, jobs, allocations and tasks over time.
 
-Every 10 s the recorder measures and keeps the samples in memory. Every five minutes one write
-stores the samples of all objects. Every three hours a thread folds them into samples of five
-minutes. A crash loses at most five minutes. While a client watches an object, the recorder also
-measures it every second, and keeps these samples in memory only.
+Every 10 s, the recorder measures all objects and keeps the samples in memory. Every five minutes,
+one write stores the samples of all objects. Every three hours, a thread computes samples of five
+minutes from them. A crash loses at most five minutes. While a client watches an object, the
+recorder also measures it every second, and keeps these samples in memory only.
 
-A round measures at most 100 allocations, which limits its CPU time. More allocations are measured
-in turn; their CPU usage is then the mean since the previous measurement.
+Each time, the recorder measures at most 100 allocations, which limits its CPU time. If there are
+more, it measures them in turn; their CPU usage is then the mean since the previous measurement.
 """
 
 import logging
@@ -138,7 +138,7 @@ class UsageRecorder:
     # --- requests ---
 
     def watch(self, key: SeriesKey) -> None:
-        """Measure an object every second for a while."""
+        """Measure an object every second, for 15 seconds after the last call."""
         now, is_first = self._clock.now() // SECOND, not self._watched
         ids = [identifier.id for identifier in self._present() if _belongs_to(key, identifier)]
         for identifier in [key.owner] if key.kind == "node" else ids:
@@ -201,7 +201,7 @@ class UsageRecorder:
                 await self._store_block()
 
     async def resume(self, now: int) -> None:
-        """Continue the block of an earlier daemon."""
+        """Load the samples of the current block that an earlier daemon has stored."""
         begin = _begin(now // FINE)
         find = partial(usage_history.within, step=FINE, begin=begin, end=begin + 1)
         found = await self._store.read_long(find)
@@ -326,7 +326,7 @@ class UsageRecorder:
         await self._store.write(write, is_long=True)
 
     async def fold(self, now: int) -> None:
-        """Fold the samples of all complete windows into coarse blocks, and store these."""
+        """Compute and store the samples of five minutes for all complete windows of three hours."""
         first, last = self._store.read(
             lambda db: (usage_history.first_begin(db, FINE), usage_history.last_begin(db, COARSE))
         )

@@ -19,7 +19,7 @@ from storage.records.task import Task
 
 
 async def prepare_alloc_dir(host: RuntimeContext, instance: TaskInstance) -> dict[str, str]:
-    """Create the directories; return the error of each task that cannot run."""
+    """Create the directories; return the errors of tasks that cannot run, by task name."""
     alloc_id = instance.allocation.id
     directory, previous = host.directory(alloc_id), _migration_source(host, instance)
     failures, task_dirs = {}, []
@@ -55,9 +55,9 @@ async def prepare_alloc_dir(host: RuntimeContext, instance: TaskInstance) -> dic
 
 
 async def _write_payload(host: RuntimeContext, instance: TaskInstance, task: Task) -> None:
-    """Write the payload of a dispatch into the task's local directory, unless it exists.
+    """Write the payload of a dispatch into the task's local directory, unless the file exists.
 
-    Raises `Refused` when its name points outside that directory, or `OSError`.
+    Raises `Refused` if the name of the file points outside that directory, or `OSError`.
     """
     payload, dispatch_payload = instance.job.payload, task.dispatch_payload
     if not payload or dispatch_payload is None or not dispatch_payload.file:

@@ -1,8 +1,8 @@
-"""Garbage collection of allocation directories: terminal allocations first, oldest first.
+"""Garbage collection of the directories of terminal allocations, oldest first.
 
 Directories stay for inspection within limits on their number, their size per job, and the file
-system's usage. Running allocations are never touched. The records of terminal allocations stay in
-the store; only their files and logs are removed.
+system's usage. Directories of running allocations are never removed. The records of terminal
+allocations stay in the store; only their files and logs are removed.
 """
 
 import logging
@@ -59,7 +59,7 @@ def _percent(used: int, free: int) -> float:
 
 
 def gc_reason(kept_count: int, use: FilesystemUsage, limits: RetentionBounds) -> str:
-    """Return a description of the exceeded limit, or an empty string.
+    """Return a description of the exceeded limit; empty if no limit is exceeded.
 
     >>> use = FilesystemUsage(disk=91.5, inodes=0)
     >>> gc_reason(3, use, RetentionBounds(allocations=9, disk_percent=90, inode_percent=90))
@@ -124,7 +124,8 @@ async def enforce_retention(
     """Enforce the limits on terminal allocations periodically, until cancelled.
 
     `ended` returns the terminal allocations that have a directory, oldest first. `owners` returns
-    the job of each allocation, and `measure` returns the bytes of one directory.
+    the namespace and the ID of the job by allocation. `measure` returns the disk usage of the
+    directory of an allocation.
     """
     sizes: dict[str, int] = {}  # cached, because terminal allocations do not grow
     bounds = RetentionBounds(

@@ -1,9 +1,9 @@
 """The health of an allocation, as deployments count it. No I/O.
 
-Recorded from Nomad: deploy-no-stable, restart-policy. An allocation is healthy when all its tasks
-have run undisturbed for a minimum time. It is unhealthy when a deadline passes before that, or when
-a task has ended permanently. Health is tracked for allocations of services, with or without a
-deployment, and for all allocations of a deployment.
+The rules are Nomad's (recorded from Nomad: deploy-no-stable, restart-policy). An allocation is
+healthy when all its tasks have run for a minimum time without a restart. It is unhealthy when a
+deadline passes before that, or when a task has ended permanently. Health is tracked for all
+allocations of service jobs, and for all allocations of a deployment.
 """
 
 from collections.abc import Iterable, Mapping
@@ -97,7 +97,7 @@ def up_since(tasks: Iterable[Task], states: Mapping[str, TaskState]) -> str | No
 def unhealthy_reasons(
     tasks: Iterable[Task], states: Mapping[str, TaskState], rule: HealthCriteria, now: int
 ) -> dict[str, str]:
-    """Return the reason by task name for each task that is not healthy at the deadline."""
+    """Return the reasons, by task name, why tasks are not healthy at the deadline."""
     found = {}
     for task in tasks:
         if hook(task) != Hook.POSTSTOP and (text := _complaint(states[task.name], rule, now)):
@@ -134,7 +134,7 @@ def _is_dead(state: TaskState) -> bool:
 
 
 def _should_run(task: Task) -> bool:
-    """Return whether a task should run as long as its allocation."""
+    """Return whether a task should run until its allocation ends."""
     return not hook(task) or (is_sidecar(task) and hook(task) != Hook.POSTSTOP)
 
 
@@ -143,5 +143,5 @@ def _has_done_its_part(task: Task, states: Mapping[str, TaskState]) -> bool:
 
 
 def seconds(span: int) -> float:
-    """Return a duration in seconds, given nanoseconds."""
+    """Convert a duration from nanoseconds to seconds."""
     return span / SECOND

@@ -53,7 +53,7 @@ _log = logging.getLogger("steward.runner")
 
 
 class AllocRunner:
-    """The state machine of one allocation; `alloc_states.py` has its table.
+    """The state machine of one allocation; `alloc_states.py` has the table of its states.
 
     The allocation starts when its predecessors have ended.
     """
@@ -187,7 +187,10 @@ class AllocRunner:
         return of_allocation(tasks, self._now(), self._network_usage(reader))
 
     def _network_usage(self, reader: str) -> NetworkUsage | msgspec.UnsetType:
-        """Return the traffic on the bridge since the previous call with the same `reader`."""
+        """Return the rates of the allocation's traffic since the last call with the same `reader`.
+
+        The result is unset if the allocation has no interface on the bridge.
+        """
         if mode_of(self._instance.group) != "bridge" or self._host.capacity is None:
             return msgspec.UNSET
         before, now = self._traffic.get(reader), self._host.traffic(self.id)
@@ -373,7 +376,10 @@ class AllocRunner:
     # --- directory ---
 
     async def _prepare(self) -> None:
-        """Create the directories before any task runs, because a running task could interfere."""
+        """Create the directories of the allocation.
+
+        This happens before any task runs, because a task could replace directories by links.
+        """
         if self._stop_wanted.is_set():
             return
         for name, problem in (await prepare_alloc_dir(self._host, self._instance)).items():
@@ -381,7 +387,7 @@ class AllocRunner:
             self._pasts[name] = msgspec.structs.replace(past, trouble=problem)
 
     async def _give_up(self, reason: str) -> None:
-        """Stop all tasks and report a failure of the allocation: the runner itself has failed."""
+        """Stop all tasks and report them as failed, because the runner itself has failed."""
         await self._host.destroy(self.id)
         for name, state in self._report.states.items():
             if state.state != TaskPhase.DEAD:

@@ -1,4 +1,4 @@
-"""The tasks of one allocation: the requests of users for them, and stopping them in order."""
+"""The tasks of one allocation: requests of users, and stopping all tasks in order."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -16,9 +16,10 @@ from storage.records.task import Hook
 
 
 class AllocTasks:
-    """The task runners of one allocation; empty until its directory is prepared.
+    """The task runners of one allocation; empty until the allocation directory is prepared.
 
-    `instance` returns the current allocation. `is_ending` returns whether it is stopping.
+    `instance` returns the current allocation. `is_ending` returns whether the allocation is
+    stopping.
     """
 
     def __init__(self, instance: Callable[[], TaskInstance], is_ending: Callable[[], bool]) -> None:
@@ -65,7 +66,10 @@ class AllocTasks:
     # --- requests ---
 
     async def restart(self, name: str | None, *, all_tasks: bool = False) -> None:
-        """Restart one task, all running tasks, or all tasks. Raises `Refused`."""
+        """Restart the named task; without a name, restart all running tasks.
+
+        With `all_tasks`, also run tasks again that have ended. Raises `Refused`.
+        """
         await self._settled()
         if name is None:
             tasks = [task for task in self if task.is_running]
@@ -86,13 +90,16 @@ class AllocTasks:
             await task.settled()
 
     def _ended_early(self) -> list[TaskRunner]:
-        """Return tasks that ended before their allocation; empty if the allocation is stopping."""
+        """Return the dead tasks of an allocation that still runs; empty if it is stopping."""
         if self._is_ending():  # its end was handled already and would not be handled again
             return []
         return [task for task in self._without_poststop() if task.dead.is_set()]
 
     def restart_unhealthy(self, name: str, reason: str) -> None:
-        """Restart a task by its restart policy; an empty name selects all running tasks."""
+        """Restart a running task, as its restart policy permits.
+
+        An empty name selects all running tasks.
+        """
         for task in self:
             if name in ("", task.name) and task.is_running and self._nursery is not None:
                 start_detached(self._nursery, task.restart, reason)

@@ -43,11 +43,12 @@ def load_desired(
     known: Collection[str],
     now: int,
 ) -> tuple[int, list[DesiredAllocation], list[UnreadableAllocation]]:
-    """Return the index of the last scheduler change, and the changed allocations after `after`.
+    """Return the allocations that the scheduler has changed after the index `after`.
 
-    A negative index selects all allocations that should run. Allocations in `failed` are included
-    even if unchanged. Allocations in `known` have a runner, so the earlier states of their tasks
-    are not loaded.
+    The result has the index of the last change, the loaded allocations, and the unreadable ones. A
+    negative `after` selects all allocations that should run. Allocations in `failed` are included
+    even if unchanged. Allocations in `known` have a runner, so the stored states of their tasks are
+    not loaded.
     """
     changes = [change for node_id in node_ids for change in allocations.changed(db, node_id, after)]
     definitions: dict[tuple[str, str, int], Job | None] = {}

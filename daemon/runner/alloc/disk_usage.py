@@ -1,7 +1,7 @@
 """Compare the disk usage of allocations with the limit in their `ephemeral_disk` block.
 
 The launcher measures the directories of running allocations one after the other. Logs and artifacts
-count. Holes in sparse files and mounts do not.
+count. Mounted file systems and the holes of sparse files do not count.
 """
 
 import logging

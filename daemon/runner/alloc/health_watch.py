@@ -21,9 +21,9 @@ from storage.records.service import CheckResult
 class HealthWatch:
     """The health watch of one allocation; it restarts for each deployment of the allocation.
 
-    `instance` returns the current allocation. `checks_pass_since` returns the time since which all
-    service checks pass, in nanoseconds, or None if one fails. `failing_checks` returns the failing
-    checks.
+    `instance` returns the current allocation. `checks_pass_since` returns the time, in nanoseconds,
+    since which all service checks have passed; None if a check has not passed. `failing_checks`
+    returns the results of the checks that have not passed.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class HealthWatch:
             start_detached(nursery, self._decide, rule, self._scope)
 
     def close(self) -> None:
-        """If health is tracked, report the allocation as unhealthy: all its tasks have ended."""
+        """Report the allocation as unhealthy if health is tracked, because all its tasks ended."""
         failed = health.has_failed(self._instance().allocation, self._report.states)
         if failed or self._rule() is not None:
             self._report_unhealthy()
@@ -97,10 +97,10 @@ class HealthWatch:
                 return
 
     def _healthy_since(self, rule: HealthCriteria) -> tuple[str, int] | None:
-        """Return the time since which all tasks run and all relevant checks pass.
+        """Return the start time of the last task, and the time since which all checks have passed.
 
-        The time is returned as text and in nanoseconds. Return None if a task is not running or a
-        relevant check fails.
+        The first time is a timestamp. The second is in nanoseconds, and 0 if checks do not count.
+        Return None if a task is not running or a check has not passed.
         """
         up = health.up_since(self._instance().tasks, self._report.states)
         checked = self._checks_pass_since() if rule.by_checks else 0

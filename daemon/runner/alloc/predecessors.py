@@ -17,10 +17,11 @@ def predecessors_of(
     """Return the events that are set when the predecessors of an allocation end.
 
     Predecessors are the allocations that the allocation replaces, that use its ports, or that were
-    preempted for it. If the node would still lack capacity without these, all stopping allocations
-    are predecessors, because the scheduler has already assigned their resources. `capacity` is the
-    node's CPU (MHz), memory and disk (MB), or None on a cluster with a queue. `is_known` returns
-    whether the store has an allocation; it no longer has purged allocations.
+    preempted for it. If the node lacks capacity for all running allocations and this one, all
+    stopping allocations of the node are also predecessors. The scheduler has already assigned their
+    resources to other allocations. `capacity` is the node's CPU (MHz), memory and disk (MB), or
+    None on a cluster with a queue. `is_known` returns whether the store has an allocation, which is
+    false for a purged allocation.
     """
     desired, needs = allocation.desired, allocation.placement.resources
     awaited = {desired.previous_allocation, *(desired.waits_for or ())} - {""}

@@ -17,7 +17,7 @@ from storage.records.base import SECOND
 
 
 class RunLimit:
-    """The timer of one allocation. When it expires, all tasks stop, including poststop tasks."""
+    """Stops all tasks of one allocation, including poststop tasks, at `max_run_duration`."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class RunLimit:
         self._tasks, self._is_started = tasks, False
 
     def start(self, nursery: trio.Nursery | None) -> None:
-        """Start the timer as soon as the job sets the limit; it runs once."""
+        """Start the timer if the job sets the limit and the timer was not started before."""
         is_limited = self._instance().group.max_run_duration is not None
         if nursery is not None and is_limited and not self._is_started:
             self._is_started = True
@@ -48,7 +48,10 @@ class RunLimit:
         await self._tasks.abort()
 
     def _time_left(self) -> float:
-        """Return the remaining seconds of `max_run_duration`, which includes daemon downtime."""
+        """Return the seconds until `max_run_duration` ends; infinite without a limit.
+
+        Time during which no daemon runs counts too.
+        """
         longest = self._instance().group.max_run_duration
         since: int | None = self._instance().allocation.create_time
         if self._host.capacity is None:  # time in the queue of a cluster does not count

@@ -153,7 +153,7 @@ class TaskAttempts(ABC):
         return AttemptOutcome.KILLED if self._killed.is_set() else AttemptOutcome.FAILED
 
     def _traced(self, since: int) -> AbstractContextManager[None]:
-        """Record a span for an attempt that began at `since`, if tracing is enabled."""
+        """Record a span for an attempt that began at `since` (ns), if tracing is enabled."""
         if (recorder := request_context.TRACING.recorder) is None:
             return nullcontext()
         allocation, parts = (
@@ -322,10 +322,10 @@ class TaskAttempts(ABC):
         return await self._judged(end)
 
     def _end_logs(self, logs: Sequence[TaskLog], end: ExitResult) -> dict[str, int]:
-        """End the rotation of the logs; return their end offsets, if they are known.
+        """Stop the rotation of the logs; return the end offsets of the logs by kind.
 
-        A log above its limit may have been moved after the exit result recorded its size. Its end
-        is then unknown.
+        The result is empty if an end is unknown: a log above its limit may have been moved after
+        the exit result recorded its size.
         """
         sizes = end.log_sizes
         ends = {log.kind: log.end_at(sizes[log.kind]) for log in logs if sizes}

@@ -42,7 +42,7 @@ _DEFAULT_SIGNAL = "SIGINT"
 
 
 class TaskRunner(TaskAttempts):
-    """The state machine of one task; `task_states.py` has its table."""
+    """The state machine of one task; `task_states.py` has the table of its states."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class TaskRunner(TaskAttempts):
     # --- requests ---
 
     def update(self, instance: TaskInstance) -> None:
-        """Apply a new version of the job and the new desired state of the scheduler."""
+        """Apply a new version of the job, and the desired state that the scheduler has set."""
         self._instance = instance
         for log in self._logs():
             self._host.sweeper.update(log)
@@ -133,9 +133,10 @@ class TaskRunner(TaskAttempts):
         await self._stop(None)
 
     async def settled(self) -> None:
-        """Wait until the driver has answered a pending start, unless it may start tasks slowly.
+        """Wait until the driver has answered a pending start.
 
-        Until the driver answers, the task may be running already without this runner knowing it.
+        Before the answer, the task may run although this runner has no handle. Do not wait for a
+        driver whose starts may be slow.
         """
         while self._machine.state in SETTLING and self._is_prompt():
             await self._changes.wait()
@@ -249,7 +250,7 @@ class TaskRunner(TaskAttempts):
         return not self._killed.is_set()
 
     async def _wait(self, delay: int) -> bool:
-        """Wait before another attempt; return whether to start it.
+        """Wait `delay` nanoseconds before another attempt; return whether to start it.
 
         First wait until the store has the state of the previous attempt. Otherwise, after a crash,
         the new attempt could be mistaken for the previous one.

@@ -130,11 +130,11 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskHandle(Protocol):
-    """A started attempt, possibly ended."""
+    """An attempt that was started. It may have ended."""
 
     @property
     def handle(self) -> bytes:
-        """Return the handle that finds the attempt again."""
+        """Return the handle with which `adopt` finds the attempt after a daemon restart."""
         ...
 
     async def wait(self) -> ExitResult:
@@ -170,19 +170,19 @@ class TaskHandle(Protocol):
 
 
 class QueuedTask(TaskHandle, Protocol):
-    """An attempt that may wait in a queue elsewhere after it was accepted."""
+    """An attempt that may wait in the queue of a cluster before it starts."""
 
     async def wait_for_start(self, note: Callable[[str], None]) -> int | None:
         """Wait until the attempt leaves the queue; return its start time, or None.
 
         The start time is in nanoseconds since the epoch. None means that the attempt ended in the
         queue. `note` receives a status message whenever the status changes. Raises `StartFailed`
-        when the attempt is rejected. Only one caller may wait, before `wait`.
+        when the attempt is rejected. Only one caller may wait, and only before it calls `wait`.
         """
         ...
 
     async def refresh(self) -> None:
-        """Deliver the current files to the attempt, and wait until it has received them."""
+        """Deliver the current templates and tokens to the attempt, and wait until they arrive."""
         ...
 
 
@@ -193,7 +193,7 @@ def is_queued(running: TaskHandle | None) -> TypeGuard[QueuedTask]:
 
 
 def writes_files(driver: "Driver | None") -> bool:
-    """Return whether a driver writes the files of an attempt with its start."""
+    """Return whether a driver writes `Attempt.files` when it starts an attempt."""
     return hasattr(driver, "writes_files")
 
 
@@ -202,7 +202,7 @@ class ExecStream(Protocol):
 
     @property
     def outputs(self) -> Sequence[str]:
-        """Return the names of the command's outputs: two streams, or one if it has a terminal."""
+        """Return the names of the output streams; a command with a terminal has only `stdout`."""
         ...
 
     async def read(self, output: str) -> bytes:

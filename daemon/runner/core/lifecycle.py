@@ -1,9 +1,9 @@
 """The start and stop order of the tasks of a group. No I/O.
 
-Recorded from Nomad: lifecycle-hooks. Prestart tasks start first. Main tasks start when prestart
-tasks have succeeded, or next to prestart sidecars. Poststart tasks start when all main tasks run,
-poststop tasks when all other tasks are dead. A failed task stops the others, and so does a leader
-that ends. Sidecars stop with the last main task.
+The rules are Nomad's (recorded from Nomad: lifecycle-hooks). Prestart tasks start first. Main tasks
+start when all prestart tasks have succeeded and all prestart sidecars are running. Poststart tasks
+start when all main tasks have started, poststop tasks when all other tasks are dead. The other
+tasks stop when a task fails or when the leader ends. Sidecars stop with the last main task.
 """
 
 from collections.abc import Iterable, Mapping

@@ -18,7 +18,7 @@ LOOKS = 1000  # polls per second for all followers; one poll takes up to 0.1 ms
 
 
 class PollInterval:
-    """The poll interval of one follower; `others` is the number of all followers."""
+    """The poll interval of one follower; `others` counts all followers, including this one."""
 
     others = 0
 
@@ -46,7 +46,7 @@ class PollInterval:
 
 @contextmanager
 def register_follower() -> Iterator[PollInterval]:
-    """Yield the poll interval of a new follower, which is counted until the block ends."""
+    """Yield the poll interval of a new follower, and count the follower until the block ends."""
     PollInterval.others += 1
     try:
         yield PollInterval()

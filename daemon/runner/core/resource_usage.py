@@ -32,7 +32,7 @@ _STARTED = 19
 
 
 class ProcessSample(msgspec.Struct, frozen=True):
-    """One sample of a process: CPU time (nanoseconds), memory (bytes), start time."""
+    """One sample of a process: CPU times (nanoseconds), memory (bytes), and start time."""
 
     user: int
     system: int
@@ -87,7 +87,7 @@ def sample(pid: int) -> ProcessSample | None:
 
 
 def sample_of(status: str, stat: str) -> dict[int, ProcessSample]:
-    """Return the sample parsed from `status` and `stat`, by process ID; empty for a thread."""
+    """Return a sample by process ID, from the texts of two files in /proc; empty for a thread."""
     fields = stat.rpartition(")")[2].split()
     values = dict(line.partition(":")[::2] for line in status.split("\n"))
     if int(values["Tgid"]) != int(values["Pid"]):
@@ -156,7 +156,10 @@ def _cpu(user: int, system: int, span: int, mhz: float) -> CPUUsage:
 
 
 def network_usage(before: TrafficSample, now: TrafficSample) -> NetworkUsage:
-    """Return the traffic between two samples; a recreated network counts from zero."""
+    """Return the traffic between two samples in bytes per second.
+
+    If the network was created again between the samples, its counters began at zero.
+    """
     if now.received < before.received or now.sent < before.sent:
         before = TrafficSample(before.at, 0, 0)
     span = max(now.at - before.at, _SHORTEST)

@@ -21,7 +21,7 @@ _JITTER = 0.25
 
 
 class AttemptOutcome(Enum):
-    """The outcome of an attempt, as far as the restart policy distinguishes it."""
+    """The outcomes of an attempt that the restart policy distinguishes."""
 
     SUCCEEDED = auto()
     FAILED = auto()  # ended with an error, or could not start for a temporary reason
@@ -56,7 +56,11 @@ class RestartHistory(msgspec.Struct, frozen=True):
 
 
 def restore_history(policy: RestartPolicy, began: int, restarts: Iterable[int]) -> RestartHistory:
-    """Return the history of a task from its start time and the times of its restarts by policy."""
+    """Return the restart history of a task.
+
+    `began` is the start time of the task. `restarts` are the times at which the restart policy
+    restarted the task, in nanoseconds.
+    """
     history = RestartHistory(since=began)
     for moment in restarts:
         history = _counted(policy, history, moment)

@@ -132,7 +132,7 @@ class AllocReport:
         )
 
     def unstored_elsewhere(self) -> tuple[int, int]:
-        """Return the unstored output bytes of the step's other elements, and of the run's."""
+        """Return the unstored output bytes of other allocations: of the step, and of the run."""
         return self._reports.unstored_outputs(self)
 
     @property
@@ -167,7 +167,11 @@ class AllocReport:
             await self._stored.wait()
 
     def take(self, now: int, evaluation_id: str) -> AllocStatus:
-        """Return the unstored part of the report, and remove its events from the report."""
+        """Return the unstored part of the report, which then counts as stored.
+
+        `now` is the time of the write in nanoseconds. `evaluation_id` is the ID of the evaluation
+        that the write may create.
+        """
         events, self._events = self._events, {}
         handles, self._handles = self._handles, {}
         outputs, self._new_outputs = self._new_outputs, {}
@@ -237,7 +241,7 @@ class ReportQueue:
                 del self._of_scopes[scope]
 
     def unstored_outputs(self, report: AllocReport) -> tuple[int, int]:
-        """Return the unstored output bytes of the step's other allocations, and of the run's.
+        """Return the unstored output bytes of other allocations: of the step, and of the run.
 
         Bytes count as unstored until shortly after their commit.
         """
@@ -286,9 +290,10 @@ class ReportQueue:
         return len(chosen)
 
     async def _stored(self, snapshots: Sequence[AllocStatus]) -> list[Allocation | None]:
-        """Store reports in one write.
+        """Store reports in one write; return the allocation of each report.
 
-        If one report is defective and the write fails, store each report separately.
+        An allocation is None if it was purged or if its report could not be stored. If a defective
+        report makes the write fail, store each report separately.
         """
 
         def write(tx: Transaction) -> list[Allocation | None]:
@@ -335,7 +340,8 @@ def store_snapshots(tx: Transaction, snapshots: Sequence[AllocStatus]) -> list[A
     """Store reports; return the allocation of each report, or None if it was purged.
 
     The summary of each job is refreshed only once, because a refresh takes milliseconds for a
-    thousand groups. With notifications, each failure and each recovery needs a separate summary.
+    thousand groups. If the job has notifications, it is refreshed after each report, so that no
+    failure or recovery between two reports is missed.
     """
     stored, waiting = list[Allocation | None](), dict[tuple[str, str], str]()
     for snapshot in snapshots:
@@ -360,8 +366,8 @@ def store_snapshot(tx: Transaction, snapshot: AllocStatus) -> Allocation | None:
     The caller refreshes the summary of the allocation's job.
 
     A failure that may be rescheduled creates an evaluation in the same write, unless the job is
-    stopped. The scheduler can then replace the allocation, and a crash in between loses neither
-    record.
+    stopped. The scheduler can then replace the allocation. A crash cannot separate the report from
+    the evaluation.
     """
     before = allocations.find(tx, snapshot.alloc_id)
     if before is None:
@@ -430,10 +436,11 @@ def _reschedule_policy(tx: Transaction, alloc: Allocation) -> ReschedulePolicy |
 
 
 def _evaluate(tx: Transaction, allocation: Allocation, snapshot: AllocStatus) -> None:
-    """Create an evaluation if the end of an allocation has consequences.
+    """Create an evaluation if the scheduler must react to the end of an allocation.
 
-    A failure may be rescheduled. In a workflow, every end may open a step or end the run. All ended
-    allocations of a workflow in one write share an evaluation.
+    A failed allocation may have to be rescheduled. In a workflow, steps may begin after any end of
+    an allocation, or the run may end. All allocations of a workflow that end in the same write
+    share an evaluation.
     """
     is_failure = allocation.client_status == ClientStatus.FAILED
     is_in_run = runs.is_unfinished(tx, allocation.namespace, allocation.job_id)

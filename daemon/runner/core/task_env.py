@@ -192,8 +192,8 @@ def network_variables(
 def resolve(text: str, environment: Mapping[str, str], values: Mapping[str, str]) -> str:
     """Interpolate a text; an unknown reference stays as it is.
 
-    A missing field of a list item becomes an empty string. `${X}` and `${env["X"]}` are variables;
-    `${attr.x}`, `${meta.x}` and `${node.x}` are values of the node.
+    `${X}` and `${env["X"]}` are variables; `${attr.x}`, `${meta.x}` and `${node.x}` are values of
+    the node. `${each.value.x}` is a field of the list item, or empty if the item has no such field.
     """
 
     def replace(match: re.Match[str]) -> str:

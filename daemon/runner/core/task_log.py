@@ -95,12 +95,12 @@ class Marks:
 
 
 class Logs:
-    """The logs of all tasks. `moved` is the directory of rotated data by allocation."""
+    """The logs of all tasks. `moved` contains a directory of rotated data per allocation."""
 
     def __init__(self, launcher: Launcher, moved: Path, most: int = 0) -> None:
         """Create a cache of up to `most` descriptors; 0 means a share of the descriptor limit.
 
-        `moved` is the directory of rotated logs.
+        `moved` is the directory for the rotated data of all allocations.
         """
         self.launcher, self.moved = launcher, moved
         self._most = most or resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _PART
@@ -331,7 +331,10 @@ class Stream:
         return LogFile(self._log.name(start), start, min(limit, end - start))
 
     def locate(self, origin: str, offset: int) -> int:
-        """Return the stream offset that is `offset` bytes after the start or before the end."""
+        """Return a stream offset between the first readable offset and the end offset.
+
+        The result is `offset` bytes before the end if `origin` is `end`, otherwise after the start.
+        """
         first, end = self.span()
         return max(first, end - offset) if origin == "end" else min(end, first + offset)
 

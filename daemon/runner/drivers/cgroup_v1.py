@@ -207,9 +207,10 @@ def _remove(*groups: Path) -> None:
 
 
 def find(owner: Path, missing: Mapping[str, str]) -> CgroupV1:
-    """Return the enforcer for the cgroups that this daemon may create, one tree per `owner`.
+    """Return the enforcer for the cgroups that this daemon may create.
 
-    `missing` has the reason for each limit that no cgroup can enforce.
+    Each `owner`, the directory of the allocations, has its own tree. `missing` has the reason for
+    each limit that no cgroup can enforce.
     """
     name = name_of(owner)
     own = memberships(_OWN.read_text())

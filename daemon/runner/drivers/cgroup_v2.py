@@ -4,13 +4,13 @@ A process cannot leave its cgroup by changing its session, parent or user. No co
 only permission to create child cgroups. This works for root, in a delegated unit, and in a user
 slice.
 
-Cgroups are threaded if the kernel permits. Entering a threaded cgroup is immediate, while entering
-any other cgroup waits for all CPUs. (Measured on an idle host: 0.1 ms instead of 7 to 15 ms, which
-is most of the time until the first instruction of a task.) A threaded cgroup has no `cgroup.kill`;
-it is frozen, and then its processes are killed one by one.
+Cgroups are threaded if the kernel permits it. Entering a threaded cgroup is immediate, while
+entering any other cgroup waits for all CPUs: 0.1 ms instead of 7 to 15 ms, measured on an idle
+host. Most of the time until a task executes its first instruction was this wait. A threaded cgroup
+has no `cgroup.kill`: the daemon freezes the cgroup, and then kills its processes one by one.
 
 In a delegated systemd unit, the daemon and its launcher first move into a child cgroup. The service
-manager starts the commands of a unit (`ExecReload=`) in a cgroup next to that of the processes. A
+manager starts other commands of the unit (`ExecReload=`) in a sibling of this child cgroup. A
 cgroup with processes cannot be a sibling of a threaded cgroup.
 """
 
@@ -165,7 +165,11 @@ def delegate_cgroup(base: Path, owner: tuple[int, int]) -> None:
 
 
 def mount_points(*groups: str) -> list[Path]:
-    """Return the mount points of cgroup v2 that show the root of the hierarchy."""
+    """Return the directories of cgroups below the mount point of cgroup v2.
+
+    `groups` are paths in the hierarchy; empty paths are skipped. The result is empty if cgroup v2
+    is not mounted.
+    """
     mount = mount_point(os.fsdecode(_MOUNTS.read_bytes()))
     return [mount / group.lstrip("/") for group in sorted(set(groups)) if group and mount]
 
@@ -251,7 +255,7 @@ def own_path(memberships: str) -> str | None:
 
 
 def _make(path: str, *, threaded: bool) -> None:
-    """Create a cgroup, or complete one that a killed daemon left. Raises `OSError`."""
+    """Create a cgroup, or finish the creation that a killed daemon began. Raises `OSError`."""
     with suppress(FileExistsError):  # left by a killed daemon
         os.mkdir(path)
     if threaded and not _make_threaded(path):

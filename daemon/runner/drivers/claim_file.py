@@ -4,15 +4,16 @@ The launcher creates and locks the file and starts the shim with it as standard 
 keeps it open, so the shim is alive exactly as long as the lock is held. Reused process IDs, reboots
 and daemon restarts cannot confuse this test.
 
-A free lock means that the shim has exited. The content shows its progress. Without a shim line,
-nothing was started. With an exit line, the task ended with that status. Otherwise the shim was
-killed.
+A free lock means that the shim has exited. The lines of the file show how far the shim came.
+Without a line `shim`, nothing was started. With a line `exit`, the task ended with that status.
+Otherwise the shim was killed.
 
     group <label of the process group>  written by the launcher
     logs <bytes>                        that each log keeps while no daemon runs
     shim <pid>                          from here on by the shim
     main <pid>                          only where processes are found by scanning /proc
-    Killed                              the shell's message for a death by signal, or its own error
+    Killed                              the shell's message about the signal that killed the task,
+                                        or about an error of the shell itself
     exit <status>
 """
 
@@ -76,10 +77,10 @@ def parse(text: str) -> ClaimRecord:
 
 
 def completed(trace: ClaimRecord, status: int) -> ClaimRecord:
-    """Return a record with the launcher's exit status if the shim wrote none; -1 means unknown.
+    """Return a record that has the exit status `status` if the shim wrote none.
 
-    A shell adds 128 to a signal number. Without the shell's message, a task that exits with such a
-    status cannot be distinguished from one that was killed.
+    The launcher has observed `status`; -1 means unknown. A shell adds 128 to a signal number.
+    Without the shell's message, a status above 128 therefore counts as the result of a signal.
     """
     if trace.status is not None or status < 0:
         return trace

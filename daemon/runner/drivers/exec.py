@@ -1,8 +1,8 @@
 """The driver `exec`: a command in a sandbox, as an unprivileged user.
 
-Processes are started, watched and killed as in `raw_exec`; `daemon/launcher/sandbox.py` defines the
-view of the sandbox. Its directories are /alloc, /local and /secrets, and the working directory is
-/local.
+Processes are started, watched and killed as in `raw_exec`; `daemon/launcher/sandbox.py` sets up the
+sandbox. Inside, the task's directories are /alloc, /local and /secrets, and the working directory
+is /local.
 """
 
 import os

@@ -61,7 +61,7 @@ class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def exclusive_cores(all_cores: str, core_lists: Iterable[str]) -> str:
-    """Return the cores that none of `core_lists` contains; all cores if none is left.
+    """Return the cores that are in none of `core_lists`; all cores if no core is left.
 
     >>> exclusive_cores("0-3", ["1", "3"]), exclusive_cores("0-1", ["0-1"])
     ('0,2', '0,1')
@@ -206,7 +206,7 @@ def cgroup_enforcement(version: str, controllers: Container[str]) -> dict[str, s
 
 
 def with_rlimits(enforced: Mapping[str, str]) -> dict[str, str]:
-    """Return the enforced limits, with limits of single processes if no cgroup limits memory."""
+    """Return `enforced`, with RLIMIT_DATA as the memory limit if no cgroup limits memory."""
     return {MEMORY: BY_RLIMIT, **enforced}
 
 

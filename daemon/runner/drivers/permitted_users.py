@@ -58,8 +58,8 @@ ANY_USER = without_rules()
 
 
 def of(config: Settings, own: int | None = None) -> TaskUsers:
-    """Return the rules of a configuration; they are restrictive outside of development mode.
+    """Return the permitted users of a configuration; `own` is the launcher's user ID.
 
-    `own` is the launcher's user ID.
+    In development mode, the configuration may permit every user.
     """
     return TaskUsers(policy_of(config, owner=0, lines=""), own)

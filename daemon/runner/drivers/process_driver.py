@@ -1,10 +1,10 @@
 """The common base of drivers that run tasks as local processes.
 
 A task is started by a shim, a small shell script (`daemon/launcher/shim_script.py`) that needs 0.2
-MiB of memory. The shim waits for the task and records its exit status. The daemon watches the shim,
-so a restarted daemon can watch tasks that are not its children. Only the claim file
-(`claim_file.py`) decides whether an attempt was started. No attempt starts twice and none is lost,
-no matter when the daemon is killed.
+MiB of memory. The shim waits for the task and records its exit status. The daemon watches only the
+shim, and never has to be the parent of a task, so it can be restarted while tasks run. Only the
+claim file (`claim_file.py`) decides whether an attempt was started. No attempt starts twice and no
+attempt is lost, no matter when the daemon is killed.
 """
 
 import os
@@ -73,7 +73,7 @@ def _written(attempt: Attempt, file: TaskFile) -> WriteFile:
 
 
 class ProcessDriver:
-    """The common base.
+    """The common base of drivers that run tasks as local processes.
 
     Tasks inherit `inherited` from the agent's environment. `launcher` starts them. `processes` is
     the limit on processes per task, if it can be enforced.
@@ -141,10 +141,10 @@ class ProcessDriver:
             raise StartFailed(f"cannot start the task: {_null_byte(attempt) or error}") from error
 
     async def _check_files(self, attempt: Attempt) -> None:
-        """Write the files of an attempt whose start failed.
+        """Raise `StartFailed` if the files of an attempt are the reason why its start failed.
 
-        An earlier attempt can have left a directory or a link at the path of a file. Then this
-        raises `StartFailed`, which is recoverable because the next attempt may repair that.
+        For example, an earlier attempt may have left a directory or a link at the path of a file.
+        The failure is recoverable, because such an obstacle may be gone at the next attempt.
         """
         for file in attempt.files:
             try:
@@ -164,7 +164,7 @@ class ProcessDriver:
         return None
 
     async def destroy(self, alloc_id: str, directory: str) -> None:
-        """Kill all processes of an allocation, which are found by its claim files alone."""
+        """Kill all processes of an allocation, even if only its claim files are left."""
         for task, number in await self._launcher.claims(ListClaims(allocation=alloc_id)):
             await self._end(f"{directory}/{CLAIM}{task}.{number}", alloc_id, task, number)
         await self._groups.of(alloc_id, "").clear(self._launcher)

@@ -1,4 +1,4 @@
-"""A task that runs as a local process: its shim is watched, and all its processes are killed."""
+"""Watch the shim of a task that runs as a local process, and kill all processes of the task."""
 
 import logging
 import os
@@ -73,7 +73,7 @@ class StartedTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessHandle:
-    """A started attempt with its shim. Without a pidfd, the shim has already exited."""
+    """A started attempt and the pidfd of its shim; no pidfd means that the shim has exited."""
 
     is_walled = False
 
@@ -193,9 +193,10 @@ class ProcessHandle:
         return await self._force()
 
     async def _force(self) -> str:
-        """Kill all processes, and then a shim without a task; return the error or an empty string.
+        """Kill all processes; return the error or an empty string.
 
-        The main process is killed even if it has left the group.
+        The main process is killed even if it has left the group. A shim that then stays alive
+        without a task is killed too.
         """
         patience = trio.current_time() + _FOR_SHIM
         while not self._ended.is_set():

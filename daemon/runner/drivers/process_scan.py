@@ -1,11 +1,11 @@
 """Track the processes of tasks without cgroups, by scanning all processes.
 
-The launcher scans (`daemon/launcher/process_scan.py`). A process that clears its environment or
-changes to another user, leaves its session and loses its parent is not found. A node attribute
-states this limitation.
+The launcher scans (`daemon/launcher/process_scan.py`). A scan does not find a process that has left
+its session, has lost its parent, and has cleared its environment or changed to another user. A node
+attribute states this limitation.
 
-Concurrent requests share one scan. Between scans there are pauses, so that most of one core and of
-the launcher's time stay available for other work.
+Concurrent requests share one scan. After each scan there is a pause, so that scans use only a small
+part of one core and of the launcher's time.
 """
 
 import trio
@@ -62,7 +62,7 @@ class ScannedGroup:
 
 
 class ProcessScanner:
-    """The scans of all processes, one at a time; each serves all waiting requests."""
+    """The scans of all processes, one at a time; each scan serves all waiting requests."""
 
     parent = ""
 

@@ -39,7 +39,7 @@ class LogManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_manifest(launcher: Launcher, alloc_id: str) -> LogManifest | None:
-    """Return the description of an allocation's logs, or None if there are none."""
+    """Return the description of an allocation's logs; None if it is missing or unreadable."""
     try:
         found, descriptor = await launcher.open(
             OpenFile(allocation=alloc_id, path=ABOUT, sees_secrets=False)

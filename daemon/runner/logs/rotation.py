@@ -175,8 +175,8 @@ class LogRotator:
 def _forget(log: TaskLog, moved: list[LogSegment], first: int) -> None:
     """Delete moved data before the retained range.
 
-    The name of the last file gives the start offset of the log, so an empty file replaces that
-    file.
+    The end of the last moved file is the start offset of the log. If the last file is deleted, an
+    empty file with this offset in its name therefore replaces it.
     """
     for piece in moved:
         last = piece is moved[-1]

@@ -66,7 +66,10 @@ class CheckRunner:
         return list(self._found.values())
 
     def healthy_since(self, probes: Iterable[CheckTarget]) -> int | None:
-        """Return the time since which all relevant probes have passed; None if one has not."""
+        """Return the time since which all checks have passed; None if a check has not passed.
+
+        Checks with `on_update = ignore` do not count. The time is in nanoseconds.
+        """
         counted = [probe.id for probe in probes if probe.check.on_update != _READINESS]
         found = [self._found.get(item) for item in counted]
         if any(item is None or item.status != CheckStatus.SUCCESS for item in found):
@@ -74,13 +77,16 @@ class CheckRunner:
         return self._since
 
     def failing(self, probes: Iterable[CheckTarget]) -> list[CheckResult]:
-        """Return the last results of the relevant probes that have not passed."""
+        """Return the last results of the checks that have not passed.
+
+        Checks with `on_update = ignore` do not count.
+        """
         counted = [probe.id for probe in probes if probe.check.on_update != _READINESS]
         found = [self._found[item] for item in counted if item in self._found]
         return [item for item in found if item.status != CheckStatus.SUCCESS]
 
     def ready(self, probes: Iterable[CheckTarget]) -> bool | None:
-        """Return whether all probes pass; None if none fails but some have no result yet."""
+        """Return whether all checks pass; None if no check fails but some have no result yet."""
         found = [self._found.get(probe.id) for probe in probes]
         statuses = {item.status if item else CheckStatus.PENDING for item in found}
         if CheckStatus.FAILURE in statuses:
@@ -88,7 +94,7 @@ class CheckRunner:
         return None if CheckStatus.PENDING in statuses else True
 
     def follow(self, probes: Iterable[CheckTarget], nursery: trio.Nursery) -> None:
-        """Replace the running checks with these."""
+        """Run the checks in `probes`, and stop all other running checks."""
         probes_by_id = {probe.id: probe for probe in probes}
         for ended_id in self._scopes.keys() - probes_by_id.keys():
             self._scopes.pop(ended_id).cancel()

@@ -1,4 +1,4 @@
-"""The services of a running allocation: registered and checked."""
+"""Register the services of a running allocation and run their checks."""
 
 from collections.abc import Callable, Iterator
 
@@ -55,7 +55,7 @@ class ServiceRegistrar:
         return self._checks.results
 
     def healthy_since(self) -> int | None:
-        """Return the time since which all relevant checks pass; None if one does not."""
+        """Return the time since which all checks have passed, as `CheckRunner.healthy_since`."""
         return self._checks.healthy_since(probes(self._service_context(), self._active()))
 
     def failing_checks(self) -> list[CheckResult]:

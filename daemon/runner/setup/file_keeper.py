@@ -1,10 +1,11 @@
 """Keep files of ended tasks: copy them into the content-addressed store of input files.
 
 The launcher reads the files with the rights of the task and sends them in a stream. The keeper
-trusts nothing in the stream: it limits names, sizes and numbers, and computes the digests itself.
-The files of one collection cannot exceed the bytes that are left in the namespace, so a task cannot
-fill the disk. A namespace collects the files of one task at a time, in threads that nothing else
-uses. So large or many files of one namespace do not delay the tasks of other namespaces.
+trusts nothing in the stream: it checks the names, limits the sizes and the number of files, and
+computes the digests itself. The files of one collection cannot exceed the bytes that are left in
+the namespace, so a task cannot fill the disk. A namespace collects the files of one task at a time,
+in threads that nothing else uses. So large or many files of one namespace do not delay the tasks of
+other namespaces.
 
 One write stores the rows of a task. After a crash, the task is not dead yet, and its files are
 collected again.

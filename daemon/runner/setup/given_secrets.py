@@ -22,7 +22,7 @@ class SecretKeeper(Protocol):
         ...
 
     def record_in_use(self, alloc_id: str, task: str, values: Collection[str]) -> None:
-        """Record which secrets a task uses now; the store drops these last."""
+        """Record the secrets that a task uses now; `store` drops them last if it must drop any."""
         ...
 
     async def tidy(self, has_logs: Callable[[str], Awaitable[bool]]) -> None:

@@ -1,7 +1,8 @@
 """The network of a group with mode `bridge`: an address on the host's bridge, and its ports.
 
-The launcher makes the network before the first task starts, and removes it after the last has ended.
-Each start requests it again, because the launcher may have lost it together with the last task.
+The launcher creates the network before the first task starts, and removes it after the last task
+has ended. Each attempt requests the network again, because a restarted launcher no longer has the
+network of an allocation without a running task.
 """
 
 import logging

@@ -122,7 +122,7 @@ def unguarded() -> tuple[bool, str]:
 
 
 class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The runtime. `values` has the values of `${…}` references to the node.
+    """The runtime context of a node. `values` has the values of `${…}` references to the node.
 
     Tasks inherit `environment`. `capacity` is CPU (MHz), memory and disk (MB), or None for a
     cluster with a queue.
@@ -179,6 +179,9 @@ class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True):
         self.values.update({f"meta.{name}": value for name, value in meta.items()})
 
     async def destroy(self, alloc_id: str) -> None:
-        """Kill all processes of an allocation that any driver knows, even during its removal."""
+        """Kill all processes of an allocation, through each driver.
+
+        `alloc_id` may have the suffix of a directory that is being removed.
+        """
         for driver in self.drivers.values():
             await driver.destroy(alloc_id.removesuffix(GONE), self.directory(alloc_id))

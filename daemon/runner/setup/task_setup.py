@@ -414,7 +414,7 @@ class TaskSetup:
     def forget_results(self) -> None:
         """Release the memory of the written results.
 
-        They can have megabytes, and later attempts use the written file.
+        The results can be several megabytes, and later attempts use the written file.
         """
         if self._step is not None and self._step.needs:
             self._step = msgspec.structs.replace(self._step, needs=b"")
@@ -553,7 +553,7 @@ class TaskSetup:
         return store.read(partial(find, job_id=job.parent_id, name=name))
 
     async def _kept_digest(self, step: str, element: int | None, path: str) -> str:
-        """Return the digest of a file that an earlier step left; empty if there is none.
+        """Return the digest of a file that an earlier step has kept; empty if there is none.
 
         If `element` is None, the file is from the element with the index of the task's own element.
         If `step` has no elements, `element` counts as 0.

@@ -1,7 +1,7 @@
 """A client for podman's REST service on a Unix socket (libpod API, version 4).
 
-An error response, or no response, raises `PodmanFailed`. An operation whose result exists already
-counts as successful.
+An error response, or no response, raises `PodmanFailed`. An operation succeeds without effect if
+its result exists already, for example when a container is already running.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -61,13 +61,13 @@ class PodmanVersion(msgspec.Struct, rename="pascal", frozen=True):
 
 
 class PodmanSecurity(msgspec.Struct, frozen=True):
-    """Security settings of the service: rootless or not."""
+    """The security settings of the service; `rootless` means that it does not run as root."""
 
     rootless: bool = False
 
 
 class PodmanHost(msgspec.Struct, rename="camel", frozen=True):
-    """The host of the service."""
+    """The part of podman's description that concerns the host."""
 
     cgroup_version: str = ""
     cgroup_controllers: list[str] | None = None

@@ -1,7 +1,7 @@
 """Build podman's container specification from a task's driver configuration. No I/O.
 
-The settings are the most frequently used settings of the `docker` driver. None of them breaks the
-container's isolation, except what the agent's configuration permits.
+The settings are the most frequently used settings of the `docker` driver. A setting that weakens
+the isolation of the container is rejected, unless the agent's configuration permits it.
 """
 
 import base64
@@ -147,7 +147,7 @@ def credentials(settings: PodmanConfig) -> list[tuple[str, str]]:
 def container_name(attempt: Attempt) -> str:
     """Return the name of an attempt's container.
 
-    The name depends only on the attempt, so no second container is created.
+    The name depends only on the attempt, so a repeated start does not create a second container.
     """
     task = _UNFIT.sub("-", attempt.task)
     if task != attempt.task:  # the shortened name may collide with another task's

@@ -191,7 +191,7 @@ class PodmanDriver:
     async def open_session(
         self, attempt: Attempt, command: Sequence[str], *, tty: bool
     ) -> ExecStream:
-        """Run a command in the container in the task's context."""
+        """Run a command in the container, in the task's working directory and as its user."""
         settings = self._settings(attempt.config)
         exec_settings: dict[str, object] = {
             "AttachStdin": True,

@@ -1,8 +1,8 @@
 """An exec session in a container, over one connection to podman.
 
 Without a terminal, podman prefixes each chunk with eight bytes, which contain the stream number and
-the length of the chunk. Podman cannot kill a session, so the driver finds the command's process ID
-on the host.
+the length of the chunk. Podman cannot kill a session. The driver therefore asks podman for the
+process ID of the command on the host, and kills the process itself.
 """
 
 import os
@@ -137,7 +137,7 @@ class PodmanSession:
                 continue
 
     async def _know_process(self) -> None:
-        """Wait until the command's process exists and store its ID; stop if the command ended."""
+        """Wait until the command has started, and open a pidfd of its process if possible."""
         while self._process is None:
             try:
                 found = await self._podman.command(self._command)

@@ -59,7 +59,7 @@ _log = logging.getLogger("steward.runner")
 
 
 class SlurmAttempt:
-    """The state machine of an attempt; `attempt_states.py` has its table.
+    """The state machine of an attempt; `attempt_states.py` has the table of its states.
 
     `row` is the stored record, which has the state.
     """
@@ -104,7 +104,7 @@ class SlurmAttempt:
 
     @property
     def handle(self) -> bytes:
-        """Return the name that finds the attempt again."""
+        """Return the name of the attempt, with which a restarted daemon finds it."""
         handle = {"pool": self.row.pool, "job": self.row.job_id, "run": self.row.comment}
         return msgspec.json.encode(handle)
 
@@ -201,7 +201,7 @@ class SlurmAttempt:
         return self._is_stuck or hosts or end.code in {job_states.UNHEARD, job_states.NO_DIRECTORY}
 
     async def _submit(self, note: Callable[[str], None]) -> None:
-        """Submit the attempt unless it was submitted. Raises `StartFailed`."""
+        """Submit the attempt, unless it was already submitted. Raises `StartFailed`."""
         if self.row.claim_hash and await self._was_submitted(note):
             return
         attempt, pool = self.attempt, self.cluster.pool

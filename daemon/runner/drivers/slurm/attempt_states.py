@@ -1,7 +1,7 @@
 """The changes between the stored states of an attempt in a cluster. No I/O.
 
-An attempt may skip states, because the claim of a wrapper also changes the record, and the attempt
-sees only the result.
+An attempt may skip states. For example, a wrapper may claim the attempt before the daemon has
+received the cluster's answer to the submission.
 """
 
 from daemon.runner.core.state_machine import StateTable, rule

@@ -195,8 +195,8 @@ class SlurmCluster:
     async def _is_of(self, job_id: str, row: ClusterRun) -> bool:
         """Return whether a job belongs to an attempt.
 
-        The check makes one call for this job, because comments are free text and cannot be listed
-        safely.
+        The check makes one call for this job alone. A comment is free text, so a list with the
+        comments of several jobs could not be parsed safely.
         """
         async with self._turn:
             try:
@@ -255,7 +255,8 @@ class SlurmCluster:
     async def _clear(self, row: ClusterRun, jobs: list[SlurmJobState]) -> None:
         """Cancel the jobs of a withdrawn attempt, and delete its record when no job is left.
 
-        Other jobs with the same name belong to later attempts, or their claims are rejected.
+        Other jobs with the same name are not cancelled. They belong to later attempts, or the
+        daemon will reject their claims.
         """
         try:
             active = [

@@ -44,7 +44,7 @@ _WALLED = "exec"  # the driver name under which no task runs as root
 
 
 class SlurmDriver:
-    """The driver, under its own name or the name of a local process driver."""
+    """The driver `slurm`, or a driver such as `exec` that a pool replaces by this driver."""
 
     file_owner_rule: Whose = "ours"
     is_prompt = False
@@ -117,7 +117,10 @@ class SlurmDriver:
         return msgspec.structs.replace(attempt, user=usual)
 
     def _refuses(self, user: str) -> bool:
-        """Return whether this driver must not run tasks as a user. Raises `StartFailed`."""
+        """Return whether a user is refused, because it is the launcher's own user.
+
+        Raises `StartFailed` for an unknown or forbidden user.
+        """
         is_refused = self._is_walled or self._users.is_separated
         return self._users.find(self.name, user) is None and is_refused
 

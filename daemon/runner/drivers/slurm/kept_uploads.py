@@ -1,10 +1,10 @@
 """Files to keep that wrappers send from the hosts of a cluster.
 
 A wrapper lists possible matches. It sends the files that the daemon chooses, in chunks. The daemon
-trusts neither the list nor the files: it checks names, sizes and numbers, and computes the digests.
-Concurrent uploads together cannot exceed the free bytes of the namespace. A file goes to the
-content-addressed store when it is complete; the end of the attempt stores the names. After a crash
-of the daemon, the wrapper begins again.
+trusts neither the list nor the files: it checks the names, sizes and number of the files, and
+computes the digests. Concurrent uploads together cannot exceed the free bytes of the namespace. A
+file goes to the content-addressed store when it is complete; the end of the attempt stores the
+names. After a crash of the daemon, the wrapper begins again.
 """
 
 import hashlib
@@ -119,7 +119,7 @@ class KeptUploads:
                     upload.discard()
 
     async def report(self, name: str) -> tuple[Mapping[str, str], Sequence[str]] | None:
-        """Return the digests of kept files by path, and the reasons why other files were not.
+        """Return the digests of kept files by path, and the reasons why other files were not kept.
 
         Return None if the daemon does not know the upload.
         """
@@ -138,7 +138,7 @@ class KeptUploads:
 
 
 class _Choice:
-    """Decides about each matching file, within the free bytes of the namespace."""
+    """Decides for each matching file whether it is kept. `free` bytes are left in the namespace."""
 
     def __init__(self, upload: "KeptUpload", *, free: int, most: int, is_root: bool) -> None:
         self._upload, self._is_root = upload, is_root
@@ -257,7 +257,7 @@ class KeptUpload:
         file.is_done = True
 
     def report(self) -> tuple[Mapping[str, str], Sequence[str]]:
-        """Return the digests of kept files by path, and the reasons why other files were not."""
+        """Return the digests of kept files by path, and why other files were not kept."""
         for file in self._chosen:
             if not file.is_done:
                 file.is_done = True

@@ -94,7 +94,7 @@ async def _run_step(tools: SlurmCommands, step: str, program: str, *words: str) 
 
 
 def explain_error(message: str) -> str:
-    """Return the explanation of a program's error, with its last line."""
+    """Return the meaning of a program's error, if known, and the last line of the error."""
     last = message.strip().rpartition("\n")[2]
     for sign, words in _MEANINGS.items():
         if sign.lower() in message.lower():
@@ -129,7 +129,7 @@ def _hosts(listed: str) -> str:
 
 
 def _limits(fields: dict[str, str], settings: str) -> str:
-    """Return the limits on jobs, and settings that slow them down."""
+    """Return a text with the limits on jobs, and with settings that hide or delay jobs."""
     pairs = (line.partition("=") for line in settings.splitlines())
     known = {name.strip(): value.strip() for name, _, value in pairs}
     words = [

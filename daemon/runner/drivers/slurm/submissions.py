@@ -1,7 +1,7 @@
 """Submit attempts. Equal attempts that arrive together become one job array of the cluster.
 
-The first attempt waits until no more attempts arrive, and submits the array for all. Each element
-has its own claim, so the claim protects it as it protects a single job (decision 31).
+The first attempt waits until no more attempts arrive, and submits the array for all of them. Each
+element has its own claim. So no element runs twice, as for a single job (decision 31).
 """
 
 from collections.abc import Callable, Mapping
@@ -70,7 +70,7 @@ class Sbatch(Protocol):
 
 
 class _Line:
-    """A queue of equal attempts; one of them submits at a time."""
+    """A queue of equal attempts. Only the attempt that holds `turn` submits an array."""
 
     def __init__(self) -> None:
         self.turn = trio.Lock()

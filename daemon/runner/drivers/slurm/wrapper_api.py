@@ -268,9 +268,9 @@ class WrapperApi:
     ) -> None:
         """Store the outputs file of a task, and then its exit result.
 
-        `outputs` states whether `content` is the outputs file, or why it is not. `kept_paths`
-        states whether the files to keep were sent. Raises `OSError`, after which the wrapper sends
-        the result again.
+        `outputs` states whether `content` is the outputs file, or why the wrapper did not send the
+        file. `kept_paths` states whether the files to keep were sent. Raises `OSError`, after which
+        the wrapper sends the result again.
         """
         row = self._known(secret, "token_hash")
         if row.status == RunStatus.ENDED:  # a repeated report: the wrapper missed the response

@@ -1,8 +1,8 @@
 """Unpack untrusted archives into an empty directory that only the daemon can write to.
 
-Only files, directories and links that stay inside are unpacked. Limits apply to the bytes written,
-not to the sizes that the archive declares. Links are created last, so that no file is written
-through a link. All functions block: call them in a thread.
+Only files, directories, and links to targets inside the archive are unpacked. Limits apply to the
+bytes written, not to the sizes that the archive declares. Links are created last, so that no file
+is written through a link. All functions block: call them in a thread.
 """
 
 import bz2
@@ -53,8 +53,8 @@ class _Source(Protocol):
 class _Plain:
     """The bytes of a tar archive, with a limit on the bytes read between two calls of `refill`.
 
-    The library keeps in memory everything that is not file content: long names, headers, tables.
-    The archive determines the size of these parts.
+    `tarfile` keeps in memory everything that is not file content: long names, headers, tables. The
+    archive determines the size of these parts.
     """
 
     def __init__(self, source: _Source) -> None:
@@ -86,7 +86,7 @@ class _Content(msgspec.Struct):
 class _Xz:
     """The content of an xz file.
 
-    The standard library's reader has no memory limit: the file determines the memory.
+    The reader in the standard library has no memory limit: the file determines how much it uses.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -171,7 +171,7 @@ def _too_many(files: int) -> str:
 
 
 class Unpacker:
-    """Writes members below a directory, up to the limits; `check` can abort by an exception."""
+    """Writes members below a directory, within limits; `check` can abort by raising an exception."""
 
     def __init__(self, target: str, limits: ArchiveLimits, check: Callable[[], None]) -> None:
         self._target, self._check = target, check
@@ -297,7 +297,7 @@ def stays_inside(root: str, path: str, target: str) -> bool:
 
 
 def check_links(root: str) -> None:
-    """Raise `BadArchive` unless a tree holds only files, directories and links that stay inside."""
+    """Raise `BadArchive` unless a tree has only files, directories, and links that stay in it."""
     for folder, directories, files in os.walk(root):
         for name in (*directories, *files):
             path = f"{folder}/{name}"

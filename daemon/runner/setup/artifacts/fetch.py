@@ -53,7 +53,7 @@ _GIT_PORTS = {"http": 80, "https": 443, "ssh": 22}
 
 
 class FetchFailed(StewardError):
-    """An artifact could not be fetched; `recoverable` if another attempt may succeed."""
+    """An artifact could not be fetched; `recoverable` is true if another try may succeed."""
 
     def __init__(self, source: str, why: object, *, recoverable: bool) -> None:
         super().__init__(f'failed to download artifact "{source}": {why}')
@@ -323,7 +323,10 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
         workshop: str,
         target: tuple[str, str],
     ) -> str:
-        """Return the unpacked tree of a download. Raises `BadArchive` and other errors."""
+        """Return the path of the unpacked tree of a download.
+
+        `target` is the result of `destination`. Raises `BadArchive`, `InvalidSource` or `OSError`.
+        """
         file, tree = f"{workshop}/{_FETCHED}/file", f"{workshop}/{_FETCHED}/tree"
         mode, archive = request.artifact.getter_mode, source.archive
         if os.path.isdir(tree):

@@ -2,9 +2,9 @@
 
 A server may send any number of files. Therefore each file has a size limit, and the total is
 measured periodically during the download. A small repository may hold a huge tree, so the tree is
-counted before it is checked out. The checkout writes exactly the counted files, because attributes
-cannot change it. The program has a memory limit, connects only to the given address and follows no
-redirects. Only a part of its output is stored.
+counted before it is checked out. The checkout writes exactly the counted bytes: git attributes,
+which could convert files, are switched off. The program has a memory limit, connects only to the
+given address and follows no redirects. Only a part of its output is stored.
 
 `GitPlace` is the place where git runs: the sandbox of `git_sandbox.py`, or a directory of the
 daemon.
@@ -161,9 +161,8 @@ class GitClient:
     ) -> None:
         """Prepare the clone of a repository.
 
-        `server` is a host name, a port, and the IP address of the host. `key_file` is the path of an SSH
-        key, or empty.
-        Raises `EgressDenied`.
+        `server` is a host name, a port, and the IP address of the host. `key_file` is the path of
+        an SSH key, or empty. Raises `EgressDenied`.
         """
         host, port, address = server
         self._location = location
@@ -233,7 +232,7 @@ class GitClient:
         await self._git([*location, "checkout", "--quiet", "--detach", revision], most)
 
     async def _check_version(self) -> None:
-        """Raise `EgressDenied` for a git that resolves host names itself."""
+        """Raise `EgressDenied` if the installed git would resolve host names itself."""
         output = bytearray()
 
         def keep(chunk: bytes) -> bool:
@@ -266,7 +265,10 @@ class GitClient:
         enough: Callable[[bytes], bool] = lambda _: False,
         growing: Callable[[], Awaitable[bool]] = _nothing,
     ) -> bool:
-        """Run git with its limits, as `_run` does; no file may exceed `most` blocks."""
+        """Run git as `_run` does, with limits on its memory and its files.
+
+        No file may exceed `most` blocks of 512 bytes.
+        """
         bounds = (str(most), str(MOST_MEMORY // _KILOBYTE))
         command = ["/bin/sh", "-c", _BOUNDED, *bounds, *self._words, *words]
         return await self._run(command, enough, growing)
@@ -368,7 +370,7 @@ class _Tree(msgspec.Struct):
     def is_enough(self, chunk: bytes) -> bool:
         """Count a chunk of the list; return whether a limit is exceeded.
 
-        Raises `BadArchive` for an entry that no proper git prints.
+        Raises `BadArchive` for an entry in an unexpected format.
         """
         *lines, self.rest = (self.rest + chunk).split(b"\0")
         for line in lines:

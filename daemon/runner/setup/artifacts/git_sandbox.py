@@ -1,9 +1,9 @@
 """Run git for one artifact in a sandbox, so that a hostile server cannot reach the daemon.
 
-Git runs as a task of the driver `exec`, in an allocation that exists only for this artifact: with
-a separate user, the sandbox, the system call filter and the limits of such tasks. The launcher
-needs no new command: a daemon may start any program in such a task. The main process of the task only
-waits. Each program of the clone is an exec session inside the sandbox.
+Git runs as a task of the driver `exec`, in an allocation that exists only for this artifact: with a
+separate user, the sandbox, the system call filter and the limits of such tasks. The launcher needs
+no additional command, because it starts any program in such a task. The main process of the task
+only waits. Each program of the clone is an exec session inside the sandbox.
 
 The sandbox ends with the artifact. It also ends when the daemon dies: one exec session
 reads from the daemon, and at end of input kills all processes of the sandbox. If a process kills

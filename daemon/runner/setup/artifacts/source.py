@@ -1,8 +1,8 @@
 """Parse the source of an artifact: `git::https://host/repo.git//folder?ref=v1`. No I/O.
 
-The syntax is that of Nomad's download library. A kind may precede a double colon, and a double
-slash separates a subdirectory. Options are in the query, and the options of the block are added to
-the query.
+The syntax is that of Nomad's download library. A prefix such as `git::` selects the fetch method,
+and a double slash separates a subdirectory. Options are in the query, and the options of the block
+are added to the query.
 """
 
 from collections.abc import Mapping
