@@ -91,7 +91,7 @@ class _Conversation:
         while (message := await self._line.receive()) is not None:
             try:
                 decoded = _said.decode(message)
-            except (msgspec.MsgspecError, RecursionError) as error:  # too deep
+            except (msgspec.MsgspecError, RecursionError) as error:  # the second: nested too deeply
                 self._fault = f"a frame cannot be read: {error}"
                 return
             if decoded.tty_size is not None:

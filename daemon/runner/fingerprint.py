@@ -35,7 +35,7 @@ from storage.records.times import rfc3339
 PEER_VERSION = "2.0.6"
 _SECRETS_VERSION = "1.16.0"  # the Vault version of the token API for tasks
 
-_HAS_BRIDGE = "plugins.cni.version.bridge"  # prefix of attributes of this host alone
+_HAS_BRIDGE = "plugins.cni.version.bridge"  # a host with this attribute has a bridge
 _MEGABYTE = 1024 * 1024
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 _FALLBACK_MHZ = 1000.0  # MHz assumed if the clock rate is unknown, as in Nomad

@@ -132,7 +132,9 @@ class NodeRunner:
     async def restart(
         self, alloc_id: str, task: str | None = None, *, all_tasks: bool = False
     ) -> None:
-        """Restart one task, all running tasks, or all tasks of an allocation.
+        """Restart the named task of an allocation; without a name, restart all running tasks.
+
+        With `all_tasks`, also run the ended tasks again.
 
         Raises `NotFound` when the allocation is unknown, `Refused` when it or the task has ended.
         """
@@ -464,7 +466,7 @@ class NodeRunner:
 
     async def _tidy(self) -> None:
         """Stop the processes and remove the directories of unknown allocations."""
-        # Stop them before any allocation starts that reuses their resources.
+        # Stop purged allocations first, because new allocations may reuse their resources.
         known = self._store.read(partial(allocations.existing_ids, ids=self._running))
         for alloc_id in self._running.keys() - known:
             self._running[alloc_id].purge()
@@ -692,7 +694,7 @@ async def _find_clusters(needs: RunnerDependencies, host: RuntimeContext) -> "Cl
 
 
 async def _clean_up(runner: NodeRunner, host: RuntimeContext) -> None:
-    """Kill the remaining processes of development mode, and delete the tasks' secrets."""
+    """Clean up after development mode: kill the remaining processes, and delete the secrets."""
     with trio.move_on_after(_DEV_LAST, shield=True):
         await runner.destroy_all()
     with trio.CancelScope(shield=True):

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from daemon.runner.setup.artifacts.git_sandbox import GitSandbox
     from daemon.runner.setup.file_keeper import FileKeeper
 
-# Seconds between two tries while no file descriptor is free; such a try is not an attempt.
 _MEGABYTE = 1024 * 1024
 _SHOWN_EVENTS = 10  # stored events of a node, as in Nomad
 
@@ -186,9 +185,9 @@ async def restore_unreadable(store: Store) -> str:
 def _lost(lost: Sequence[nodes.UnreadableNode], path: str) -> str:
     ids = ", ".join(f"'{unreadable_node.id}'" for unreadable_node in lost)
     return (
-        f"{'; '.join(unreadable_node.reason for unreadable_node in lost)}; no event holds a copy: restore a snapshot with "
-        "`steward operator snapshot restore`, or give up all tasks there and delete the row "
-        f"with id {ids} from the table nodes in {path}"
+        f"{'; '.join(unreadable_node.reason for unreadable_node in lost)}; no event holds a copy: "
+        "restore a snapshot with `steward operator snapshot restore`, or give up all tasks of "
+        f"these nodes and delete the rows with id {ids} from the table nodes in {path}"
     )
 
 
@@ -217,7 +216,7 @@ async def register(
         events=[*((before and before.events) or ()), happened][-_SHOWN_EVENTS:],
     )
     if before is not None:
-        from storage.queries import host_volumes  # imported late, because the first start has none
+        from storage.queries import host_volumes  # imported late: a new store has none
 
         changes = store.read(lambda db: nodes.meta_changes(db, before.id))
         made = store.read(lambda db: host_volumes.on_node(db, before.id))

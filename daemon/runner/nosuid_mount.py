@@ -77,7 +77,7 @@ def _cover(path: str) -> None:
         above = max((mount for mount in mounts() if _is_below(path, mount.place)), key=_depth)
         inner = [mount.place for mount in mounts() if mount.place.startswith(f"{path}/")]
         _mount(below, below, _BIND | _RECURSIVE)
-        # Shared mounts propagate: unmounting there would remove both.
+        # If the mount above is shared, unmounting a copy would also unmount the original.
         for item in inner if not above.is_shared else ():
             _unmount(below + item.removeprefix(path), _DETACH | _NO_FOLLOW)
     upper = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)

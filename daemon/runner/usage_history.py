@@ -224,7 +224,10 @@ class UsageRecorder:
             self._live.clear()
 
     async def sample(self, slot: int) -> None:
-        """Measure all objects for a slot that has ended; store the block if it is complete."""
+        """Measure all objects for the slot of 10 s that has just ended.
+
+        Store the block after its last slot.
+        """
         self._slot = slot
         if _begin(slot) != self._open.begin:
             await self._store_block()
@@ -313,7 +316,7 @@ class UsageRecorder:
     # --- the store ---
 
     async def _store_block(self) -> None:
-        """Store the open block in one write. The write runs in a thread, as it may have many rows."""
+        """Store the open block in one write, in a thread because the write may have many rows."""
         begin, blocks = self._open.begin, self._open.values
         if not blocks:
             return
@@ -428,7 +431,7 @@ Parts = list[tuple[int, int, UsageBlock]]  # step, begin and values of blocks
 def _read(
     db: ReadSnapshot, *, key: SeriesKey, begin: int, end: int, step: int
 ) -> dict[SeriesKey, Parts]:
-    """Return the stored blocks of an object within a period, from the tier that fits `step`."""
+    """Return the stored blocks of an object within a period; `step` selects fine or coarse ones."""
     find = partial(usage_history.of_owner, db, key.kind, key.namespace, key.owner)
     found: dict[SeriesKey, Parts] = {}
     fine_begin = begin

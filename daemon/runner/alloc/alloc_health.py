@@ -29,8 +29,8 @@ _MOST_CHECKS = 5  # failing checks named in a reason
 class HealthCriteria(msgspec.Struct, frozen=True):
     """The minimum healthy time and the deadline, both in nanoseconds.
 
-    If `for_deployment` is false, the reasons for bad health are not recorded. If `by_checks` is
-    true, the service checks must also pass.
+    If `for_deployment` is false, the reasons why tasks are unhealthy are not recorded. If
+    `by_checks` is true, the service checks must also pass.
     """
 
     min_healthy_time: int

@@ -207,7 +207,7 @@ class AllocRunner:
         return sum(state.restarts for state in self._report.states.values())
 
     async def brief_usage(self) -> AllocationUsageLine:
-        """Return one line with the CPU and memory usage of the tasks and their restarts."""
+        """Return the total CPU and memory usage of the tasks, and the number of their restarts."""
         used = (await self.usage()).resource_usage
         memory = used.memory_stats
         return AllocationUsageLine(
@@ -305,7 +305,7 @@ class AllocRunner:
         self.tasks.close()
         self._machine.enter(AllocState.CLEANING)
         if inherited:
-            # Processes that an earlier daemon started but did not report have no task here.
+            # Processes of a start that an earlier daemon did not report belong to no task runner.
             await self._host.destroy(self.id)
 
     async def _wait_for_predecessors(self) -> None:
@@ -350,7 +350,7 @@ class AllocRunner:
             await self.tasks.abort()
             return
         if self._discovery.exists:
-            with trio.move_on_after(_TAKEN_OFF_WITHIN):  # a full disk must not keep a task alive
+            with trio.move_on_after(_TAKEN_OFF_WITHIN):  # with a full disk, the write would wait
                 await self._report.stored()
         allocation, group = self._instance.allocation, self._instance.group
         if group.shutdown_delay and not allocation.desired.transition.no_shutdown_delay:

@@ -68,7 +68,7 @@ class AllocTasks:
     async def restart(self, name: str | None, *, all_tasks: bool = False) -> None:
         """Restart the named task; without a name, restart all running tasks.
 
-        With `all_tasks`, also run tasks again that have ended. Raises `Refused`.
+        With `all_tasks`, also run the ended tasks again. Raises `Refused`.
         """
         await self._settled()
         if name is None:
@@ -91,7 +91,7 @@ class AllocTasks:
 
     def _ended_early(self) -> list[TaskRunner]:
         """Return the dead tasks of an allocation that still runs; empty if it is stopping."""
-        if self._is_ending():  # its end was handled already and would not be handled again
+        if self._is_ending():  # a task that runs again would never be stopped
             return []
         return [task for task in self._without_poststop() if task.dead.is_set()]
 

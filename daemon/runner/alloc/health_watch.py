@@ -69,7 +69,10 @@ class HealthWatch:
                 self._report.publish()
 
     def _report_unhealthy(self) -> bool:
-        """Report the allocation as unhealthy, unless it was stopped on request."""
+        """Report the allocation as unhealthy, unless it is stopping or its health is known.
+
+        Return whether the health was reported.
+        """
         unknown = self._report.healthy is None and not self._is_ending()
         if unknown:
             self._report.health(self._now(), healthy=False)

@@ -142,7 +142,7 @@ class TaskAttempts(ABC):
             await self._provisions.load_step()
         running = await driver.adopt(self._prepared(), self._past.handle) if driver else None
         if running is not None:
-            # It has been in the queue since its start, so only report its progress from now on.
+            # A queued attempt may still be in the queue: report its progress until it starts.
             if is_queued(running):
                 await running.wait_for_start(self._record_engine)
             for log in self._logs():
@@ -219,7 +219,9 @@ class TaskAttempts(ABC):
         while file_descriptors.is_short():
             if not is_told:
                 self._emit_now(
-                    task_events.driver_failure(self._now(), "the daemon has no free descriptor")
+                    task_events.driver_failure(
+                        self._now(), "the daemon has no free file descriptor"
+                    )
                 )
                 is_told = True
             if not await self._pause_for_descriptors():

@@ -126,7 +126,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     family: tuple[str, str] = ("", "")  # namespace and ID of its job, or of that job's parent
     outputs: str = ""  # path of the outputs file in `directory`; empty outside of workflows
     keep: tuple[str, ...] = ()  # patterns of the files to keep
-    files: tuple[TaskFile, ...] = ()  # written before the start, by drivers that do so
+    files: tuple[TaskFile, ...] = ()  # written at the start by drivers with `writes_files`
 
 
 class TaskHandle(Protocol):

@@ -54,8 +54,8 @@ _MOST = 32  # allocations per write; more would block the event loop for too lon
 # the start and the end of each task then share a write, which halves the load (bench: dispatch).
 _FEW = 3
 _PACE = 0.005  # seconds
-# The start of a batch task may wait this long for the task's end, so that both share a write. Nomad's
-# client sends its reports every 200 ms.
+# The report of a batch task's start may wait this long, so that start and end share a write.
+# Nomad's client sends its reports every 200 ms.
 SHORT_TASK = 0.02  # seconds
 _FENCED = "report"
 _RETRY = 1.0  # seconds between retries when the disk is full
@@ -340,8 +340,8 @@ def store_snapshots(tx: Transaction, snapshots: Sequence[AllocStatus]) -> list[A
     """Store reports; return the allocation of each report, or None if it was purged.
 
     The summary of each job is refreshed only once, because a refresh takes milliseconds for a
-    thousand groups. If the job has notifications, it is refreshed after each report, so that no
-    failure or recovery between two reports is missed.
+    thousand groups. The summary of a job with notifications is refreshed after each report, so that
+    no failure or recovery is missed.
     """
     stored, waiting = list[Allocation | None](), dict[tuple[str, str], str]()
     for snapshot in snapshots:

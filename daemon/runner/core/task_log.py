@@ -393,7 +393,7 @@ def _data_from(descriptor: int, offset: int) -> int:
     try:
         return os.lseek(descriptor, offset, os.SEEK_DATA)
     except OSError as error:
-        # The file system may not report holes.
+        # ENXIO means that no data follows. After other errors, assume that there are no holes.
         return os.fstat(descriptor).st_size if error.errno == errno.ENXIO else offset
 
 

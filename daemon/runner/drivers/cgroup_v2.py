@@ -259,7 +259,7 @@ def _make(path: str, *, threaded: bool) -> None:
     with suppress(FileExistsError):  # left by a killed daemon
         os.mkdir(path)
     if threaded and not _make_threaded(path):
-        raise OSError(f"cannot make {path} a threaded group")
+        raise OSError(f"cannot make {path} a threaded cgroup")
 
 
 def _make_threaded(path: str) -> bool:

@@ -272,8 +272,8 @@ def find(
     if above is None:
         return (
             "no cgroup (v2) is delegated to the daemon in addition to its own (use a unit "
-            "steward-tasks.service next to the daemon's unit, DelegateSubgroup= of that unit, "
-            "or the setting cgroup_parent)"
+            "steward-tasks.service next to the daemon's unit, DelegateSubgroup= in the daemon's "
+            "unit, or the setting cgroup_parent)"
         )
     needed = frozenset(CONTROLLERS.values())
     offered = frozenset(files.read(f"{above}/cgroup.controllers").split())
@@ -290,7 +290,7 @@ def find(
         files.remove(base)
     if not controllers:
         return f"no cgroup v2 controller can be enabled in {above}: the cgroup contains processes"
-    missing = dict.fromkeys(CONTROLLERS, f"cgroup v2 has no such controller at {above}")
+    missing = dict.fromkeys(CONTROLLERS, f"cgroup v2 has no controller for this limit at {above}")
     return CgroupV2Enforcer(base, tree.mount, controllers, missing, files)
 
 
@@ -319,6 +319,6 @@ def _enable(group: str, controllers: frozenset[str], files: CgroupFiles) -> None
     """Enable those `controllers` that are available, for the children of a cgroup."""
     there = set(files.read(f"{group}/cgroup.subtree_control").split())
     for name in sorted(controllers - there):
-        # Each one separately, because one may fail; the result is read back afterwards.
+        # One write for each controller, because one may fail. The caller reads the result back.
         with suppress(OSError):
             files.write(f"{group}/cgroup.subtree_control", f"+{name}")

@@ -19,8 +19,8 @@ CPU, CORES, MEMORY, PROCESSES = "cpu", "cores", "memory", "processes"
 CONTROLLERS = {CPU: "cpu", CORES: "cpuset", MEMORY: "memory", PROCESSES: "pids"}
 CPUSET = CONTROLLERS[CORES]
 SHARED = "shared"  # the cgroup for tasks without reserved cores
-KEPT_FREE = "; other limited tasks do not use them"
-BY_RLIMIT = "rlimit (for each process alone, by its private mappings)"
+KEPT_FREE = "; other tasks with enforced limits do not use the reserved cores"
+BY_RLIMIT = "rlimit (for each process separately; only its private mappings count)"
 
 _MEGABYTE = 1024 * 1024
 _KILOBYTE = 1024

@@ -85,7 +85,7 @@ class PassedSession(_Conversation):
         while self._status is None:
             await trio.lowlevel.wait_readable(self._descriptor)
             status = await self._launcher.conclude(self._number)
-            if self._status is None:  # otherwise a concurrent caller has got it
+            if self._status is None:  # otherwise a concurrent caller has set the status
                 self._status = status if status >= 0 else _SIGNALLED + signal.SIGKILL
         return self._status
 

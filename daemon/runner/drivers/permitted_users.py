@@ -58,8 +58,5 @@ ANY_USER = without_rules()
 
 
 def of(config: Settings, own: int | None = None) -> TaskUsers:
-    """Return the permitted users of a configuration; `own` is the launcher's user ID.
-
-    In development mode, the configuration may permit every user.
-    """
+    """Return the permitted users of a configuration; `own` is the launcher's user ID."""
     return TaskUsers(policy_of(config, owner=0, lines=""), own)

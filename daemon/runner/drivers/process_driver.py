@@ -248,7 +248,7 @@ class ProcessDriver:
         entries = self._bounds.entries(attempt.alloc_id, attempt.task, limits)
         try:
             task_command = self._order(attempt, self._common(attempt, [group.entry, *entries]))
-        # An input of the start may no longer exist.
+        # After an earlier start of the attempt, an input of the start may be gone.
         except (StartFailed, InvalidConfig, OSError):
             if (found := await self._present(attempt)) is not None:
                 return found

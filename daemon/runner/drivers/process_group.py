@@ -1,8 +1,8 @@
 """The processes of one attempt, which are killed together.
 
-With cgroup v2 the kernel tracks them, if the daemon may create cgroups (`cgroup_v2.py`). Otherwise
-they are found by scanning /proc (`process_scan.py`). The launcher sends the signals, because the processes
-belong to other users.
+With cgroup v2 the kernel tracks the processes, if the daemon may create cgroups (`cgroup_v2.py`).
+Otherwise they are found by scanning /proc (`process_scan.py`). The launcher sends the signals,
+because the processes belong to other users.
 """
 
 from typing import Protocol

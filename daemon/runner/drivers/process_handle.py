@@ -28,7 +28,7 @@ SOON = 0.002  # seconds between two polls for a shim's first or last line
 _READING = trio.CapacityLimiter(1)
 _AGAIN = 0.05  # seconds between two attempts to signal a task that has not begun yet
 
-_FOR_SHIM = 2.0  # seconds for a shim to start its task, or to record the end of a killed one
+_FOR_SHIM = 2.0  # seconds for a shim to start its task, or to record the end of a killed task
 
 _LOGS = ("stdout", "stderr")
 _OOM = "OOM Killed"  # Nomad's message
@@ -110,7 +110,10 @@ class ProcessHandle:
         )
         self._bounded.remove()
         if self._trouble:
-            _log.warning("cannot end the attempt of %s: %s", self._path, self._trouble)
+            _log.warning(
+                "cannot kill all processes of the attempt with claim file %s: %s",
+                *(self._path, self._trouble),
+            )
         self._ended.set()
         is_final = ended.logs is not None and not self._trouble
         end = msgspec.structs.replace(
@@ -180,7 +183,7 @@ class ProcessHandle:
         try:
             return await self._launcher.signal(request)
         except (OSError, ValueError) as error:
-            _log.warning("%s: %s cannot be sent: %s", self._path, number.name, error)
+            _log.warning("%s cannot be sent to the task of %s: %s", number.name, self._path, error)
             return True
 
     async def stop(self, signal: str, grace: float) -> str:

@@ -78,9 +78,9 @@ class ProcessScanner:
         return {
             "containment": "scan",
             "unenforced.stop": (
-                "a process that clears its environment or changes to another user, leaves its "
-                "session and loses its parent outlives its task; let the daemon create control "
-                "groups to prevent this"
+                "a process that has left its session, has lost its parent, and has cleared its "
+                "environment or changed to another user outlives its task; let the daemon create "
+                "control groups to prevent this"
             ),
         }
 

@@ -57,7 +57,7 @@ class _Watched:
 
 
 class LogRotator:
-    """The rotation loop. `punch` punches holes, replaceable in tests. `now` returns nanoseconds."""
+    """The rotation loop. `punch` punches a hole into a file. `now` returns nanoseconds."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class LogRotator:
                     await watched.writers.resume()
                 mark.unlink()
         except OSError as error:
-            _report.warning("cannot move the older part of %s: %s", log.name(0), error)
+            _report.warning("cannot move the retained data of %s: %s", log.name(0), error)
             watched.dropped = stream.span()[0]  # retried when the log has grown
 
 
@@ -234,7 +234,7 @@ async def recover_all_rotations(log: TaskLog, writers: LogWriters) -> None:
             await writers.resume()
             mark.unlink()
     except OSError as error:
-        _report.warning("cannot finish a move of %s: %s", log.name(0), error)
+        _report.warning("cannot complete the interrupted rotation of %s: %s", log.name(0), error)
 
 
 def recover_rotation(log: TaskLog, stream: Stream) -> None:

@@ -55,7 +55,7 @@ class ServiceRegistrar:
         return self._checks.results
 
     def healthy_since(self) -> int | None:
-        """Return the time since which all checks have passed, as `CheckRunner.healthy_since`."""
+        """Return the time since which all checks have passed, as `CheckRunner` returns it."""
         return self._checks.healthy_since(probes(self._service_context(), self._active()))
 
     def failing_checks(self) -> list[CheckResult]:
@@ -79,7 +79,7 @@ class ServiceRegistrar:
         return faults(self._service_context())
 
     def port_conflicts(self) -> Iterator[tuple[str, str]]:
-        """Yield, for each task, a sentence about each static port that is already in use.
+        """Yield a task and a sentence for each static port of the task that is already in use.
 
         Call this before any task runs.
         """

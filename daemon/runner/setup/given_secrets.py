@@ -72,7 +72,7 @@ class GivenSecrets:
             await self.store()
 
     async def store(self) -> None:
-        """Store new secrets, which must be done before a task receives them. Raises `Refused`."""
+        """Store the new secrets. Call this before the task receives them. Raises `Refused`."""
         in_use = [secret for present in self._in_use.values() for secret in present]
         self._secrets.drop_oldest(in_use)
         self._recalled = frozenset()

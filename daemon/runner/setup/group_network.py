@@ -25,7 +25,7 @@ _log = logging.getLogger("steward.runner")
 
 
 def bridge_attributes(problem: str) -> Mapping[str, str]:
-    """Return the attributes of a node; `problem` is the reason why it has no bridge, or empty.
+    """Return the node attributes of the bridge; `problem` is the reason why there is none.
 
     Steward runs no CNI plugins. It declares the plugins that its bridge replaces, because groups
     require them by an implicit constraint.
@@ -73,13 +73,14 @@ def forwarded_ports(instance: TaskInstance) -> list[ForwardedPort]:
     ports = instance.allocation.placement.resources.shared.ports or []
     if len(ports) > MOST_PORTS:
         raise Refused(
-            f"the group has {len(ports)} ports, more than the {MOST_PORTS} that a bridge forwards for a group"
+            f"the group has {len(ports)} ports, more than the {MOST_PORTS} that a bridge forwards "
+            "for a group"
         )
     for port in ports:
         if ":" in port.host_ip:
             raise Refused(
-                f'port "{port.label}" has the address {port.host_ip} of the host, and the bridge '
-                "forwards only ports of IPv4: choose another host_network"
+                f'port "{port.label}" has the address {port.host_ip} of the host, but the bridge '
+                "forwards only ports of IPv4 addresses: choose another host_network"
             )
     return [
         ForwardedPort(

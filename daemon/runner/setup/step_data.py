@@ -358,5 +358,5 @@ def _parsed(text: str) -> dict[str, str]:
         raise Refused(f"the task's outputs are invalid: {error}") from error
     for name in written_outputs:
         if not is_output_name(name):
-            raise Refused(f"its output {name[:40]!r} must have a name of letters, digits and _")
+            raise Refused(f"the name of output {name[:40]!r} must have only letters, digits and _")
     return written_outputs

@@ -83,7 +83,7 @@ def environment_of(
     task: Task,
     values: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the environment of a task; `values` is for references, by default the node's."""
+    """Return the environment of a task; references use `values`, by default the node's values."""
     return task_environment(
         host.environment,
         instance.allocation,
@@ -98,7 +98,7 @@ def environment_of(
 def progress_reporter(
     source: str, now: Callable[[], int], note: Callable[[TaskEvent], None]
 ) -> Callable[[int], None]:
-    """Return a callback for the bytes downloaded so far; it emits an event at intervals."""
+    """Return a callback that takes the number of bytes so far, and emits events at intervals."""
     noted_at = now()
 
     def tell(size: int) -> None:
@@ -344,7 +344,7 @@ class TaskSetup:
 
     @property
     def _step_files(self) -> tuple[TaskFile, ...]:
-        """Return the files that the driver writes with the start of the task."""
+        """Return the files that the driver writes when it starts the task."""
         step, driver = self._step, self._host.drivers.get(self._task.driver)
         if step is None or not step.is_short or not writes_files(driver):
             return ()
@@ -380,7 +380,7 @@ class TaskSetup:
             number, size = self._host.store.read(self._kept_on_cluster)
             reasons = delivered.not_kept
             if not (number or reasons):
-                reasons = ("its host has sent no files",)
+                reasons = ("the task's host has sent no files",)
         else:
             keeper = self._host.file_keeper()
             done = await keeper.keep(self._files, instance.job.namespace, patterns, now)
@@ -389,7 +389,7 @@ class TaskSetup:
         return [task_events.files_kept(now, number, size), *events] if number else events
 
     def _kept_on_cluster(self, db: ReadSnapshot) -> tuple[int, int]:
-        """Return the number and the bytes of the files that the task's host has sent."""
+        """Return the number and the total bytes of the files that the task's host has sent."""
         from storage.queries import kept_files  # imported late, because few jobs have kept files
 
         files = kept_files.page(db, self._instance().allocation.id)
@@ -461,13 +461,17 @@ class TaskSetup:
         try:
             await self._identities.deliver(instance.allocation, instance.job, self._now())
         except (Refused, OSError) as error:
-            self._note(task_events.setup_failure(self._now(), f"no identity token: {error}"))
+            self._note(
+                task_events.setup_failure(self._now(), f"the task got no identity token: {error}")
+            )
             return AttemptOutcome.UNRECOVERABLE
         try:
             if self._task.secrets_config is not None:
                 await self._token.deliver()
         except (Refused, OSError) as error:
-            self._note(task_events.secrets_failure(self._now(), f"no Vault token: {error}"))
+            self._note(
+                task_events.secrets_failure(self._now(), f"the task got no Vault token: {error}")
+            )
             return AttemptOutcome.UNRECOVERABLE
         if (outcome := await self._prepare_step()) is not None:
             return outcome
@@ -481,10 +485,10 @@ class TaskSetup:
             names = _names(network.dns, self._host.environment, self._values)
             self._report.network = await group_network.connect(self._host, instance, names)
         except (Refused, Refusal) as error:
-            self._note(task_events.setup_failure(self._now(), f"no network for the group: {error}"))
+            self._note(task_events.setup_failure(self._now(), f"the group has no network: {error}"))
             return AttemptOutcome.UNRECOVERABLE
         except OSError as error:
-            text = f"no network for the group: {error.strerror}"
+            text = f"the group has no network: {error.strerror}"
             self._note(task_events.setup_failure(self._now(), text))
             return AttemptOutcome.FAILED
         return None
@@ -589,16 +593,18 @@ class TaskSetup:
     async def recall(self, started_at: str) -> None:
         """Restore the inputs that an earlier daemon gave to the task."""
         instance = self._instance()
-        try:  # an administrator may have deleted the rules in the meantime
+        try:  # the rules for forwarding ports may have been deleted
             await group_network.connect(self._host, instance, None)
         except (Refused, OSError) as error:
-            self._note(task_events.setup_failure(self._now(), f"no network for the group: {error}"))
+            self._note(task_events.setup_failure(self._now(), f"the group has no network: {error}"))
         await self._secrets.recall()
         began = nanoseconds(started_at) if started_at else self._now()
         try:
             await self._identities.recall(instance.allocation, instance.job, began, self._now())
         except (Refused, OSError) as error:
-            self._note(task_events.setup_failure(self._now(), f"no identity token: {error}"))
+            self._note(
+                task_events.setup_failure(self._now(), f"the task got no identity token: {error}")
+            )
         if self._task.secrets_config is not None:
             await self._token.recall()
         if self._templates is not None:
@@ -629,7 +635,8 @@ class TaskSetup:
                     instance.allocation, instance.job, self._now()
                 )
             except (Refused, OSError) as error:
-                self._note(task_events.setup_failure(self._now(), f"no new identity: {error}"))
+                text = f"the task got no new identity token: {error}"
+                self._note(task_events.setup_failure(self._now(), text))
                 await trio.sleep(_RENEW_AGAIN)
                 continue
             await self._tell(

@@ -133,7 +133,7 @@ class TemplateSources:
     # --- services ---
 
     def _service(self, name: str, namespace: str) -> list[ServiceInstance]:
-        """Return the instances of a service; `tag.name` selects instances with a tag."""
+        """Return the instances of a service; for `TAG.NAME`, only the instances with this tag."""
         if namespace != self._namespace:
             raise Refused(f'this task may not look up services in "{namespace}"')
         tag, _, plain = name.rpartition(".")

@@ -216,7 +216,7 @@ class TemplateRunner:
     async def _fill_all(self, *, again: bool = False) -> dict[str, RenderResult]:
         """Render all templates; return the results by destination.
 
-        With `again`, skip those that are rendered only once.
+        With `again`, skip the templates that are rendered only once.
         """
         answers: dict[LookupKey, object] = {}
         self._lookups, self._read_files = set(), {}
@@ -242,7 +242,7 @@ class TemplateRunner:
         except TemplateError as error:
             raise TemplateError(f"{template.dest_path}: {error}") from error
         raise TemplateError(
-            f"{template.dest_path}: each lookup leads to further lookups without an end"
+            f"{template.dest_path}: each lookup requires further lookups, without end"
         )
 
     async def _program(self, template: Template) -> ParsedTemplate:

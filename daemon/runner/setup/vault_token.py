@@ -101,7 +101,11 @@ class VaultTokenRenewer:
                     continue
                 await self._replace()
             except (Refused, OSError) as error:
-                self._note(task_events.secrets_failure(self._now(), f"no new token: {error}"))
+                self._note(
+                    task_events.secrets_failure(
+                        self._now(), f"the task got no new Vault token: {error}"
+                    )
+                )
                 await trio.sleep(_AGAIN)
                 continue
             block = self._block
@@ -149,8 +153,8 @@ class VaultTokenRenewer:
     async def _write(self, accessor: str, secret: str) -> None:
         """Deliver a token.
 
-        The note with its accessor is written last. If the daemon stops before that, the token is
-        replaced.
+        The note with the accessor is written last. If the daemon stops before that, the next daemon
+        replaces the token.
         """
         await self._files.write_note("token", None)
         if not self._block.disable_file:

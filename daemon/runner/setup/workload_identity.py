@@ -68,7 +68,7 @@ class WorkloadIdentities:
         services: Sequence[Service] = (),
         secrets: GivenSecrets | None = None,
     ) -> None:
-        """Manage the identities of the task and of its `services`; add their tokens to `secrets`."""
+        """Manage the identities of the task and its `services`; add their tokens to `secrets`."""
         self._signer, self._issuer, self._files = signer, issuer, files
         self._task, self._services = task, services
         self._issue_times: dict[str, int] = {}  # identity -> issue time of its token, nanoseconds

@@ -18,7 +18,7 @@ FAULTY = [
     (f"head -c 70000 /dev/zero | tr '\\0' x > {OUTPUT}", "more than 65536 bytes"),
     (f"printf '\\377\\n' > {OUTPUT}", "the task's outputs are not UTF-8"),
     (f"echo x > {OUTPUT}", "line 1 of the environment is not of the form NAME=value"),
-    (f"echo a-b=1 > {OUTPUT}", "must have a name of letters, digits and _"),
+    (f"echo a-b=1 > {OUTPUT}", "must have only letters, digits and _"),
     (
         f"seq -f 'a%g=1' 129 > {OUTPUT}",
         "the task's outputs are invalid: line 129 exceeds the maximum of 128 variables",

@@ -211,7 +211,7 @@ async def test_host_failure_before_the_upload_is_reported(
     )
     assert (await world.until_done(one)).client_status == "failed"
     assert kept(world, one) == {}
-    assert reasons(world, one) == ["its host has sent no files"]
+    assert reasons(world, one) == ["the task's host has sent no files"]
 
 
 async def test_files_are_sent_again_after_a_restart_of_the_daemon(
@@ -356,7 +356,10 @@ async def test_file_chunks_of_a_host_are_validated(sender: Sender) -> None:
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
-        ("code=0&why=", "the task's host runs an earlier version, which keeps no files"),
+        (
+            "code=0&why=",
+            "the task's host runs the wrapper of an earlier version, which keeps no files",
+        ),
         ("code=0&why=&kept=failed", "the task's host has not sent the files"),
         ("code=0&why=&kept=cluster", "the cluster ended the task's job before the files were sent"),
     ],

@@ -158,7 +158,7 @@ async def test_wrapper_of_an_earlier_version_is_reported(
     await world.until_running(one)
     assert await claimant.end() == 200
     await completed(world, one)
-    assert "an earlier version, which sends no outputs" in world.said(one)[-1]
+    assert "the wrapper of an earlier version, which sends no outputs" in world.said(one)[-1]
 
 
 # --- kills of the daemon ---

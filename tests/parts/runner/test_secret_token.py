@@ -103,8 +103,11 @@ async def test_token_can_be_omitted_from_file_and_environment(world: World) -> N
 @pytest.mark.parametrize(
     ("block", "problem"),
     [
-        (asking(role="none"), 'no Vault token: there is no role "none"'),
-        (asking(policies=["root"]), 'no Vault token: a task cannot have the policy "root"'),
+        (asking(role="none"), 'the task got no Vault token: there is no role "none"'),
+        (
+            asking(policies=["root"]),
+            'the task got no Vault token: a task cannot have the policy "root"',
+        ),
     ],
 )
 async def test_failed_token_request_fails_the_task(
@@ -235,7 +238,7 @@ async def test_failed_replacement_of_a_token_is_an_event_and_retried(
         "Vault: new Vault token acquired"
     ]
     assert [(task_event.type, task_event.secrets_error) for task_event in task_events] == [
-        ("Secrets Error", 'no new token: there is no role "web"')
+        ("Secrets Error", 'the task got no new Vault token: there is no role "web"')
     ] * 2
     assert trio.current_time() - began == 1800 + 30 + 30
     assert (lender.made, lender.ended) == (["0", "1"], ["0"])

@@ -224,7 +224,7 @@ class PodmanClient:
         await self._request("POST", f"/containers/{name}/start", done=[_DONE_BEFORE])
 
     async def find(self, name: str) -> Container | None:
-        """Return a container, or None."""
+        """Return a container, or None if it does not exist."""
         try:
             return await self._read(Container, f"/containers/{name}/json")
         except PodmanFailed as error:

@@ -219,7 +219,7 @@ def container(
 
 
 def _names(attempt: Attempt, settings: PodmanConfig, network: str) -> dict[str, object]:
-    """Return the DNS settings; podman rejects them for containers on the host's network."""
+    """Return the DNS settings; empty on the host's network, where podman rejects them."""
     if network in {"host", "none"} and attempt.dns is None:
         return {}
     dns = attempt.dns or NetworkDNS()
@@ -290,7 +290,7 @@ def _mounts(attempt: Attempt, settings: PodmanConfig) -> Iterator[dict[str, obje
 
 
 def _is_missing(source: str) -> bool:
-    """Return whether a directory is missing; false if the daemon may not look there."""
+    """Return whether a directory is missing; false if the daemon lacks permission to check."""
     try:
         return not stat.S_ISDIR(os.stat(source).st_mode)
     except PermissionError:

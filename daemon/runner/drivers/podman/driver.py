@@ -133,7 +133,7 @@ class PodmanDriver:
         name = container_spec.container_name(attempt)
         try:
             os.makedirs(attempt.beside, mode=0o700, exist_ok=True)
-            if attempt.number:  # podman may have started it and failed to respond
+            if attempt.number:  # podman may have started the previous attempt without a response
                 before = msgspec.structs.replace(attempt, number=attempt.number - 1)
                 await self._podman.remove(container_spec.container_name(before))
             if await self._podman.find(name) is None:
@@ -358,7 +358,7 @@ async def find(
     volumes: bool,
     processes: int,
 ) -> list[PodmanDriver]:
-    """Return two drivers, one for each driver name, with podman's description of itself.
+    """Query podman, and return a driver for each driver name, usable or not.
 
     `dial` connects to the socket if the daemon has no permission to do so.
     """

@@ -49,8 +49,8 @@ _TICK = SECOND // 100  # clock tick of /proc, the same on every Linux
 _PAGE = 4096
 # Job states that the wrapper reports more precisely.
 _EXPECTED = frozenset({"RUNNING", "COMPLETING", "COMPLETED", "FAILED"})
-# Signals with which a cluster ends jobs. SIGPIPE is one because a task gets it when the process
-# that reads its output ends first.
+# Signals after which the cluster may have ended a job. A task gets SIGPIPE if the process that
+# reads its output ends first.
 _OF_CLUSTERS = frozenset({signals.SIGTERM, signals.SIGKILL, signals.SIGPIPE})
 KINDS = ("stdout", "stderr")
 _NEVER = ExitResult(code=137, signal=9, message="the task was stopped before it started")
@@ -79,7 +79,7 @@ class SlurmAttempt:
         self._changes = Notifier()
         self._seen: list[SlurmJobState] | None = None  # None before the first poll
         self._asked_since = trio.current_time()  # earlier polls are ignored
-        self._over_since: float | None = None  # time since which the cluster reports it as over
+        self._over_since: float | None = None  # since when the job is over, as the cluster reports
         self._has_asked = False  # whether the cluster was queried for the reason for the end
         self._word: ExitResult | None = None  # the cluster's answer to that query
         self._is_stuck = False
@@ -87,7 +87,7 @@ class SlurmAttempt:
         self._renewals = 0  # submissions without a started job
         self._vanished = 0  # submissions that the cluster no longer knew
         self._heard = trio.current_time()
-        # Held during a claim, so that no conclusion is drawn at the same time.
+        # Held during a claim, so that the attempt is not resubmitted or finished at the same time.
         self.claiming = trio.Lock()
         self._orders = WrapperCommandQueue(self._changes, cluster.clock)
         self._used = UsageReading()
@@ -109,10 +109,10 @@ class SlurmAttempt:
         return msgspec.json.encode(handle)
 
     async def wait_for_start(self, note: Callable[[str], None]) -> int | None:
-        """Wait until a wrapper claims the attempt; return the time. Raises `StartFailed`.
+        """Wait until a wrapper claims the attempt; return the time of the claim in nanoseconds.
 
-        `note` reports the state of the job while it waits. Return None if the attempt ended before
-        it was claimed.
+        `note` receives the state of the job while the job waits. Return None if the attempt ended
+        before it was claimed. Raises `StartFailed`.
         """
         self._note, tell = note, self._report_queue_state
         while self.row.status in BEFORE_CLAIM:
@@ -153,7 +153,7 @@ class SlurmAttempt:
             await self._changes.wait()
             return
         self._has_asked = True
-        with suppress(SlurmCommandFailed):  # the end then has no reason
+        with suppress(SlurmCommandFailed):  # the exit result then has no reason
             output = await self.cluster.shown(self.row.job_id)
             self._word = job_states.end_of(output, self.row.name) or self._word
 
@@ -441,7 +441,7 @@ class SlurmAttempt:
             self._report_queue_state(standing)
 
     def cluster_unreachable(self) -> None:
-        """Ignore earlier polls until the cluster answers again."""
+        """Forget that the job is over, until the cluster answers and reports it again."""
         self._over_since = None
         self._report_progress()
         self._changes.announce()
@@ -522,7 +522,9 @@ class SlurmAttempt:
 
     def outputs_ignored(self) -> None:
         """Record that the wrapper is from an earlier version, which sends no outputs."""
-        self._report_queue_state("its host runs an earlier version, which sends no outputs")
+        self._report_queue_state(
+            "the task's host runs the wrapper of an earlier version, which sends no outputs"
+        )
 
     async def finished(self, end: ExitResult, kept_by_path: Mapping[str, str]) -> None:
         """Record the exit result, with the digests of the kept files by path."""

@@ -108,6 +108,7 @@ def _authority(config: Settings) -> str:
     if len(text) > _LONGEST_CA:
         raise Invalid(
             f"wrapper_ca = {str(config.wrapper_ca)!r} has {len(text)} bytes; the maximum is "
-            f"{_LONGEST_CA}: name a file with the one authority that signed the listener's certificate"
+            f"{_LONGEST_CA}: name a file with only the authority that signed the listener's "
+            "certificate"
         )
     return text.strip()

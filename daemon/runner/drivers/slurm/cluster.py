@@ -33,7 +33,7 @@ _TRIES = 3  # failed polls before the cluster counts as unreachable
 _MOST_NAMES = 2000  # names that fit into one argument
 _MOST_SUBMISSIONS = 4  # concurrent submissions; more are not faster (measured)
 
-_MOST_ELEMENTS = 500  # names of jobs that one call cancels
+_MOST_ELEMENTS = 500  # jobs that one call of scancel cancels
 
 _ALL = ("-h", "-r", "--states=all")  # arguments of squeue
 
@@ -106,12 +106,15 @@ class SlurmCluster:
             del self._watched[run.row.comment]
 
     def cancel(self, name: str, *job_ids: str) -> None:
-        """Cancel the jobs with a name as soon as the cluster answers."""
+        """Cancel jobs as soon as the cluster answers, unless they have another name by then."""
         self._unwanted.update((job_id, name) for job_id in job_ids if job_id)
         self._arrived.set()
 
     async def submit(self, words: list[str], env: Mapping[str, str], user: str) -> str:
-        """Submit a wrapper as a user; return the output of `sbatch`. Raises `SlurmCommandFailed`."""
+        """Submit a wrapper as `user`; return the output of `sbatch`.
+
+        Raises `SlurmCommandFailed`.
+        """
         script = resources.files(__package__).joinpath("wrapper.sh").read_bytes()
         async with self._submitting:
             return await self.tools.run("sbatch", *words, user=user, stdin=script, env=env)
@@ -120,7 +123,7 @@ class SlurmCluster:
         """Cancel a job now, or as soon as the cluster answers."""
         self.cancel(name, job_id)
         if job_id:
-            with suppress(SlurmCommandFailed):  # it stays unwanted, and the next poll cancels it
+            with suppress(SlurmCommandFailed):  # the next poll cancels it, from `_unwanted`
                 await self._cancel(name, [job_id])
                 self._unwanted.discard((job_id, name))
 

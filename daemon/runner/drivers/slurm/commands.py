@@ -57,8 +57,8 @@ class SlurmCommands(msgspec.Struct, frozen=True, kw_only=True):
         """Return the output of a program. Raises `SlurmCommandFailed` with its error message.
 
         The program runs as `user`, which is a name or an ID; if `user` is empty, it runs as the
-        daemon's user. `env` are variables for a job, which other users cannot read, unlike
-        arguments.
+        daemon's user. `env` has variables for a job. Other users can read the arguments of a
+        program, but not its variables.
         """
         if self.find(program) is None:
             raise SlurmCommandFailed(

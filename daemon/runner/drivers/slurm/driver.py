@@ -38,7 +38,7 @@ from storage.store import tolerate_disk_full
 from storage.writer import Transaction
 
 _SH = "/bin/sh"
-_INSIDE = 'unset LC_ALL SLURM_TIME_FORMAT; . "$0/.steward/session"'  # replaced by the command
+_INSIDE = 'unset LC_ALL SLURM_TIME_FORMAT; . "$0/.steward/session"'  # executes the command
 _LONGEST_TERM = 64
 _WALLED = "exec"  # the driver name under which no task runs as root
 

@@ -80,7 +80,7 @@ class SlurmJobState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def element(self) -> int:
-        """Return the number in the array; -1 for a single job."""
+        """Return the index of the job in its array; -1 for a job without an array."""
         return int(self.job_id.partition("_")[2] or -1)
 
     @property

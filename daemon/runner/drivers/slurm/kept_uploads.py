@@ -132,7 +132,7 @@ class KeptUploads:
     def forget(self, name: str) -> None:
         """Delete the files of an incomplete upload."""
         upload = self._uploads.pop(name, None)
-        # A running `take` deletes it itself when it ends.
+        # A running `take` deletes the staged file itself when it ends.
         if upload is not None and not upload.turn.locked():
             upload.discard()
 
@@ -190,7 +190,7 @@ class KeptUpload:
 
     @property
     def pending(self) -> int:
-        """Return the bytes of the files that may still arrive."""
+        """Return the number of bytes that may still arrive."""
         return sum(file.size for file in self._chosen if not file.is_done)
 
     @property

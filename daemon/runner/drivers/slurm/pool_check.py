@@ -80,8 +80,9 @@ def _programs(tools: SlurmCommands) -> str:
     if missing:
         raise _NotGood(
             "programs",
-            f"{', '.join(missing)} cannot be found in {tools.path}, the daemon's search path: install the "
-            "cluster's client programs (Debian: slurm-client), or start the daemon with their PATH",
+            f"{', '.join(missing)} cannot be found in {tools.path}, the daemon's search path: "
+            "install the cluster's client programs (Debian: slurm-client), or add the directory of "
+            "these programs to the daemon's PATH",
         )
     return f"{', '.join(PROGRAMS)} are in {tools.path}"
 

@@ -19,7 +19,7 @@ PATIENCE = 24 * 3600  # seconds that a wrapper tries to deliver its output and r
 _PAUSE, _DOUBLED = 10.0, 6  # delay in seconds and its number of doublings, up to about ten minutes
 _MINUTE = 60 * SECOND
 _MIDDLE = 50  # the default job priority
-# MB, the default of every group; hosts that do not track disk space would reject it.
+# MB, the default of every group. A cluster that does not track disk space would reject a request.
 _USUAL_DISK = 300
 _FEATURE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 
@@ -71,7 +71,8 @@ def sbatch_arguments(attempt: Attempt, run: ClusterRun, pool: Pool, *, is_root: 
         "--input=/dev/null",
         "--output=/dev/null",
         "--error=/dev/null",
-        # The environment is closed; `--export` with names would start a login shell on the host.
+        # `sbatch` runs with a restricted environment, so exporting all of it is safe. With names,
+        # `--export` would start a login shell on the host.
         "--export=ALL",
     ]
     if attempt.disk_mb > _USUAL_DISK:
@@ -84,8 +85,9 @@ def sbatch_arguments(attempt: Attempt, run: ClusterRun, pool: Pool, *, is_root: 
     for feature in attempt.features:
         if not _FEATURE.fullmatch(feature):
             raise StartFailed(
-                f"constraint on ${{attr.engine.feature.{feature}}}: clusters cannot select by this feature; names "
-                "of features have letters, digits and '_', '.', ':', '-'"
+                f"constraint on ${{attr.engine.feature.{feature}}}: clusters cannot select by this "
+                "feature, because its name has other characters than letters, digits and "
+                "'_', '.', ':', '-'"
             )
     if attempt.features:
         arguments.append(f"--constraint={'&'.join(attempt.features)}")

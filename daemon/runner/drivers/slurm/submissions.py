@@ -86,7 +86,7 @@ class Submissions:
         self._lines: dict[tuple[str, ...], _Line] = {}
 
     async def submit(self, pending: PendingSubmission) -> str:
-        """Return the job ID of an attempt; empty if it no longer needs a job.
+        """Submit an attempt; return the ID of its job, or an empty string if it needs no job.
 
         Raises `SlurmCommandFailed`.
         """
@@ -145,7 +145,7 @@ class Submissions:
             pending.finish(f"{number}_{element}" if is_array else number)
 
     async def _send_singly(self, batch: list[PendingSubmission]) -> None:
-        """Submit attempts without an array. After one refusal, the others fail without a call."""
+        """Submit attempts without an array. After one refusal, do not submit the others."""
         refusal: SlurmCommandFailed | None = None
         for pending in batch:
             if refusal is None:

@@ -40,7 +40,7 @@ _SIGNALLED = 128
 _SENT = "sent"  # the body of the result is the outputs file
 _NOT_SENT = "the task's host has not sent the files"
 _NOT_KEPT = {
-    "": "the task's host runs an earlier version, which keeps no files",
+    "": "the task's host runs the wrapper of an earlier version, which keeps no files",
     "cluster": "the cluster ended the task's job before the files were sent",
 }
 _UNREADABLE = "the task's outputs cannot be read on its host"
@@ -234,7 +234,7 @@ class WrapperApi:
     async def list_kept(self, secret: str, listing: bytes, *, is_root: bool, is_whole: bool) -> str:
         """Return the files to keep that a wrapper must send, chosen from its list.
 
-        The flags are those of `KeptUploads.begin`.
+        `is_root` and `is_whole` have the meaning that `KeptUploads.begin` describes.
         """
         run = self._running(secret)
         if not run.attempt.keep:
@@ -303,7 +303,10 @@ class WrapperApi:
         return {}, (_NOT_KEPT.get(word, _NOT_SENT),)
 
     async def _delivered(self, run: SlurmAttempt, outputs: str, content: bytes) -> DeliveredFiles:
-        """Return the files that came with a result, if its step has outputs. Raises `OSError`."""
+        """Store the outputs file that came with a result, if the step has outputs.
+
+        Raises `OSError`.
+        """
         if not run.attempt.outputs:
             return DeliveredFiles()
         if not outputs:

@@ -86,7 +86,8 @@ class _Content(msgspec.Struct):
 class _Xz:
     """The content of an xz file.
 
-    The reader in the standard library has no memory limit: the file determines how much it uses.
+    The reader in the standard library does not limit its memory, so a file could make it use any
+    amount.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -171,7 +172,7 @@ def _too_many(files: int) -> str:
 
 
 class Unpacker:
-    """Writes members below a directory, within limits; `check` can abort by raising an exception."""
+    """Writes members below a directory, within limits; `check` may raise an error to abort."""
 
     def __init__(self, target: str, limits: ArchiveLimits, check: Callable[[], None]) -> None:
         self._target, self._check = target, check

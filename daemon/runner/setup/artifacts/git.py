@@ -184,8 +184,8 @@ class GitClient:
             f"http.curloptResolve={host}:{port}:{address}",
             "http.followRedirects=false",
             f"http.sslVerify={str(verify).lower()}",
-            # Larger files are streamed instead of held in memory, and one thread limits the number
-            # of those held.
+            # Git streams larger files instead of holding them in memory. With one thread, it holds
+            # fewer of the smaller files at the same time.
             "core.bigFileThreshold=16m",
             "pack.threads=1",
         ]
@@ -311,7 +311,7 @@ class GitClient:
 async def _watch(
     process: GitProcess, growing: Callable[[], Awaitable[bool]], scope: trio.CancelScope
 ) -> None:
-    """Cancel the scope when the download grows too large, checked periodically and at the end."""
+    """Check the size of the download periodically and at the end; if too large, cancel `scope`."""
     has_ended = False
     while not has_ended:
         with trio.move_on_after(_PACE):
@@ -325,7 +325,7 @@ async def _watch(
 def _size(folder: str, most: int) -> int:
     """Return the total size of the files below a folder in bytes.
 
-    Counting stops as soon as the limit is exceeded.
+    Counting stops as soon as the size exceeds `most`.
     """
     try:
         top = open_directory(folder)

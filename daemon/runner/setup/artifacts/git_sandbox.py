@@ -102,7 +102,7 @@ class GitSandbox:
             self._present.discard(alloc_id)
 
     async def _open_leash(self, attempt: Attempt) -> ExecStream:
-        """Wait until the sandbox runs, and open the session that terminates the sandbox.
+        """Wait until the sandbox runs, and open the session whose end terminates the sandbox.
 
         Raises `StartFailed`.
         """
@@ -124,7 +124,7 @@ class GitSandbox:
         try:
             await self._driver.destroy(alloc_id, directory)
             await self._launcher.remove(alloc_id)
-        except OSError as error:  # the next daemon removes it
+        except OSError as error:  # the next daemon removes the sandbox
             _log.warning("the sandbox %s of git cannot be removed: %s", alloc_id, error)
 
 
@@ -172,7 +172,10 @@ class SandboxedGit:
         return (await self._launcher.measure(self._attempt.alloc_id)).used
 
     async def deliver(self, tree: str, limits: ArchiveLimits) -> None:
-        """Unpack the files of the clone into a directory. Raises `BadArchive` and other errors."""
+        """Unpack the files of the clone into a directory.
+
+        Raises `BadArchive`, `HttpError` or `OSError`.
+        """
         most = limits.bytes + (limits.files + 1) * _MEMBER
         async with self.run([*_PACK, self.tree], self.env) as process:
             # A write to the page cache, which is shorter than a thread switch.
