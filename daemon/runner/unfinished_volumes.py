@@ -12,7 +12,7 @@ _log = logging.getLogger("steward.runner")
 
 
 async def remove_unfinished(store: Store, launcher: Launcher, volume_ids: Sequence[str]) -> None:
-    """Delete these volumes with their directories; the next start retries failed deletions."""
+    """Delete volumes with their directories; the next start retries failed deletions."""
     for volume_id in volume_ids:
         try:
             await launcher.remove_volume(volume_id)

@@ -1,7 +1,8 @@
 """Run one allocation: its directory, its tasks in order, its health, and its end.
 
-Each step follows from the states of the tasks (`lifecycle.py`, `health_watch.py`) and from the
-desired state of the allocation. The runner reacts immediately to every change of these states.
+The actions of the runner depend on the states of the tasks (`lifecycle.py`, `health_watch.py`) and
+on the desired state of the allocation. The runner reacts immediately to every change of these
+states.
 """
 
 import logging
@@ -368,7 +369,7 @@ class AllocRunner:
     # --- services ---
 
     def _watch_services(self) -> None:
-        """Start to watch the services when the group has at least one."""
+        """Start watching the services, if the group has any."""
         if self._nursery is not None and self._discovery.exists and not self._is_offering:
             self._is_offering = True
             start_detached(self._nursery, self._discovery.run)

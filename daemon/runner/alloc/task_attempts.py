@@ -1,8 +1,8 @@
 """Run the attempts of one task: the states from `SETUP` and `REATTACHING` to `ENDED`.
 
-An attempt sets up the task, starts it through its driver, and waits for its end. All steps are
-recorded as task events, with Nomad's texts. The driver re-attaches to an attempt that an earlier
-daemon started, and never starts it a second time.
+An attempt sets up the task, starts it through its driver, and waits for its end. Each of these
+stages is recorded as a task event, with Nomad's text. The driver re-attaches to an attempt that an
+earlier daemon started, and never starts it a second time.
 """
 
 import weakref

@@ -1,7 +1,8 @@
 """Run one task of an allocation from its first attempt to its final state.
 
 The runner starts the task, waits for it, and restarts it according to the restart policy until the
-task finishes, fails or is killed. It records all steps as task events, with Nomad's texts.
+task finishes, fails or is killed. It records each start, end and restart as a task event, with
+Nomad's text.
 
 This module handles requests and restarts; `task_attempts.py` runs a single attempt. After a
 daemon restart, the runner resumes from the state in the store.

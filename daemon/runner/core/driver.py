@@ -1,8 +1,8 @@
 """The driver interface, which does not depend on processes, paths or hosts.
 
-All calls are idempotent. An attempt has a unique name, so a second start finds the attempt that the
-first one started. The store keeps an opaque handle with which a driver finds a task again. A driver
-may therefore run tasks as local processes or as cluster jobs.
+All calls are idempotent. An attempt has a unique name, so a second `start` returns the attempt that
+the first `start` began. The store keeps a handle with which the driver finds a task again. Only the
+driver interprets the handle, so a task may be a local process or a job of a cluster.
 """
 
 import signal as signals

@@ -1,7 +1,7 @@
 """Resource usage of tasks and of the host, computed from two samples.
 
-Nothing is sampled in the background. A caller gets the average since the previous call, or since
-the start. Five hundred tasks that are not watched cost nothing.
+Samples are taken only when a caller asks for the usage. The caller gets the average since its
+previous call, or since the start of the task. A task without such calls costs nothing.
 """
 
 import os

@@ -1,13 +1,13 @@
 """Task output: its file on disk, and its view as the numbered files that clients expect.
 
-A task writes directly to one file, opened for append, that is never replaced. The numbered files
-`<task>.stdout.0`, `.1`, … are ranges of that stream of `max_file_size_mb` each; the last
-`max_files` are retained. `rotation.py` removes earlier data by punching a hole, which preserves
-offsets. On file systems without hole punching, it moves retained data into files of the daemon,
-which are named by their start offset.
+A task writes directly to one file, opened for append, that is never replaced. Clients see the
+content of this file as numbered files `<task>.stdout.0`, `.1`, … of `max_file_size_mb` each; the
+last `max_files` are retained. `rotation.py` removes earlier data by punching a hole, which
+preserves offsets. On file systems without hole punching, it moves retained data into files of the
+daemon, which are named by their start offset.
 
-The launcher opens the task's file without following links. While the task runs, the descriptors are
-cached for the next reader, up to a limit.
+The launcher opens the task's file without following links. While the task runs, a limited number of
+descriptors is cached for the next readers.
 """
 
 import errno

@@ -6,8 +6,9 @@ slice.
 
 Cgroups are threaded if the kernel permits it. Entering a threaded cgroup is immediate, while
 entering any other cgroup waits for all CPUs: 0.1 ms instead of 7 to 15 ms, measured on an idle
-host. Most of the time until a task executes its first instruction was this wait. A threaded cgroup
-has no `cgroup.kill`: the daemon freezes the cgroup, and then kills its processes one by one.
+host. Without threaded cgroups, this wait is most of the time that the start of a task takes. A
+threaded cgroup has no `cgroup.kill`: the daemon freezes the cgroup, and then kills its processes
+one by one.
 
 In a delegated systemd unit, the daemon and its launcher first move into a child cgroup. The service
 manager starts other commands of the unit (`ExecReload=`) in a sibling of this child cgroup. A

@@ -45,7 +45,9 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True):
             return ExitResult(
                 code=_SIGNALLED + signal.SIGKILL,
                 signal=signal.SIGKILL,
-                message="the shim that watched the task has ended: the task's exit status is unknown",
+                message=(
+                    "the shim that watched the task has ended: the task's exit status is unknown"
+                ),
             )
         number = self.status - _SIGNALLED
         if number > 0 and (self.words or number in _SILENT):

@@ -136,7 +136,7 @@ class ProcessDriver:
             await self._check_files(attempt)
             reason = f"cannot start the task: {error}"
             raise StartFailed(reason, recoverable=error.errno in _PASSING) from error
-        # A value that is invalid for exec, such as one with a zero byte.
+        # A value that `exec` does not accept, such as a value with a zero byte.
         except ValueError as error:
             raise StartFailed(f"cannot start the task: {_null_byte(attempt) or error}") from error
 

@@ -3,9 +3,9 @@
     <logs>/<allocation>/alloc/logs     the logs, with the paths of the allocation directory
     <logs>/<allocation>/.about         a description of the allocation
 
-Readers use the same paths as before. Data that rotation has moved out of a log is in the daemon's
-own directory. The `.about` file, written when the allocation starts, describes allocations that are
-purged from the store.
+Readers use the same paths before and after the removal of the allocation directory. Data that
+rotation has moved out of a log is in the daemon's own directory. The `.about` file, written when
+the allocation starts, describes allocations that are purged from the store.
 """
 
 import logging

@@ -26,7 +26,7 @@ from storage.records.task import Check
 
 _FENCED = "check"
 _MOST = 3072  # bytes of an answer that are shown
-_FAILED = 400  # HTTP statuses from this one on are failures
+_FAILED = 400  # this HTTP status and all higher ones are failures
 _READINESS = "ignore"  # with on_update = ignore, a check does not affect the allocation's health
 # Characters that stay unchanged in a path; other invalid characters are percent-encoded.
 _AS_IT_IS = "/?&=%:@!$'()*+,;~"

@@ -7,8 +7,8 @@ the namespace, so a task cannot fill the disk. A namespace collects the files of
 in threads that nothing else uses. So large or many files of one namespace do not delay the tasks of
 other namespaces.
 
-One write stores the rows of a task. After a crash, the task is not dead yet, and its files are
-collected again.
+One write stores the rows of a task. If the daemon crashes before this write, the task is not yet
+recorded as dead, and the next daemon collects its files again.
 """
 
 import hashlib

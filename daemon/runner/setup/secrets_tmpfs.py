@@ -1,7 +1,7 @@
 """Secrets directories on tmpfs. They exist while an allocation has tasks.
 
-The launcher mounts and unmounts (`daemon/launcher/secrets_tmpfs.py`). If mounts are not permitted,
-secrets stay on disk, readable only by the task's user.
+The launcher mounts and unmounts them (`daemon/launcher/secrets_tmpfs.py`). If mounts are not
+permitted, secrets stay on disk, readable only by the task's user.
 """
 
 import logging

@@ -1,7 +1,8 @@
 """Set up a task: artifacts, templates, environment and workload identities.
 
 Artifacts are downloaded once per allocation, for any number of attempts. A marker file in the
-allocation directory records that across daemon restarts. Identities are signed for each attempt.
+allocation directory records the download, so a restarted daemon does not repeat it. Identities are
+signed for each attempt.
 """
 
 import re

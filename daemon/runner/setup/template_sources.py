@@ -1,7 +1,8 @@
 """The data sources of templates: services, variables, and files of the allocation.
 
-A lookup has a current answer and store topics that signal changes. Files have no notification and
-are polled. Data that the task may not read appears as missing.
+Each lookup has a current answer, and topics of the store that signal changes of the answer. Files
+are polled, because nothing signals their changes. Data that the task may not read appears as
+missing.
 """
 
 from collections.abc import Callable, Iterable

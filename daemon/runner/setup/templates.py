@@ -34,7 +34,7 @@ _PACE = 0.1  # seconds between the handling of two changes
 _FILES_AGAIN = 1.0  # seconds between two polls of files
 _ROUNDS = 20  # rounds of lookups that depend on other lookups
 _SHORT = 16 * 1024  # characters; longer templates are parsed in a thread
-# Characters of an environment; a longer one is parsed in a thread. A line of four takes 2 µs.
+# Characters; a longer environment is parsed in a thread. Parsing four characters takes 2 µs.
 _SHORT_ENVIRONMENT = 4 * 1024
 _MOST_VARIABLES = 1000  # variables of one template
 _SHOWN = 3  # missing items named in an event

@@ -42,7 +42,7 @@ from storage.writer import Transaction
 LATE = 10.0  # seconds of silence before the cluster's report is used
 _AGAIN = 2.0  # seconds between retries when the cluster does not answer
 _SOON = 0.5  # seconds before a state that is about to change is queried again
-_SENDING = 600.0  # seconds after a stop in which a wrapper may send files to keep
+_SENDING = 600.0  # seconds after a stop that a wrapper has to send files to keep
 _RENEWALS = 3  # failed submissions before the attempt fails
 _DELIVERY = 60.0  # seconds for the delivery of current files to the task
 _TICK = SECOND // 100  # clock tick of /proc, the same on every Linux
@@ -561,7 +561,7 @@ class SlurmAttempt:
     def _apply(self, row: ClusterRun) -> None:
         """Continue with a changed record. Only this method changes the state."""
         if not self._machine.allows(row.status):
-            # Two writes shared a commit, and the caller of the later one resumed first.
+            # Two writes shared a commit, and the caller of the later write resumed first.
             row = self._stored()
         self._machine.enter(row.status)
         self.row = row

@@ -1,8 +1,8 @@
 """The API for wrappers: claim an attempt, then exchange files, output, commands and the result.
 
 A wrapper authenticates with a secret: first the one-time claim of an attempt, then the secret
-received in return. The store has only hashes, and they are compared in constant time. The secret
-also selects the attempt, so no wrapper can access another attempt.
+received in return. The store has only hashes of the secrets, and the API compares the hashes in
+constant time. The secret also selects the attempt, so no wrapper can access another attempt.
 """
 
 import hashlib

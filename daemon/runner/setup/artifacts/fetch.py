@@ -1,8 +1,8 @@
 """Download an artifact into a staging directory and install it into the task directory.
 
-The fetcher rejects the cloud metadata service, other link-local addresses and the daemon's own
-listeners. It also rejects files of this host outside the configured directories, and downloads that
-exceed the limits on size, count or time.
+The fetcher rejects connections to the cloud metadata service, to other link-local addresses and to
+the daemon's own listeners. It also rejects files of this host outside the configured directories,
+and downloads that exceed the limits on size, count or time.
 """
 
 import hashlib
