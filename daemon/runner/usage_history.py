@@ -119,10 +119,10 @@ class UsageRecorder:
         present: Callable[[], list[MeasuredRunner]],
         host: Callable[[str], UsageSamples],
     ) -> None:
-        """Initialize; `present` returns the allocations, and `host` returns the usage of the host.
+        """Initialize; `present` returns the running allocations.
 
-        `present` returns only running allocations. `host` takes the name of a reader, like
-        `AllocRunner.usage`.
+        `host` returns the usage of the host. It takes the name of a reader, as `AllocRunner.usage`
+        does.
         """
         self._store, self._clock, self._node_id = store, clock, node_id
         self._present, self._host = present, host

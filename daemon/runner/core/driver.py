@@ -235,7 +235,7 @@ class ExecStream(Protocol):
 
 
 class Driver(Protocol):
-    """A task driver."""
+    """The interface that each task driver implements."""
 
     @property
     def name(self) -> str:

@@ -193,7 +193,7 @@ class AllocReport:
         )
 
     def was_stored(self) -> None:
-        """Wake the waiters of `stored`."""
+        """Wake the callers that wait in `stored`."""
         if self._stored is not None:
             self._stored.set()
             self._stored = None

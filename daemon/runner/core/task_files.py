@@ -99,9 +99,10 @@ class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
         return ReadFile(allocation=self.allocation, task=self.task, path=path, most=most)
 
     async def unpack(self, path: str, stream: int, *, size: int, count: int) -> None:
-        """Unpack a stream into a directory, with limits on bytes and on files and directories.
+        """Unpack a stream into a directory, within limits.
 
-        Raises `PathEscape`, `OSError`, or `ValueError` for invalid entries.
+        `size` limits the bytes, and `count` the number of files and directories. Raises
+        `PathEscape`, `OSError`, or `ValueError` for invalid entries.
         """
         request = UnpackStream(
             allocation=self.allocation,

@@ -68,7 +68,7 @@ class ExecConfig(msgspec.Struct, frozen=True):
 
 
 class ExecDriver(ProcessDriver):
-    """The driver `exec`."""
+    """Runs commands in a sandbox."""
 
     name = "exec"
     file_owner_rule: Whose = "exec"

@@ -47,7 +47,7 @@ class MockConfig(msgspec.Struct, frozen=True):
 
 
 class MockDriver:
-    """The driver `mock_driver`."""
+    """Simulates tasks as their configuration describes."""
 
     name = "mock_driver"
     file_owner_rule: Whose = "ours"

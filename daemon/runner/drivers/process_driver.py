@@ -106,7 +106,7 @@ class ProcessDriver:
         return ProcessHandle(self._launcher, started, descriptor)
 
     def task_dirs(self, directory: str, task: str) -> TaskDirectories:
-        """Return the task directories."""
+        """Return the task directories on this host."""
         return directories(directory, task)
 
     def _limits(self, attempt: Attempt) -> ResourceLimits:

@@ -26,7 +26,7 @@ class RawExecConfig(msgspec.Struct, frozen=True):
 
 
 class RawExecDriver(ProcessDriver):
-    """The driver `raw_exec`."""
+    """Runs commands as local processes without isolation."""
 
     name = "raw_exec"
     file_owner_rule: Whose = "raw_exec"

@@ -84,7 +84,7 @@ class FileMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class File(Protocol):
-    """An open file."""
+    """An open file of an allocation."""
 
     @property
     def info(self) -> FileMetadata:

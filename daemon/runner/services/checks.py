@@ -129,7 +129,11 @@ class CheckRunner:
                 with trio.move_on_after(probe.check.timeout / SECOND) as time:
                     status, code, output = await self._run_check(probe)
                 if time.cancelled_caught:
-                    status, code, output = CheckStatus.FAILURE, 0, "nomad: no answer in time"
+                    status, code, output = (
+                        CheckStatus.FAILURE,
+                        0,
+                        "nomad: no answer within the timeout of the check",
+                    )
                 in_a_row = in_a_row + 1 if status == last else 1
                 last = status
                 counts = in_a_row >= _threshold(probe.check, status)

@@ -40,11 +40,11 @@ Traffic = Callable[[str], TrafficSample | None]
 
 
 def no_traffic(alloc_id: str) -> None:
-    """Return no traffic."""
+    """Return None, for a node without a bridge."""
 
 
 def no_listeners(ports: Set[int]) -> list[PortListener]:
-    """Return no listeners."""
+    """Return no listeners, for a cluster pool, whose hosts the daemon cannot examine."""
     return []
 
 

@@ -189,7 +189,7 @@ async def test_missing_response_is_a_failure(autojump_clock: trio.testing.MockCl
         await trio.sleep(0.2)
         nursery.cancel_scope.cancel()
     assert [(result.status, result.output) for result in results] == [
-        (FAILURE, "nomad: no answer in time")
+        (FAILURE, "nomad: no answer within the timeout of the check")
     ]
 
 

@@ -317,7 +317,7 @@ async def test_unresponsive_endpoint_fails_its_check(world: World) -> None:
         job = service(script(LINGER), services=[checked()])
         alloc_id = await world.place(job, placement=holding(http=port))
         found = await until_checked(world, alloc_id, CheckStatus.FAILURE)
-        assert found.output == "nomad: no answer in time"
+        assert found.output == "nomad: no answer within the timeout of the check"
 
 
 UPDATE = Update(health_check="checks", min_healthy_time=SECOND // 20, healthy_deadline=600 * SECOND)

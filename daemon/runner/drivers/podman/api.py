@@ -92,14 +92,14 @@ class ContainerState(msgspec.Struct, rename="pascal", frozen=True):
 
 
 class Container(msgspec.Struct, rename="pascal", frozen=True):
-    """A container."""
+    """A container: its ID and its state."""
 
     id: str
     state: ContainerState = ContainerState()
 
 
 class ContainerListItem(msgspec.Struct, rename="pascal", frozen=True):
-    """A container in a list."""
+    """An entry in a list of containers."""
 
     id: str
 

@@ -399,10 +399,10 @@ class SlurmAttempt:
         *,
         is_array_known: bool = False,
     ) -> None:
-        """Handle the listed jobs of the attempt.
+        """Handle the jobs of the attempt that the poll at `asked_at` has listed.
 
-        `is_array_known` means that the cluster has listed the attempt's array, possibly without
-        this element.
+        `is_array_known` means that the poll has listed the attempt's array, possibly without this
+        element.
         """
         open_statuses = {RunStatus.WAITING, RunStatus.RUNNING}
         if asked_at < self._asked_since or self.row.status not in open_statuses:

@@ -176,8 +176,8 @@ class SlurmCluster:
     async def find(self, row: ClusterRun) -> list[str]:
         """Return the jobs of an attempt that may still run, identified by their comment.
 
-        The name of an array is unique. After a restart, all elements of an array query at the same
-        time, so they share one answer. Raises `SlurmCommandFailed`.
+        After a restart, all elements of an array call this at the same time. They share one query
+        with the name of the array, which is unique. Raises `SlurmCommandFailed`.
         """
         if not row.array:
             active = [job.job_id for job in await self.listed(row.name) if job.is_active]

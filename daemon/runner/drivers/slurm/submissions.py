@@ -65,7 +65,7 @@ class Sbatch(Protocol):
         ...
 
     async def write(self, work: Callable[[Transaction], Written]) -> Written:
-        """Store a change."""
+        """Store a change, as `SlurmCluster.write` does."""
         ...
 
 

@@ -127,7 +127,9 @@ class WrapperApi:
         row = self._known(secret, "claim_hash")
         for name, text in (("nonce", nonce), ("host", host)):
             if not _WORD.fullmatch(text) or (name == "nonce" and not text):
-                raise WrapperRejected(400, f"{name} must have only letters, digits, '_.-'")
+                raise WrapperRejected(
+                    400, f"{name} must have only letters, digits, '_', '.' and '-'"
+                )
         if not _JOB.fullmatch(job_id):
             raise WrapperRejected(
                 400,

@@ -61,7 +61,7 @@ class _Plain:
         self._source, self._left = source, _MOST_BETWEEN
 
     def refill(self) -> None:
-        """Reset the count of bytes."""
+        """Permit the full number of bytes again."""
         self._left = _MOST_BETWEEN
 
     def read(self, size: int) -> bytes:
@@ -145,9 +145,9 @@ def _plain(file: BinaryIO) -> _Plain:
 class _Zip(io.FileIO):
     """A zip archive that limits the memory of its directory.
 
-    `zipfile` creates an object for every entry before the caller sees one. It reads the central
-    directory with one large read, and everything else in small pieces. The declared size of the
-    directory is not trusted, so all bytes that are read as directory are counted.
+    `zipfile` creates an object for each entry of the central directory before the caller sees an
+    entry. It reads the directory with one large read, and everything else in small pieces. The
+    limits therefore apply to each large read, not to the declared size of the directory.
     """
 
     def __init__(self, path: str, files: int) -> None:

@@ -129,7 +129,7 @@ class GitSandbox:
 
 
 class SandboxedGit:
-    """Git in one sandbox."""
+    """Runs git in one sandbox."""
 
     path = SEARCH_PATH
 

@@ -57,7 +57,7 @@ class LocalFiles:
 
     def _copy_folder(self, source: int, target: str, depth: int) -> None:
         if depth > _DEEPEST:
-            raise BadArchive(f"its directories are nested more than {_DEEPEST} deep")
+            raise BadArchive(f"its directories are nested more than {_DEEPEST} levels deep")
         os.mkdir(target, 0o700)
         with os.scandir(source) as entries:
             for entry in entries:
