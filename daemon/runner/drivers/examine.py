@@ -55,7 +55,7 @@ def _config_warnings(task: Task, block: Mapping[str, object]) -> list[str]:
 def _is_missing(command: str) -> bool:
     """Return whether a command is an absolute path that does not exist.
 
-    A path that the daemon may not inspect counts as existing.
+    A path that the daemon has no permission to inspect counts as existing.
     """
     if not command.startswith("/") or "${" in command or "\0" in command:
         return False

@@ -1,8 +1,8 @@
 """The data sources of templates: services, variables, and files of the allocation.
 
 Each lookup has a current answer, and topics of the store that signal changes of the answer. Files
-are polled, because nothing signals their changes. Data that the task may not read appears as
-missing.
+are polled, because nothing signals their changes. Data that the task is not permitted to read
+appears as missing.
 """
 
 from collections.abc import Callable, Iterable

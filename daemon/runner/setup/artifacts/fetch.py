@@ -392,7 +392,7 @@ def _send(tree: str, stream: int, *, is_read_only: bool) -> None:
 def destination(request: ArtifactRequest) -> tuple[str, str]:
     """Return the folder below the allocation directory, and the file name if there is one.
 
-    Raises `PathEscape`, or `EgressDenied` when artifacts may not be placed there.
+    Raises `PathEscape`, or `EgressDenied` if artifacts are not permitted there.
     """
     destination_path = request.artifact.relative_dest or "local/"
     folder, name = request.files.resolve(destination_path), ""
