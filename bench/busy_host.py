@@ -1,4 +1,4 @@
-"""Performance for clients while tasks keep all CPUs busy.
+"""Dispatch rate and read latency of clients while tasks keep all CPUs busy.
 
     python -m bench.busy_host [--rounds 3] [--children 200]
 

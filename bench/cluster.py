@@ -24,16 +24,19 @@ from tests.service.slurm.cluster import Cluster, open_cluster
 from tests.service.slurm.conftest import is_ready, with_pool
 from tests.service.slurm.jobs import POOL, script
 
-CLIENTS = 4  # concurrent submissions; more of them are not faster
+CLIENTS = 4  # concurrent submissions; more would not increase the rate
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 async def first_instruction(steward: Steward, cluster: Cluster, place: Path, rounds: int) -> object:
-    """Return the time from submission to the first instruction in ms, with Steward and `sbatch`."""
+    """Return the median and p95 of the time from submission to first instruction, in ms.
+
+    The result has these times for Steward and for `sbatch` alone.
+    """
     ours, theirs = [], []
     for number in range(rounds):
         stamp = place / f"first-{number}"
-        await trio.sleep(random.random())  # the controller schedules once a second
+        await trio.sleep(random.random())  # Slurm's controller schedules once a second
         began = time.time()
         await steward.register(script(f"first-{number}", f"date +%s.%N >{stamp}"))
         ours.append(await _stamped(stamp) - began)
@@ -109,7 +112,10 @@ async def _at_once(count: int, work: Callable[[], Awaitable[object]]) -> None:
 
 
 async def polling_cost(steward: Steward, cluster: Cluster, count: int, seconds: float) -> object:
-    """Return the CPU use, in cores, of the daemon and of its children while many jobs wait."""
+    """Return the CPU use of the daemon and of its child processes, in percent of a core.
+
+    Meanwhile, `count` jobs wait in the cluster.
+    """
     cluster.run("scontrol", "update", "nodename=node[1-2]", "state=drain", "reason=figures")
     parent = script("waits", "exec true") | {"ParameterizedJob": {}}
     await steward.register(parent)
@@ -126,7 +132,7 @@ async def polling_cost(steward: Steward, cluster: Cluster, count: int, seconds: 
 
 
 def _spent(pid: int) -> tuple[float, float]:
-    """Return the CPU time of a process and of its ended children, in seconds."""
+    """Return the CPU time of a process, and of its child processes that have ended, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     user, system, below, system_below = (int(field) / _TICKS for field in fields[11:15])
     return user + system, below + system_below

@@ -23,7 +23,7 @@ from tests.wire.scenarios import daemon
 
 NOBODY = 65534
 PAUSE = 0.005  # seconds between two requests
-BETWEEN = 2.0  # seconds after a flood, in which the daemon closes its connections
+BETWEEN = 2.0  # seconds after a flood, in which the daemon closes the connections
 Places = dict[str, str | tuple[str, int]]  # addresses by name
 QUESTION = b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
@@ -53,7 +53,7 @@ def hold(port: int, number: int, *, again: bool) -> None:
 
 
 def ask(address: str | tuple[str, int]) -> float:
-    """Return the latency of a response in milliseconds."""
+    """Request the list of jobs at an address; return the latency in milliseconds."""
     family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
     began = time.perf_counter()
     with socket.socket(family) as one:

@@ -35,7 +35,7 @@ def copy(
             if any(isinstance(row[place], str) and text in row[place] for row in rows):
                 value = f"replace({value}, '{text}', {by})"
         values.append(f"{column} + n * {step}" if step and column.endswith("_index") else value)
-    if table == "events":  # numbered by SQLite
+    if table == "events":  # SQLite assigns the numbers
         values[columns.index("number")] = "NULL"
     connection.execute(
         f"{_NUMBERS.format(first=numbers.start, last=numbers.stop - 1)} "

@@ -106,7 +106,7 @@ class Run:
             return int(file.execute("SELECT count(*) FROM events").fetchone()[0])
 
     def stored(self, last: int) -> Seen:
-        """Return the stored events up to an index."""
+        """Return the number, order and digest of the stored events up to the index `last`."""
         seen = Seen()
         with self._file() as file:
             for row in file.execute(
@@ -130,7 +130,7 @@ async def main(events: int, readers: int) -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         config = Path(directory) / "steward.toml"
-        config.write_text("retention_events = 100_000_000\n")  # all events are compared at the end
+        config.write_text("retention_events = 100_000_000\n")  # the check at the end needs all
         async with open_steward(Path(directory), "--dev", "--config", str(config)) as steward:
             run, seen = Run(steward), [Seen() for _ in range(readers)]
             run.up.set()

@@ -21,7 +21,7 @@ QUERIES: tuple[Mapping[str, object], ...] = (
     {"per_page": 20, "namespace": "*"},
     {"per_page": 20, "reverse": "true", "prefix": "00"},
     {"filter": 'Name == "nobody" and Name != "x"', "namespace": "*"},
-    {"filter": 'ID matches "nobody$"', "per_page": 20, "namespace": "*"},  # row by row
+    {"filter": 'ID matches "nobody$"', "per_page": 20, "namespace": "*"},  # evaluated for each row
     {"all": "true", "include_children": "true", "task_states": "true", "diffs": "true"},
 )
 OF_PAGES: tuple[Mapping[str, object], ...] = ({}, {"namespace": "*", "search": "dispatch"})

@@ -42,7 +42,7 @@ def job(job_id: str, groups: int = 1, count: int = 1, **fields: object) -> dict[
 
 
 def _jobs(job_id: str) -> tuple[dict[str, Any], ...]:
-    """Return large jobs, each large in a different dimension."""
+    """Return jobs that are large in different ways."""
     conditions = [
         {"LTarget": "${attr.kernel.name}", "RTarget": f"x{n}", "Operand": "!="} for n in range(9000)
     ]

@@ -30,7 +30,7 @@ from daemon.flow.graph import Graph, Step
 from storage.records.flow import FlowRun
 from tests.browser.chromium import open_browser
 
-ROUNDS = 20  # runs that share a queue, or ends that start a follower
+ROUNDS = 20  # runs that share a queue, or runs whose end starts another job
 VISITS = 9  # page loads
 BATCH = 1000  # runs per bulk dispatch
 SECONDS = 20.0  # duration of the measurement with waiting runs

@@ -38,8 +38,9 @@ PARENT = {
 }
 # An expression that spreads the IDs of copies evenly, like real IDs.
 MIXED = "n * 2654435761 % 4294967296"
-STEPS = 4  # writes per child
-# Tables with rows of a child, each with the column of its ID. Then those of its allocation.
+STEPS = 4  # writes per child: the dispatch, the placement, the start and the end
+# The tables that have rows for a child job, each with the column that contains the child's ID.
+# `OF_ALLOCATION` names the tables that have rows for the child's allocation.
 OF_CHILD = {
     "jobs": "id",
     "job_versions": "job_id",
@@ -122,7 +123,7 @@ def children(client: httpx.Client) -> dict[str, int]:
 
 
 def fill(file: Path, children: int, events: int) -> None:
-    """Copy the child `children` times, and copy its events until this many exist."""
+    """Copy the child and its events until the store has `children` children and `events` events."""
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.row_factory = sqlite3.Row
         child = connection.execute("SELECT id FROM jobs WHERE parent_id = 'old'").fetchone()["id"]
@@ -132,7 +133,7 @@ def fill(file: Path, children: int, events: int) -> None:
             placed["id"]: f"printf('%08x-0000-4000-8000-00000000000a', {MIXED})",
             placed["eval_id"]: f"printf('%08x-0000-4000-8000-00000000000e', {MIXED})",
         }
-        first = placed["create_index"] - 1  # the dispatch, the placement, the start and the end
+        first = placed["create_index"] - 1  # the index of the dispatch
         for index in range(first, first + STEPS):
             for end in ",}":
                 texts[f'Index":{index}{end}'] = (
@@ -185,7 +186,7 @@ def measure(data_dir: Path, only: str) -> dict[str, Any]:
             *(sys.executable, Path(__file__).with_name("bench.py"), "--start", start),
             *("--url", f"http://127.0.0.1:{port}", "--token", SECRET),
             *("--only", only, "--json", found, "--log", data_dir.with_suffix(".log")),
-            *("--list", "/v1/jobs?prefix=disp"),  # the same for both stores
+            *("--list", "/v1/jobs?prefix=disp"),  # the same number of jobs in both stores
         ],
         check=True,
     )

@@ -53,7 +53,7 @@ SHARES = {  # inputs of each target, per thousand inputs
     "templates": 20,
 }
 PARTS = 10
-GROWTH = 20  # permitted MiB of growth in the second half, in which caches are already full
+GROWTH = 20  # permitted growth in MiB in the second half, when the caches are already full
 SHOWN = 20  # findings that are printed per target
 
 
@@ -139,7 +139,7 @@ def peak() -> float:
 
 
 def resident(pid: int | str = "self") -> float:
-    """Return the memory of a process in MiB, after a garbage collection in this process."""
+    """Collect garbage in this process; return the resident memory of the process `pid` in MiB."""
     gc.collect()
     status = Path(f"/proc/{pid}/status")
     for line in status.read_text().splitlines() if status.exists() else ():
@@ -199,7 +199,7 @@ def daemon(part: Part, directory: Path, count: int, number: int) -> Found:
 
 
 def requests(target: Attack, count: int, number: int, faults: dict[str, str]) -> float:
-    """Send requests; return the latency of the slowest one."""
+    """Send `count` requests and record their faults; return the slowest latency in seconds."""
     slowest = 0.0
 
     @seed(number)
@@ -220,7 +220,7 @@ def requests(target: Attack, count: int, number: int, faults: dict[str, str]) ->
 
 
 def talks(target: Attack, count: int, number: int, faults: dict[str, str]) -> float:
-    """Open WebSockets; return the duration of the slowest one."""
+    """Open `count` WebSockets and record their faults; return the longest duration in seconds."""
     alloc_id = target.start_talker()
     return max(
         timed(partial(target.fault_of_talk, sent, alloc_id), f"{sent}", faults)

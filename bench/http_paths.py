@@ -3,9 +3,9 @@
     python -m bench.http_paths [--seconds 3] [--rounds 5]
 
 Two daemons that require tokens answer the same request alternately, from one client and from eight.
-Each client sends its next request when it has the response. The output shows the rates and the
-server process's CPU time per request. It also shows the limit of the loopback interface: the same
-exchange with a process that parses nothing.
+Each client waits for the response before it sends its next request. The output shows the rates and
+the server process's CPU time per request. It also shows the limit of the loopback interface: the
+same exchange with a process that parses nothing.
 """
 
 import argparse

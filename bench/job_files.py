@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-# The path above must be set before these imports (E402).
+# `sys.path` must contain the repository before these imports (E402).
 from daemon.jobspec.complete import complete  # noqa: E402
 from daemon.jobspec.hcl.format import formatted  # noqa: E402
 from daemon.jobspec.hcl.parser import read_body  # noqa: E402
@@ -26,8 +26,8 @@ from daemon.jobspec.hcl.source import SourceText  # noqa: E402
 from daemon.jobspec.parse import JobFile, parse_job  # noqa: E402
 
 RUNS = 30
-LOOP = 55.0  # ms of the fixed loop on the host where the limits were set
-GROUPS = 23  # in the large file, which has 1,025 lines
+LOOP = 55.0  # duration of the fixed loop in ms, on the host where the limits were set
+GROUPS = 23  # groups of the large file, which has 1,025 lines
 
 HEAD = """variable "version" {
   default = "1.2.3"
@@ -111,7 +111,7 @@ def loop() -> int:
 
 
 def imported() -> float:
-    """Return the CPU time in ms to import the parser when the daemon's routes are imported."""
+    """Return the CPU time in ms to import the parser when the routes are already imported."""
     measure = (
         "import time, daemon.api.routes; begun = time.process_time(); import daemon.jobspec.parse; "
         "print(1000 * (time.process_time() - begun))"

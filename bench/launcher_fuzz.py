@@ -1,4 +1,4 @@
-"""Random messages to launchers, which must create nothing.
+"""Random messages to launchers. No message may create a file or directory.
 
     python -m bench.launcher_fuzz [NUMBER] [SEED]
 

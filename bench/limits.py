@@ -1,4 +1,4 @@
-"""Limits of the host, of which benchmarks express their results as shares."""
+"""Limits of the host. Benchmarks express their results as shares of these limits."""
 
 import os
 import tempfile

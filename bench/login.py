@@ -166,13 +166,13 @@ def forge(jwt: str, rng: random.Random) -> str:
         header[rng.choice(["alg", "kid", "typ", "crit", "jwk", "jku", "x5c", "b64"])] = rng.choice(
             ["none", "HS256", "", None, 5, [], {"kty": "RSA"}, "\u202e"]
         )
-    elif kind == 4:  # nested
+    elif kind == 4:  # a deeply nested claim
         claims["a"] = "@"
         text = json.dumps(claims).replace('"@"', "[" * 2000 + "]" * 2000)
         return f"{head}.{encoded(text)}.{signature}"
-    elif kind == 5:  # huge
+    elif kind == 5:  # a huge claim
         claims["a"] = "x" * rng.randrange(100_000)
-    elif kind == 6:  # a duplicate name
+    elif kind == 6:  # a duplicate claim
         text = json.dumps(claims)[:-1] + f', "oid": "{rng.random()}"}}'
         return f"{head}.{encoded(text)}.{signature}"
     elif kind == 7:  # parts in another order

@@ -28,7 +28,8 @@ from tests.service.test_acl import SECRET, new_token
 SECRETS = 1000
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+/=%&?_"
 PIECE = 8 * 1024 * 1024
-# The task imports nothing of Steward. It reads its secrets from the file of its template.
+# The task imports no module of Steward. It reads its secrets from the file that its template
+# renders.
 PROGRAM = """
 import base64, os, random, sys
 from urllib.parse import quote
@@ -56,8 +57,9 @@ def secret_of(chance: random.Random) -> str:
 
 
 def traces_of(secret: str) -> list[bytes]:
-    """Return the texts that reveal a secret; in base64, only the digits that depend on the secret
-    alone.
+    """Return the encoded forms of a secret for which the log is searched.
+
+    The base64 forms omit the characters that also depend on the text around the secret.
     """
     plain = secret.encode()
     encoded = [base64.b64encode(b"-" * n + plain + b"-" * (3 - n))[4:-4] for n in range(3)]

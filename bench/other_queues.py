@@ -77,7 +77,7 @@ class Rival:
 
     def stop(self) -> None:
         """Stop all processes of the program."""
-        with suppress(ProcessLookupError):  # it has ended
+        with suppress(ProcessLookupError):  # the process has ended
             self.kill()
 
     def run(self, *words: str) -> str:
@@ -337,7 +337,7 @@ def _processes(name: str, variable: str) -> set[int]:
     """Return the IDs of processes with a name whose environment contains a variable."""
     found = set()
     for path in Path("/proc").iterdir():
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             if not path.name.isdecimal() or (path / "comm").read_text().strip() != name:
                 continue
             if variable.encode() in (path / "environ").read_bytes():

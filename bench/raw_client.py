@@ -12,7 +12,9 @@ from contextlib import ExitStack
 
 
 def exchange(port: int, request: bytes, clients: int, seconds: float) -> list[float]:
-    """Send requests from concurrent clients; each client waits for the response before the next.
+    """Send the same request repeatedly from `clients` concurrent clients, for `seconds`.
+
+    Each client waits for a response before it sends the next request.
 
     Return the latency of each response in seconds. Raises `AssertionError` for a status other than
     200.

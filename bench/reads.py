@@ -1,4 +1,4 @@
-"""Reads, compared with a minimal server that sends the same bytes, and with a long history.
+"""Cost of reads, compared with a minimal server that sends the same bytes.
 
     python -m bench.reads [--jobs 1000] [--children 100000]
 

@@ -62,8 +62,8 @@ def wanting(number: int, **fields: object) -> Job:
 def among(running: int) -> float:
     """Return the median time in ms of a decision about a new job.
 
-    The store contains `running` other allocations, all of which run. The time includes the reads
-    from the database.
+    The store contains `running` allocations of other jobs, all of them running. The time includes
+    the reads from the database.
     """
     with tempfile.TemporaryDirectory() as name:
         return trio.run(_among, Path(name), running)

@@ -91,7 +91,8 @@ def _leave_signals() -> None:
 def live(seed: int, steps: int) -> tuple[list[str], list[str]]:
     """Run the simulation of a seed.
 
-    Return its trace, and a broken promise with the command that repeats the run.
+    Return the lines of its trace, and the broken promises with the command that repeats the run.
+    The second list is empty if no promise was broken.
     """
     with tempfile.TemporaryDirectory(prefix="steward-simulation-", dir=place()) as name:
         try:

@@ -1,4 +1,4 @@
-"""A million waiting children: for the scheduler, for capacity, or for other children.
+"""A million children that wait for the scheduler, for capacity or for other children.
 
     python -m bench.waiting_children [--children 1000000]
 
@@ -68,7 +68,7 @@ def main() -> None:
             trio.run(begin, directory)
             fill(directory, options.children, change)
             line = f"{way}: next evaluation found in {trio.run(handed_out, directory, way):.3f} ms"
-            if way != "for the scheduler":  # a daemon would start those
+            if way != "for the scheduler":  # a daemon would start these children
                 seconds, size = started(directory)
                 line += f"; ready {seconds - none[0]:+.2f} s, {size - none[1]:+} MiB"
             print(line, flush=True)

@@ -8,8 +8,8 @@ sample then runs with the tests that execute its line, for at most a minute. Fir
 tests, one of each file in turn, and then the slow tests. The script prints the mutants that no test
 detects. Tests that start a separate daemon are not used, because only this process has the change.
 
-It needs root and Python 3.12 or newer: each mutant runs in separate namespaces, because a change
-in code that kills and removes may kill and remove anything.
+It needs root and Python 3.12 or newer: each mutant runs in separate namespaces, because a mutant of
+code that kills processes or deletes files could kill or delete anything.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from bench.mutants.lines import LinePlugin
 from bench.mutants.sandbox import run_inside
 
 ROOT = Path(__file__).parents[2]
-SECONDS_OF_TESTS = 60.0  # limit for the tests of a mutant, by their time without a mutant
+SECONDS_OF_TESTS = 60.0  # limit for a mutant's tests: the sum of their durations without a mutant
 FAST = 0.5  # seconds; tests up to this duration run before the slow ones
 START = 60.0  # seconds that pytest may take until its first test; more than it needs
 MAP_SECONDS = 7200.0
@@ -77,7 +77,10 @@ def files(area: str) -> list[Path]:
 
 
 def choose(area: str, sample: int, seed: int, only: str | None) -> list[Mutant]:
-    """Return a seeded random sample of the area's mutants; with `only`, those of `FILE:LINE`."""
+    """Return a seeded random sample of the area's mutants, or all mutants of the line `only`.
+
+    `only` has the form `FILE:LINE`.
+    """
     everything = [mutant for path in files(area) for mutant in mutants(path)]
     if only:
         place, _, line = only.partition(":")
@@ -86,7 +89,10 @@ def choose(area: str, sample: int, seed: int, only: str | None) -> list[Mutant]:
 
 
 def line_map(area: str, directory: Path) -> list[dict[str, Any]]:
-    """Return the passing tests of an area with their lines; run the tests if none are recorded."""
+    """Return the passing tests of an area, each with the lines that it executes.
+
+    If no lines are recorded, run the tests and record them.
+    """
     output = directory / f"{area}.lines"
     if not output.exists():
         part = directory / f"{area}.part"

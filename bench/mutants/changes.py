@@ -34,12 +34,12 @@ _NOT_CODE = ("TYPE_CHECKING", "__slots__", "__all__")
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change: the file, the position of the changed node in `ast.walk`, and its text."""
+    """One change of a file: the changed node, and a text that shows the node before and after."""
 
     path: str
     line: int
-    statement: int  # first line of the statement with the node; of the one around it for a jump
-    node: int  # index in the order of `ast.walk`
+    statement: int  # first line of the node's statement; for a jump, of the enclosing one
+    node: int  # index in the order of `_places`
     change: int  # index of the change, for nodes that can change in several ways
     is_executed_at_import: bool
     text: str
@@ -94,7 +94,7 @@ def _places(tree: ast.Module) -> Iterator[tuple[ast.AST, int, bool]]:
         node: ast.AST, statement: int, in_function: bool
     ) -> Iterator[tuple[ast.AST, int, bool]]:
         if isinstance(node, ast.stmt) and not isinstance(node, ast.Break | ast.Continue):
-            # Python may report no line for a jump such as `break`: use the statement around it.
+            # Python may report no line for a jump such as `break`: use the enclosing statement.
             statement = node.lineno
             if _is_not_code(node):
                 return

@@ -16,7 +16,7 @@ from pathlib import Path
 
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
 _WRITABLE = ("/proc", "/dev")
-_ESCAPED = re.compile(rb"\\([0-7]{3})")  # characters in the kernel's list of mounts
+_ESCAPED = re.compile(rb"\\([0-7]{3})")  # an escaped character in the kernel's list of mounts
 _libc = ctypes.CDLL(None, use_errno=True)
 
 

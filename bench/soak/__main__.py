@@ -81,7 +81,7 @@ DRAINS_WITHIN = 300.0  # seconds until all accepted runs have ended
 
 
 async def look(soak: Soak, number: int, age: int, disturbance: str, before: float) -> Minute:
-    """Return the measurements of one minute; `before` is the daemon's CPU time at its beginning."""
+    """Return the measurements of one minute; `before` is the CPU time at its start."""
     took, soak.took = soak.took, defaultdict(list)
     processor = (spent(soak.steward.pid) - before) / 60
     found = await trio.to_thread.run_sync(held, soak.steward)
@@ -217,7 +217,7 @@ def main() -> int:
     )
     parser.add_argument("--log", type=Path, help="write the daemon's log to this file, and keep it")
     options = parser.parse_args()
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each start would compile all modules
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise each start compiles all modules
     minutes: list[Minute] = []
     faults = trio.run(run, options, minutes)
     counted = [minute for minute in minutes if minute.number >= 0]

@@ -22,7 +22,7 @@ BLOCK = 4096  # bytes
 
 @contextmanager
 def small_disk(place: Path, mib: int) -> Iterator[bool]:
-    """Mount a file system in memory while the block runs; yield whether that was possible."""
+    """Mount a file system in memory while the block runs; yield whether the mount succeeded."""
     options = ["-t", "tmpfs", "-o", f"size={mib}m,mode=700", "steward-soak"]
     place.mkdir()
     line = ["mount", *options, str(place)]
@@ -85,7 +85,7 @@ async def use_processors(soak: Soak) -> None:
 
 
 async def receive(soak: Soak, collector: Collector, receiver: Receiver) -> None:
-    """Check the messages of the daemon, and refuse a part of them."""
+    """Check the messages of the daemon, and refuse some of them."""
     while True:
         _check(soak, collector.receiver)
         collector.receiver.received.clear()

@@ -20,7 +20,7 @@ SPEC = f"1-59/{EVERY} * * * *"
 ZONES = ("Asia/Kathmandu", "America/St_Johns", "Australia/Lord_Howe", "Pacific/Chatham")
 _NUMBER = re.compile(r"\[(\d{1,9})\]$")
 _SLOT = re.compile(r"^(.{1,200})/periodic-(\d{1,12})$")
-_MARGIN = 10  # a slot within so many seconds of the first or last one may have run or not
+_MARGIN = 10  # seconds; a slot so close to the start or end of the load may have run or not
 
 
 class Run(NamedTuple):
@@ -66,7 +66,10 @@ class _Line(msgspec.Struct, rename="pascal"):
 
 
 class Declared(msgspec.Struct):
-    """The newest state of an allocation in the event stream, with the reasons of unusual ends."""
+    """The newest state of an allocation in the event stream.
+
+    `reasons` has the messages of its task events, unless it completed without a restart.
+    """
 
     run: Run
     status: str
@@ -141,7 +144,11 @@ class Ledger:
         return found
 
     def _is_slot(self, run: Run) -> bool:
-        """Return whether a run belongs to any slot of a periodic job, with a margin of seconds."""
+        """Return whether a run belongs to a slot of a periodic job.
+
+        A slot counts even if it is up to `_MARGIN` seconds before the start of the load or after
+        its end.
+        """
         match = _SLOT.match(run.job)
         if not match or match[1] not in self.zones:
             return False

@@ -126,7 +126,7 @@ class Soak:
             await trio.sleep(1)
 
     async def ask(self, method: str, path: str, body: object = None, /, **query: object) -> Any:  # noqa: ANN401  # JSON
-        """Return the result of a request that is repeated until it is answered."""
+        """Repeat a request until the daemon accepts it; return the decoded response."""
         answer = await self.insist(method, path, body, **query)
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json()
@@ -398,7 +398,7 @@ async def exceed_budgets(soak: Soak) -> None:
     )
     for path, body in refused:
         answer = await soak.steward.request("POST", path, body)
-        is_list = answer.status_code == 500 and ERRORS.match(answer.text)  # as in Nomad
+        is_list = answer.status_code == 500 and ERRORS.match(answer.text)  # Nomad's status
         assert is_list or 400 <= answer.status_code < 500, f"{path}: {answer.text[:200]}"
 
 

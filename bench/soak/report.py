@@ -16,7 +16,7 @@ from daemon.config.data_directory import store_dir
 from storage.store import FILE_NAME
 from tests.service.daemon import Steward
 
-# Permitted factor of a latency, both in milliseconds and as a share of the host's limit.
+# Factor by which a latency may grow, both in milliseconds and as a share of the host's limit.
 SLOWER = 1.2
 # Permitted growth from start to end: relative, and absolute.
 ROOM = {
@@ -54,7 +54,7 @@ class Minute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def held(steward: Steward) -> dict[str, float]:
-    """Return the present resources of the daemon and its tasks."""
+    """Return the current resource usage of the daemon and its tasks, by name."""
     process = Path(f"/proc/{steward.pid}")
     kib = _memory(process)
     # Ignore files that disappear in the meantime.

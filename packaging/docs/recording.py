@@ -38,7 +38,7 @@ CELL = (8.4, 19)  # width and height of a character, in pixels
 MARGIN = 16
 BACKGROUND, TEXT = "#161b22", "#d0d7de"
 COLORS = {"31": "#ff7b72", "32": "#56d364", "33": "#e3b341", "90": "#8b949e"}
-DIM = {"237": "#30363d", "197": "#ff5f87", "70": "#56d364"}  # the progress bar's
+DIM = {"237": "#30363d", "197": "#ff5f87", "70": "#56d364"}  # colors of the progress bar
 
 FILES = {
     "date.hcl": """\
@@ -103,7 +103,7 @@ class Cell(NamedTuple):
 
 
 class Screen:
-    """A terminal with the features that the command line uses: colors, and lines that change."""
+    """A terminal with the features that the command line uses: colors and redrawn lines."""
 
     def __init__(self) -> None:
         self.rows: list[list[Cell]] = [[]]
@@ -178,7 +178,7 @@ def record(address: str, directory: Path) -> tuple[list[Frame], float]:
 
 
 def run(command: str, address: str, directory: Path) -> Iterator[tuple[float, str]]:
-    """Run a command in a pseudo-terminal; yield each piece of output with the seconds before it."""
+    """Run a command in a pseudo-terminal; yield (seconds since the last piece, output)."""
     controller, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     environment = {
@@ -279,7 +279,11 @@ def _without_end(cells: list[Cell]) -> list[Cell]:
 
 
 def _spans(cells: list[Cell]) -> str:
-    """Return a row as SVG. Each style is a span with an absolute column, for any font width."""
+    """Return a row as SVG.
+
+    Adjacent cells with the same style form a span. Each span has an absolute position, so that
+    columns align with any font.
+    """
     spans: list[str] = []
     at = 0
     while at < len(cells):

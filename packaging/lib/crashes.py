@@ -15,8 +15,8 @@ from xml.etree import ElementTree
 
 TESTS = "tests.crash."
 TIME_LIMIT = re.compile(r"([\w.]+\.)?TooSlowError\b")
-# In the teardown of a test whose time limit is exceeded. The limit cancels the test, which can then
-# fail in any way.
+# The error in the teardown of a test that exceeded its time limit. The limit cancels the test, so
+# the test itself can fail with any error.
 DEADLINE = "tests.watchdog.TookTooLong"
 
 

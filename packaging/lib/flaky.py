@@ -4,8 +4,9 @@
 
 FAILED is the file in which pytest stores the tests that failed last. COUNTS has a line for each
 flaky test: its number of failures, the commit of the last failure, and its name. The script updates
-COUNTS in the working tree; commit the change with the next one. Several runs of one commit count
-once. When you fix the cause, remove the line. The exit status is 1 at the third failure of a test.
+COUNTS in the working tree; commit the change with your next commit. Several runs of one commit
+count once. When you fix the cause, remove the line. The exit status is 1 at the third failure of a
+test.
 """
 
 import json

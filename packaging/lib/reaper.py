@@ -107,7 +107,7 @@ def end_processes() -> list[str]:
 
 
 def mounts(directory: str) -> list[str]:
-    """Return the mount points below a directory, in the order of their mounts."""
+    """Return the mount points below a directory, in the order in which they were mounted."""
     points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     return [point for point in points if point.startswith(f"{directory}/")]
 

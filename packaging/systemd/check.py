@@ -103,7 +103,7 @@ class Machine:
 
     def _is_tidied(self) -> bool:
         for place, _, _ in os.walk(self._group, topdown=False):
-            with suppress(OSError):  # it still has processes; the caller tries again
+            with suppress(OSError):  # the cgroup still has processes; the caller tries again
                 os.rmdir(place)
         return not self._group.exists()
 
@@ -285,7 +285,7 @@ def reloads(machine: Machine) -> None:
 
 @contextmanager
 def kept(machine: Machine, what: str) -> Iterator[None]:
-    """Check that after the block a new daemon runs, and the task processes are the same.
+    """Check that after the block a new daemon runs, and the task processes are unchanged.
 
     `what` names the check in messages.
     """

@@ -23,7 +23,7 @@ PATIENCE = 60  # timeout of a download in seconds
 
 
 def packages() -> list[dict[str, Any]]:
-    """Return the packages of `packages.toml`, with their files by the names in this repository."""
+    """Return the packages of `packages.toml`, as its comments describe them."""
     found: list[dict[str, Any]] = tomllib.loads((HERE / "packages.toml").read_text())["package"]
     return found
 
