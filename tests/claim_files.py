@@ -1,4 +1,4 @@
-"""Claim files, parsed from the directory in the format that the launcher reports."""
+"""Claim files, read from disk into the records that the launcher reports."""
 
 import fcntl
 import os

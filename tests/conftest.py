@@ -33,7 +33,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection() -> None:
-    """Collect no garbage while pytest loads the tests, which all stay."""
+    """Disable garbage collection while pytest loads the tests, which all stay in memory."""
     gc.disable()
 
 
@@ -77,7 +77,7 @@ def pytest_collection_finish() -> None:
     keep_present_objects()
 
 
-# How long an input takes says how busy the machine is, and nothing about Steward.
+# No deadline: the duration of an input depends on the load of the host, not only on Steward.
 settings.register_profile("steward", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steward")
 
@@ -90,7 +90,7 @@ def _deadline() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _blocks_no_signal() -> Iterator[None]:
-    """Fail a test that leaves signals blocked: later tests and their daemons would inherit that."""
+    """Fail a test that leaves signals blocked, because later tests and daemons inherit the mask."""
     yield
     left = signal.pthread_sigmask(signal.SIG_SETMASK, ())
     assert not left
@@ -98,7 +98,10 @@ def _blocks_no_signal() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def new_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the file of a new store. Creating it takes longer than most tests with a store."""
+    """Return the path of a new store.
+
+    Creating a store takes longer than most tests with a store.
+    """
     path = tmp_path_factory.mktemp("new") / FILE_NAME
     schema.prepare(path, cluster_id="cluster", now=NOW)
     return path
@@ -121,5 +124,5 @@ def _leaves_no_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     places = [Path(at) for at, _, _ in os.walk("/sys/fs/cgroup") if "/steward-" in at]
     for place in sorted(places, reverse=True):
         if names.intersection(place.parts):
-            with suppress(OSError):  # a process that is still in it is named by packaging/check
+            with suppress(OSError):  # packaging/check reports a process in it
                 place.rmdir()

@@ -1,8 +1,8 @@
-"""A scheduler of test files for pytest-xdist that works on when a worker ends.
+"""A scheduler of test files for pytest-xdist that continues when a worker ends.
 
-pytest-xdist 3.8 puts the finished files of an ended worker back into its queue. The worker that gets
-such a file has no test to report, so it receives no other file, and the run never ends. It also runs
-the test again that ended the worker.
+pytest-xdist 3.8 puts the finished files of an ended worker back into its queue. The worker that
+gets such a file has no test to report, so it receives no other file, and the run never ends.
+pytest-xdist also repeats the test during which the worker ended.
 """
 
 from xdist.scheduler import LoadFileScheduling

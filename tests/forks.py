@@ -2,8 +2,8 @@
 
     python -m tests.forks SOCKET
 
-Nine tenths of a start are imports. A forked process has the arguments, environment, directory,
-standard streams, umask, session, signals and exit status of an executed one
+Imports take nine tenths of the start time. A forked process has the arguments, environment,
+directory, standard streams, umask, session, signals and exit status of an executed one
 (`tests/test_forks.py`). It differs in its parent, in `cmdline` and `environ` in `/proc`, in the
 modules in its memory, and in the hash seed and the first signing key, which the processes of a
 server share. Tests that observe these, or the launcher, privileges or a first start, use the
@@ -39,9 +39,9 @@ import trio
 ROOT = Path(__file__).parent.parent
 PROGRAM = "daemon"  # the module that `steward` executes
 PIPE, DEVNULL, STDOUT = subprocess.PIPE, subprocess.DEVNULL, subprocess.STDOUT
-Stream = int | IO[bytes] | None  # as for `subprocess`; None means the one of this process
+Stream = int | IO[bytes] | None  # as for `subprocess`; None: the stream of this process
 _NUMBER = struct.Struct("i")
-_ORDER = b"1"  # the rest of an order follows on the connection that comes with it
+_ORDER = b"1"  # sent with a descriptor of a connection, which carries the order
 # An interpreter or its C library reads these once, before the order arrives.
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "OPENSSL_", "TZ")
 _SPACES = ("net", "mnt", "user", "uts", "ipc", "pid_for_children")
@@ -81,7 +81,7 @@ class Child:
     def poll(self) -> int | None:
         """Return the exit status of the process if it has ended."""
         if self._status is None:
-            ready = select.poll()  # which knows descriptors above 1023
+            ready = select.poll()  # unlike `select`, it accepts descriptors above 1023
             ready.register(self._connection, select.POLLIN)
             if not ready.poll(0):
                 return None
@@ -183,7 +183,8 @@ def server() -> ForkServer:
 
 @cache
 def _server() -> ForkServer:
-    # A test may have changed this process. The server must outlive it, with nothing of it.
+    # The server outlives the current test. So it must not inherit changes that a test made to this
+    # process.
     _compare(_FIXED, _fixed(_VARIABLES))
     found = ForkServer("tests.forks", env=_VARIABLES)
     atexit.register(found.close)
@@ -383,7 +384,7 @@ def prepare_types() -> None:
     found: list[type[msgspec.Struct]] = [msgspec.Struct]
     for one in found:
         found += one.__subclasses__()
-        with suppress(TypeError, NameError):  # a type that only encodes
+        with suppress(TypeError, NameError):  # a type that cannot be decoded
             msgspec.json.Decoder(one)
 
 

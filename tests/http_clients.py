@@ -1,6 +1,7 @@
 """The trusted certificates of HTTP clients, read once.
 
-By default each client of httpx reads them again: 40 ms, which is more than most tests need.
+By default, each client of httpx reads the certificates again. This takes 40 ms, longer than most
+tests.
 """
 
 import ssl

@@ -81,7 +81,7 @@ async def open_for_programs(
     directory: Path, path: str, config: str = ""
 ) -> AsyncIterator[Launcher]:
     """Serve a directory of allocations with a launcher that runs the programs of a cluster."""
-    from daemon.runner.core.launcher_policy import programs_of  # not in the process that is forked
+    from daemon.runner.core.launcher_policy import programs_of  # not in the fork server
     from storage.records.pool import SLURM, Pool
 
     found = programs_of({"hpc": Pool(engine=SLURM, cluster_config=config)}, path)
@@ -91,7 +91,7 @@ async def open_for_programs(
 
 def grouped(directory: Path, policy: LauncherPolicy = EVERYTHING) -> LauncherPolicy:
     """Return a policy with the two group names that tests use."""
-    from daemon.runner.core.launcher_policy import filters_of  # not in the process that is forked
+    from daemon.runner.core.launcher_policy import filters_of  # not in the fork server
     from daemon.runner.drivers import cgroup_v1, cgroup_v2
 
     mount, own = (
@@ -156,7 +156,7 @@ def _nursery() -> socket.socket:
     """Start the fork server of all tests; it ends with the test process."""
     ours, process = start_server()
     atexit.register(process.wait)
-    atexit.register(ours.close)  # called first
+    atexit.register(ours.close)  # exit handlers run in reverse order, so this one is first
     return ours
 
 

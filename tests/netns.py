@@ -1,7 +1,8 @@
 """A separate host for a test: a network namespace with an address, and an external network.
 
 The main thread enters the namespace, so everything that the test connects to or starts is in the
-namespace. Neither the bridge of a test nor its rules and settings reach the network of the machine.
+namespace. The bridge of a test, its rules and its settings do not affect the network of the real
+host.
 """
 
 import ctypes
@@ -47,7 +48,10 @@ class World:
 
     @contextmanager
     def left(self) -> Iterator[None]:
-        """Leave the host during the block: threads that begin in the host outlive the test."""
+        """Return to the original network during the block.
+
+        A thread that started in the namespace would stay there, and outlive the test.
+        """
         _call("setns", self._original, _NEW_NETWORK)
         try:
             yield
@@ -93,7 +97,7 @@ def own_host() -> Iterator[World]:
 
 @contextmanager
 def namespace() -> Iterator[int]:
-    """Yield a process that keeps a new namespace."""
+    """Yield the ID of a process that keeps a new namespace alive."""
     before = os.readlink("/proc/thread-self/ns/net")
     sleeper = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
     try:

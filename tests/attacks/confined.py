@@ -2,9 +2,10 @@
 
 python -m tests.attacks.confined DIRECTORY UID SANDBOX
 
-Git is installed, and a command of notifications is set. `SANDBOX` is `yes` if the launcher checks
-whether this host supports sandboxes, and `no` for a host without them. Each line is an expression.
-The response is one line: `done`, or the name of the error.
+The daemon is configured as if Git were installed, with a notification command. If `SANDBOX` is
+`yes`, the launcher checks whether this host supports sandboxes. If it is `no`, the host counts as
+one without sandboxes. Each input line is an expression. The response is one line: `done`, or the
+name of the error.
 """
 
 import ctypes

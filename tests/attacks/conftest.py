@@ -1,6 +1,4 @@
-"""Fixtures of the attacks: a node of root with the drivers of this host, and a file that belongs to
-root.
-"""
+"""Fixtures of the attacks: a node that runs as root, and a file that belongs to root."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -42,14 +40,14 @@ async def node(store: Store, data_dir: Path, launcher: Launcher) -> AsyncIterato
 
 @pytest.fixture
 def walls(launcher: Launcher) -> None:
-    """Skip where the host does not permit the sandbox of `exec`."""
+    """Skip the test if the host does not permit the sandbox of `exec`."""
     if trouble := ExecDriver(ProcessScanner(), {}, launcher).fingerprint().trouble:
         pytest.skip(f"exec: {trouble}")
 
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    """Return a file of root in a directory of root, with the name of the daemon's file."""
+    """Return a file named `resolv.conf` that belongs to root, as its directory does."""
     file = tmp_path / "victim" / "resolv.conf"
     file.parent.mkdir()
     file.write_text(CONTENT)

@@ -1,9 +1,9 @@
 """A task of raw_exec puts blocking files where the launcher works: pipes, and a file system that
 never answers.
 
-The kernel admits only the mounting user to a file system of FUSE, and not even root, unless root
-allows `allow_other` to users (`/etc/fuse.conf`). The launcher enters only its own mounts, so it
-does not wait.
+Only the user that mounted a FUSE file system can enter it. Root can enter it only if the mount has
+the option `allow_other`, which users may set only if `/etc/fuse.conf` permits it. The launcher
+enters only its own mounts, so it does not wait.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ from tests.parts.launcher.conftest import ALLOCATION, Talk, payload, talk
 from tests.parts.launcher.test_directories import NOBODY, laid_out, needs_root, room
 
 __all__ = ["talk"]
-_SECONDS = 10  # within which each answer comes
+_SECONDS = 10  # timeout of each answer
 _LOCKED = 6  # sys/mount.h: no set-user-ID bits, no devices
 _DETACH = 2
 # Mount points in the task's own directory.
@@ -91,9 +91,10 @@ def held() -> Iterator[ExitStack]:
 
 
 def mount_silent(place: Path, exit_stack: ExitStack, more: str = "") -> None:
-    """Mount a file system that answers nothing, as `fusermount` does for the task's user.
+    """Mount a file system that answers no request, as `fusermount` does for the task's user.
 
-    With `,allow_other` the kernel admits root, so that root waits for an answer.
+    `more` has further mount options. With `,allow_other` root can enter the file system, so that
+    root waits for an answer.
     """
     try:
         server = os.open("/dev/fuse", os.O_RDWR)
@@ -104,7 +105,7 @@ def mount_silent(place: Path, exit_stack: ExitStack, more: str = "") -> None:
     library = ctypes.CDLL(None, use_errno=True)
     if library.mount(b"fuse", os.fsencode(place), b"fuse", _LOCKED, options):
         pytest.skip(f"nothing of FUSE can be mounted here: {os.strerror(ctypes.get_errno())}")
-    mounted = os.open(place, os.O_PATH)  # a removal moves the directory above
+    mounted = os.open(place, os.O_PATH)  # the mount stays reachable after its parent is renamed
     exit_stack.callback(os.close, mounted)
     exit_stack.callback(library.umount2, b"/proc/self/fd/%d" % mounted, _DETACH)
 

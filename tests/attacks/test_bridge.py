@@ -241,7 +241,8 @@ def test_loopback_of_the_host_is_unreachable(launcher: Talk, tmp_path: Path) -> 
     ):
         service.bind(("127.0.0.1", 7777))
         service.settimeout(0.5)
-        # What a task has no rights to do: packets to 127.0.0.1 leave its network for the host.
+        # Send packets to 127.0.0.1 out of the task's network to the host. A task may not change
+        # these settings itself.
         for line in (
             "sysctl -qw net.ipv4.conf.eth0.route_localnet=1",
             "ip route del local 127.0.0.0/8 dev lo table local",
@@ -253,7 +254,7 @@ def test_loopback_of_the_host_is_unreachable(launcher: Talk, tmp_path: Path) -> 
         subprocess.run(words, check=True)
         with pytest.raises(TimeoutError):
             service.recv(9)
-        # The rule keeps them out, and nothing else.
+        # Without the rule the packets arrive, so only the rule keeps them out.
         subprocess.run(["nft", "flush", "chain", "ip", "steward-steward", "arriving"], check=True)
         subprocess.run(words, check=True)
         assert service.recv(9) == b"x"
@@ -278,7 +279,7 @@ def test_interface_other_than_a_bridge_is_not_changed(outside: World, tmp_path: 
 def test_other_interfaces_are_not_connected_by_forwarding(
     launcher: Talk, tmp_path: Path, outside: World
 ) -> None:
-    # The host becomes a router for the bridge alone.
+    # The host forwards packets only from and to the bridge.
     Place(tmp_path)
     connected(launcher)
     with namespace() as third:
@@ -346,7 +347,7 @@ def test_removal_of_a_directory_releases_its_network(launcher: Talk, tmp_path: P
     connected(launcher, port(8080))
     answer = launcher.ask(RemoveDirectory(allocation=ALLOCATION, is_kept=False)).body
     assert answer == Done()
-    # The answer comes after the removal; the next one after the release.
+    # The launcher answers before it releases the network. The next answer shows that this is done.
     launcher.ask(ProbeSandbox())
     assert interfaces("sw") == []
     assert elements() == ""
@@ -425,7 +426,7 @@ def test_failed_connection_leaves_no_interface_without_an_address(
     request = StartTask(allocation=ALLOCATION, task="main", attempt=0, group="-", is_logged=False)
     answer = launcher.ask(request, passed(order)).body
     assert isinstance(answer, ProcessStarted)
-    add = "ip addr add 172.26.64.2/20 dev lo"  # so that the program ip fails after the interface
+    add = "ip addr add 172.26.64.2/20 dev lo"  # ip then fails after creating the interface
     subprocess.run(inside(answer.pid, *add.split()), check=True)
     route = "ip route add default dev lo"
     subprocess.run(inside(answer.pid, *route.split()), check=True)
@@ -434,14 +435,15 @@ def test_failed_connection_leaves_no_interface_without_an_address(
         assert interfaces("sw") == []
     finally:
         for one in [*children(answer.pid), answer.pid]:
-            with suppress(ProcessLookupError):  # it has ended
+            with suppress(ProcessLookupError):  # the process has ended
                 os.kill(one, signal.SIGKILL)
 
 
 def test_firewall_that_drops_forwarded_packets_is_not_changed(
     launcher: Talk, tmp_path: Path, outside: World
 ) -> None:
-    # As Docker sets it up. The documentation has the two rules that open it.
+    # The rules are those of Docker. The documentation has the two rules that permit packets of the
+    # bridge.
     Place(tmp_path)
     for rule in (
         "add table ip filter",
@@ -461,7 +463,7 @@ def test_firewall_that_drops_forwarded_packets_is_not_changed(
     ):
         assert not connects(OUTSIDE, 7000, *inside(pid))
         assert not connects(HOST, 8080, *outside.words())
-        assert connects(HOST, 8080)  # the host itself forwards nothing for this
+        assert connects(HOST, 8080)  # a connection from the host needs no forwarding
         for side in ("iifname", "oifname"):
             rule = f"insert rule ip filter DOCKER-USER {side} steward accept"
             subprocess.run(["nft", rule], check=True)

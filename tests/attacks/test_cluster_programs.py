@@ -1,4 +1,4 @@
-"""A compromised daemon requests programs of a cluster from its launcher.
+"""A compromised daemon asks its launcher to run the programs of a cluster.
 
 The programs here report their user, their arguments and their environment.
 """
@@ -120,7 +120,7 @@ def test_cluster_program_has_its_own_user_and_nothing_of_the_launcher(
         *(f"Cap{kind}:\t{0:016x}" for kind in ("Eff", "Bnd")),
         "NoNewPrivs:\t1",
     ]
-    assert lines[6:10] == ["0", "1", "10", "2"]  # 10 is the shell's script
+    assert lines[6:10] == ["0", "1", "10", "2"]  # descriptor 10 is the script
     assert lines[10:] == [
         *("LC_ALL=C", "PATH=/bin", "PWD=/", "SLURM_TIME_FORMAT=%s", "STEWARD_URL=u"),
         *("/", "#!/bin/sh"),
@@ -283,7 +283,7 @@ def test_a_command_has_the_daemons_user_and_its_configured_arguments(cluster: Ta
         *(f"Cap{kind}:\t{0:016x}" for kind in ("Eff", "Bnd")),
         "NoNewPrivs:\t1",
     ]
-    assert lines[5:9] == ["0", "1", "10", "2"]  # 10 is the shell's script
+    assert lines[5:9] == ["0", "1", "10", "2"]  # descriptor 10 is the script
     assert [one for one in lines[9:] if not one.startswith(("LANG=", "PATH=", "PWD="))] == [
         *("/", '{"a":1}'),
     ]
@@ -331,7 +331,7 @@ def test_rest_of_a_process_group_ends_with_its_command(talk: Talk, tmp_path: Pat
     assert isinstance(msgspec.msgpack.decode(data, type=NumberedReply).body, SessionOpened)
     with open(ends[1], closefd=False) as out:
         left = out.readline().strip()
-        assert out.read() == ""  # `sleep` had it open, too
+        assert out.read() == ""  # end of file, so `sleep` has ended
     assert (
         not Path(f"/proc/{left}/cmdline").exists() or not Path(f"/proc/{left}/cmdline").read_bytes()
     )

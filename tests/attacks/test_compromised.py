@@ -86,7 +86,8 @@ __all__ = ["greeted", "place", "talk"]
 LAYOUT = AllocDirLayout(
     rooms=[TaskDirLayout(task="main", driver="exec", user="", is_seen=True)], about=b"{}"
 )
-# A valid message of each kind, and what makes the descriptors that come with it.
+# For each kind of message: a function that returns a valid message, and a function that opens the
+# descriptors to send with it.
 SAMPLES: dict[type, tuple[Callable[[Path], Any], Callable[[], tuple[int, ...]]]] = {
     Hello: (
         lambda directory: Hello(version=VERSION, directory=str(directory)),
@@ -247,7 +248,7 @@ def outside(tmp_path: Path) -> Iterator[Path]:
     found = tmp_path.parent / f"{tmp_path.name}-outside"
     found.mkdir()
     (found / "victim").write_text("root's\n")
-    own = {"volumes"}  # outside of the directory of allocations
+    own = {"volumes"}  # host volumes are in this directory
     before = {*os.listdir(tmp_path.parent)} - own
     yield found
     assert {*os.listdir(tmp_path.parent)} - own == before
@@ -457,7 +458,7 @@ def test_no_allocation_gets_the_user_of_another_allocation(talk: Talk, tmp_path:
     with (directory / ids[0] / ".claim.main.0").open("w") as claim:
         fcntl.flock(claim, fcntl.LOCK_EX)
         assert lay_out(ids[1], ids[0]).number == errno.EBUSY
-        # The ID is also not free while a task is running.
+        # Removing the directory does not free the user ID while a task is running.
         assert (
             talk.ask(RemoveDirectory(allocation=ids[0], is_kept=False)).body.number == errno.EBUSY
         )
@@ -474,7 +475,7 @@ def test_no_allocation_gets_the_user_of_another_allocation(talk: Talk, tmp_path:
     assert (full.number, "task_uids" in full.text) == (errno.EUSERS, True)
     assert not (directory / ALLOCATION).exists()
     talk.ask(RemoveDirectory(allocation=ids[1], is_kept=False))
-    assert lay_out(ALLOCATION).number == errno.EUSERS  # files of the first one have its number
+    assert lay_out(ALLOCATION).number == errno.EUSERS  # files of `ids[0]` still belong to this UID
     talk.ask(RemoveDirectory(allocation=ids[2], is_kept=False))
     lay_out(ALLOCATION)
     assert owner(ALLOCATION) == 80_001

@@ -1,4 +1,4 @@
-"""A daemon that is compromised after it dropped its rights can reach only its store."""
+"""A daemon that is compromised after it has dropped its privileges can reach only its store."""
 
 import os
 import shutil
@@ -36,7 +36,7 @@ def place() -> Iterator[Path]:
     (made / "store").mkdir(mode=0o700)
     os.chown(made / "store", UID, UID)
     (made / "open").mkdir()
-    (made / "open").chmod(0o777)  # owners and modes would let it write here
+    (made / "open").chmod(0o777)  # file permissions let the daemon write here
     (made / "open/file").write_text("text")
     (made / "open/file").chmod(0o666)
     yield made

@@ -1,4 +1,4 @@
-"""A task tries to reach the metadata service of the machine, and the daemon, past `task_egress`."""
+"""A task tries to reach the host's metadata service and the daemon despite `task_egress`."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ done
 
 @pytest.fixture
 def guarded_group(tmp_path: Path) -> Path:
-    """Skip where the kernel permits no BPF programs for control groups."""
+    """Return a new control group; skip the test if the kernel permits no BPF programs for it."""
     if (groups := cgroup_v2.find(tmp_path)) is None:
         pytest.skip("no control groups of version 2 for the daemon")
     (place,) = cgroup_v2.mount_points(groups.parent)
@@ -95,7 +95,7 @@ def test_start_with_open_access_removes_the_guard(guarded_group: Path) -> None:
         held = guarded(Settings(task_egress=GUARDED), [guarded_group])
         assert held.check()[0]
         egress.detach(str(guarded_group))
-        assert not held.check()[0]  # it asks the kernel
+        assert not held.check()[0]  # the check reads the state from the kernel
         guarded(Settings(task_egress=GUARDED), [guarded_group])
         guarded(Settings(), [guarded_group])
         assert not egress.is_attached(str(guarded_group))
@@ -114,7 +114,7 @@ def test_unprivileged_daemon_recognizes_its_guard_by_the_group(guarded_group: Pa
     finally:
         os.seteuid(0)
     guarded_group.rmdir()
-    guarded_group.mkdir()  # another one, which nobody guards
+    guarded_group.mkdir()  # a new group without a filter
     os.seteuid(65534)
     try:
         assert not held.check()[0]
@@ -133,7 +133,7 @@ def test_guard_remains_after_the_last_task(tmp_path: Path, guarded_group: Path) 
     os.rmdir(one.label)
     assert held.check()[0]
     assert groups.release()
-    with pytest.raises(FileNotFoundError):  # a recreated group has no guard
+    with pytest.raises(FileNotFoundError):  # a recreated group has no filter
         one.prepare()
 
 
@@ -164,7 +164,7 @@ async def test_health_reports_an_ineffective_guard(tmp_path: Path) -> None:
 def test_the_daemons_own_addresses_are_on_the_list(bind: str, others: int) -> None:
     found = [item for item in denied(Settings(bind=bind, port=4646)) if item.port]
     assert {item.port for item in found} == {4646}
-    assert len(found) == len(egress.LOOPBACK) + 1 + others  # the address of the bridge
+    assert len(found) == len(egress.LOOPBACK) + 1 + others  # 1: the bridge
 
 
 def test_the_listener_of_clusters_is_on_the_list() -> None:

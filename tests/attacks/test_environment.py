@@ -1,4 +1,7 @@
-"""A job's author searches the environment of the daemon, here the executable, for secrets."""
+"""A job's author searches the environment of the daemon for secrets.
+
+The daemon is executed instead of forked.
+"""
 
 from pathlib import Path
 

@@ -34,7 +34,7 @@ from tests.time_limits import HAPPENS_WITHIN
 __all__ = ["data_dir", "repository", "root", "site"]  # fixtures
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 Fetching = Callable[..., ArtifactFetcher]
-# What a shell in the sandbox tells about itself.
+# Prints the properties of the sandbox in which the shell runs.
 LOOK = """\
 id -u; id -G
 grep -E '^(NoNewPrivs|CapEff|CapBnd|Seccomp):' /proc/self/status | tr -d '\t'
@@ -124,7 +124,7 @@ async def test_git_has_its_own_user_and_nothing_of_the_host(place: SandboxedGit)
         "tmp",
     }
     assert {*top.split()} <= {*shown, "lib32", "libx32", "run", "usr"}
-    assert int(processes) < 12  # of the sandbox alone
+    assert int(processes) < 12  # only processes of the sandbox are visible
     assert own.split() == ["/alloc:", "data", "logs", "tmp", "/alloc/data:", "/local:", "/secrets:"]
 
 
@@ -201,7 +201,7 @@ async def test_files_of_a_hostile_git_are_not_trusted(
     "listed", ["\\0\\0", "\\t\\0", "x\\ty\\0", f"100644 blob aa {'9' * 5000}\\ty\\0"], ids=len
 )
 async def test_malformed_file_list_is_refused(workshop: Path, listed: str, data_dir: Path) -> None:
-    """A compromised git prints other text than the list of files."""
+    """A compromised git prints a text that is not a list of files."""
     script = f"""#!/bin/sh
 case "$*" in
 *--version*) echo git version 2.40 ;;
@@ -300,7 +300,8 @@ async def test_ssh_runs_in_the_sandbox(
     assert banners[0].startswith(b"SSH-2.0-")
 
 
-# ---- life -------------------------------------------------------------------------------------------
+# ---- lifetime
+# -------------------------------------------------------------------------------------------
 
 
 @needs_root
@@ -309,7 +310,8 @@ async def test_cancelled_fetch_leaves_neither_processes_nor_files(
 ) -> None:
     site.pages["/r.git/info/refs"] = b"hang"
     source = f"git::{site.url('/r.git')}"
-    # The first request is of the daemon, which looks for redirects: it gets an answer.
+    # The daemon sends the first request, to find redirects, and gets an answer. Only Git's request
+    # hangs.
     site.put("/r.git/info/refs", b"", 200)
     site.pages["/r.git/HEAD"] = b"hang"
     with trio.CancelScope() as scope:
@@ -333,7 +335,11 @@ async def test_cancelled_fetch_leaves_neither_processes_nor_files(
 async def test_sandbox_ends_with_its_daemon(
     opener: Sandboxes, workshop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel closes the descriptors of a dead daemon, so this test closes the leash."""
+    """The test closes the leash, because the kernel closes the descriptors of a dead daemon.
+
+    The leash is a shell in the sandbox. When its standard input is closed, the shell kills all
+    processes of the sandbox.
+    """
     leashes: list[Any] = []
     before = Sandboxes._open_leash
 

@@ -19,7 +19,7 @@ RESOLVER = NetworkDNS(servers=["10.9.8.7"])
 
 
 def resolving(job: Job, dns: NetworkDNS) -> Job:
-    """Return a job whose group brings its own name servers."""
+    """Return a job whose group has these DNS settings."""
     assert job.task_groups is not None
     group = msgspec.structs.replace(job.task_groups[0], networks=[Network(dns=dns)])
     return msgspec.structs.replace(job, task_groups=[group])

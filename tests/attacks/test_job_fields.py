@@ -1,4 +1,4 @@
-"""The author of a job puts hostile values into each field that ends in a path, a name or a user.
+"""The author of a job puts hostile values into fields that become a path, a name or a user.
 
 The daemon runs as root and requires tokens. The author may submit jobs and read their output, and
 nothing else.
@@ -22,7 +22,7 @@ RULES = """
 namespace "default" { capabilities = ["submit-job", "read-job", "read-logs"] }
 host_volume "data" { policy = "write" }
 """
-AT_ONCE = 8  # requests
+AT_ONCE = 8  # concurrent requests
 # `VICTIM` stands for the path of root's file.
 VALUES = [
     *("VICTIM", "../../../../../../VICTIM", "a\n* * * * * root id", "a\0b", "x" * 5000, "0"),
@@ -35,7 +35,8 @@ SERVICE = {"Name": "web", "Provider": "nomad", "PortLabel": "p"}
 TEMPLATE = {"EmbeddedTmpl": "text", "DestPath": "local/file", "ChangeMode": "noop"}
 ARTIFACT = {"GetterSource": "git::https://127.0.0.1:9/x.git"}
 OTHER_IDENTITY = {"Name": "other", "Audience": ["a"], "File": True}
-# A part of a job, and its fields: of a task, of its group, and of the job.
+# Parts of a job by name, each with its definition and the fields to attack. There is a table for
+# the parts of a task, of its group, and of the job.
 OF_TASK: dict[str, tuple[dict[str, Any], list[str]]] = {
     "plain": ({}, ["User", "Name", "KillSignal", "Kind", "Config.work_dir", "Config.command"]),
     "values": ({"Env": {}, "Meta": {}}, ["Env.X", "Env.*", "Meta.x", "Meta.*"]),

@@ -1,4 +1,4 @@
-"""A compromised daemon requests programs that the settings forbid, or hides something in a request."""
+"""A compromised daemon requests forbidden programs, or hides a second command in a request."""
 
 import fcntl
 import os
@@ -46,7 +46,7 @@ CLOSED = msgspec.structs.replace(
 
 
 def family(pid: int) -> list[int]:
-    """Return a process and all its descendants, descendants first."""
+    """Return the IDs of a process and of all its descendants, descendants first."""
     below = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
     return [*(number for child in below for number in family(child)), pid]
 
@@ -89,7 +89,7 @@ def asking(request: pytest.FixtureRequest, place: Place) -> Iterator[StartTask |
 
 
 def refusal(talk: Talk, place: Place, asking: Any, **order: Any) -> str:
-    """Return why a command is refused; check that nothing was started or changed."""
+    """Return the reason why a command is refused; check that nothing was started or changed."""
     before = sorted(place.root.iterdir())
     answer = talk.ask(asking, passed(ordered("/bin/echo", "ran", **order))).body
     assert isinstance(answer, RefusedReply), answer
@@ -183,7 +183,8 @@ def test_exec_shell_enters_only_groups(closed: Talk, place: Place, entry: str) -
 
 
 def test_task_name_cannot_create_a_second_entry(talk: Talk, tmp_path: Path, place: Place) -> None:
-    # A shell of root reads one entry from each line, and would write to a file of the task.
+    # A shell that runs as root reads one entry from each line. A second entry in a name would make
+    # it write to a file of the task.
     above = str(tmp_path / "groups")
     talk.greet(tmp_path, msgspec.structs.replace(EVERYTHING, groups=[above]))
     (place.root / "a\nmain").mkdir()
@@ -205,7 +206,7 @@ class Held:
         (self.own).mkdir(parents=True)
         (self.above[1] / "shared").mkdir(parents=True)
         self.lists = [self.own / "cgroup.procs", self.above[1] / "shared/tasks"]
-        for transaction in self.lists:  # as the kernel would
+        for transaction in self.lists:  # the kernel creates these files in a real group
             transaction.touch()
         above = [*map(str, self.above)]
         policy = {"groups": above, "raw_exec_groups": above, "exec_groups": above}

@@ -29,8 +29,8 @@ from tests.parts.launcher.conftest import Place, Talk, ordered, passed, place, t
 from tests.parts.runner.conftest import needs_root
 
 __all__ = ["closed", "place", "talk"]
-# Each is read by a library of a program that stands before a task: for catalogues of messages, name
-# services, locales, or to load code.
+# Libraries of the programs that run before a task read these variables. They use them for message
+# catalogs, name services and locales, or to load code.
 VARIABLES = (
     *("LANGUAGE", "LANG", "LC_ALL", "TEXTDOMAINDIR", "OUTPUT_CHARSET", "LDAPCONF", "LDAPRC"),
     *("LD_PRELOAD", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "KRB5_CONFIG", "SSL_CERT_FILE"),
@@ -81,7 +81,7 @@ def test_variable_of_a_task_does_not_reach_a_program_of_root(
         given = environment(task[0])
     finally:
         for pid in family(answer.pid):
-            with suppress(ProcessLookupError):  # it has ended with its parent
+            with suppress(ProcessLookupError):  # the process has ended with its parent
                 os.kill(pid, 9)
     assert {name: given.get(name) for name in VARIABLES} == dict.fromkeys(VARIABLES, VALUE)
     assert not [line for line in given if line.startswith("STEWARD_")]
@@ -169,7 +169,7 @@ def test_link_created_after_the_check_does_not_affect_an_opened_volume(
 def test_namespaces_of_a_reused_process_number_are_not_entered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The sandbox has ended, and at the second check its number belongs to another process."""
+    """Between two checks, the sandbox ends, and another process can get its process ID."""
     for then in (None, os.getppid()):
         looks = iter([os.getpid(), then])
         monkeypatch.setattr(sandbox, "sandbox_of", lambda _, looks=looks: next(looks))
@@ -214,7 +214,7 @@ def test_only_the_key_from_the_settings_is_read(talk: Talk, key: Path, tmp_path:
         assert own_of(talk, Path(f"{key.parent}/{path}")) is None
     key.unlink()
     key.symlink_to("other")
-    assert own_of(talk, key) == "other"  # root alone could put the link there
+    assert own_of(talk, key) == "other"  # only root can create a link there
 
 
 @needs_root

@@ -1,4 +1,4 @@
-"""A user of the host without a token reads files of tasks, and leaves programs for them."""
+"""A local user without a token tries to read files of tasks, and to run programs in them."""
 
 import subprocess
 from functools import partial
@@ -17,7 +17,8 @@ pytestmark = needs_root
 STRANGER = 54321
 BEFORE = Lifecycle(hook="prestart")
 LETTER = Template(embedded_tmpl="hidden", dest_path="secrets/f", change_mode="noop", perms="666")
-# A task leaves a file in each of its directories, and opens them as far as it can.
+# A task leaves a file in each of its directories, and makes the directories accessible to all
+# users.
 KEPT = "for d in {local} {alloc} {alloc}/data; do echo kept > $d/f; chmod 777 $d; done 2>/dev/null"
 PLACES = {
     "raw_exec": {"local": "local", "alloc": "../alloc"},
@@ -96,7 +97,10 @@ async def test_tasks_with_several_users_share_files_closed_to_other_users(
 async def test_set_uid_program_of_a_task_is_unusable_for_local_users(
     node: World, driver: str, bits: str
 ) -> None:
-    """The filter of `exec` refuses the bit; elsewhere no other user reaches the program."""
+    """With `exec`, the filter refuses the set-user-ID bit.
+
+    With `raw_exec`, no other user reaches the program.
+    """
     places = " ".join(PLACES[driver].values())
     text = f"for d in {places}; do cp /bin/dash $d/sh; chmod 6755 $d/sh; ls -l $d/sh; done"
     alloc_id = await node.place(batch(script(text, driver=driver, user="daemon")))

@@ -19,7 +19,7 @@ from tests.service.daemon import Steward, open_steward
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the daemon of this test is root")
 STORES = Path(__file__).parents[1] / "parts/storage/forms/stores"
-OF_OLD_STORE = "e9734af1-61d8-470c-95c5-6bb32e7a1977"  # its first token
+OF_OLD_STORE = "e9734af1-61d8-470c-95c5-6bb32e7a1977"  # the bootstrap token of the older store
 OPEN = "raw_exec = true\n"
 
 
@@ -110,7 +110,7 @@ async def test_development_daemon_runs_tasks_as_its_own_user(tmp_path: Path) -> 
 
 
 def put_older_store(directory: Path) -> None:
-    """Put a store where the daemon looks for it, as a daemon of version 14 has left it."""
+    """Create the store of a daemon with schema version 14 in the data directory of the daemon."""
     (directory / "data").mkdir(mode=0o700)
     key = directory / "root.key"
     key.touch(mode=0o600)

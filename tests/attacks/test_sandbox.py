@@ -19,7 +19,8 @@ from tests.parts.runner.world import World, batch, script
 pytestmark = pytest.mark.usefixtures("walls")
 PERL = Path("/usr/bin/perl")
 needs_perl = pytest.mark.skipif(not PERL.exists(), reason="no /usr/bin/perl that tasks can see")
-# What row 9 of the review names, and what would undo the filter or the namespaces.
+# System calls that the filter must refuse, because they are dangerous or would undo the filter or
+# the namespaces.
 CALLS = (
     *("bpf", "io_uring_setup", "keyctl", "add_key", "request_key", "userfaultfd"),
     *("perf_event_open", "unshare", "setns", "mount", "move_mount", "open_by_handle_at", "ptrace"),
@@ -48,7 +49,7 @@ print "its own ", (connect(D, getsockname(C)) ? "reached" : "no"), "\\n";
 
 @pytest.fixture
 def listeners() -> Iterator[dict[str, str]]:
-    """Sockets of the machine that a task could find: an abstract one, and one at loopback."""
+    """Listen on two sockets of the host that a task could find: abstract and on loopback."""
     with ExitStack() as held:
         abstract = held.enter_context(socket.socket(socket.AF_UNIX))
         name = f"steward-attack-{os.getpid()}"

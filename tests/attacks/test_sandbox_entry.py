@@ -31,7 +31,7 @@ __all__ = ["place", "talk"]
 START = StartTask(allocation=ALLOCATION, task="main", attempt=0, group="-", is_logged=True)
 SESSION = StartSession(allocation=ALLOCATION, task="main", attempt=0, is_terminal=False)
 POLICY = msgspec.structs.replace(EVERYTHING, users=["nobody"], usual="nobody", permits_root=False)
-# A task makes a view of the machine in which other programs have the names of those that root runs.
+# A task creates a mount namespace in which its own program replaces programs that root runs.
 FALSE = """\
 exec 2>&1
 printf '#!/bin/sh\\nid -u >{open}/proof\\n' >{open}/tool && chmod 755 {open}/tool || exit
@@ -79,8 +79,8 @@ def _attack(talk: Talk, place: Place, open_place: Path, wait: str, **order: Any)
     finally:
         if (listed := Path(f"/proc/{answer.pid}/task/{answer.pid}/children")).exists():
             for item in (*map(int, listed.read_text().split()), answer.pid):
-                with suppress(ProcessLookupError):  # it has ended with its parent
-                    os.killpg(item, signal.SIGKILL)  # each leads its own session
+                with suppress(ProcessLookupError):  # the process has ended with its parent
+                    os.killpg(item, signal.SIGKILL)  # each process leads its own session
 
 
 @needs_root

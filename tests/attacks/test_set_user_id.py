@@ -1,4 +1,4 @@
-"""A task leaves a set-user-ID program of its user, and another user opens the path to it.
+"""A task leaves a set-user-ID program of its user, and all users get access to its directory.
 
 The daemon is executed instead of forked.
 """

@@ -1,4 +1,4 @@
-"""A page of another site, which the browser of a user sends requests for.
+"""A page of another site makes the browser of a user send requests.
 
 Such a request has no token. So it has an effect only on a daemon without access control, or with
 permissions for anonymous callers.
@@ -43,7 +43,8 @@ async def test_read_with_an_effect_is_refused_for_pages_of_other_sites(
             )
             assert answer.status_code in (403, 405), f"{method} {path}"
         assert directory.is_dir()
-        # A program sends no such header, and the address bar sends `none`.
+        # Programs do not send this header. For an address that the user enters, a browser sends
+        # `none`.
         answer = await steward._http.get(
             f"{steward.address}/v1/client/gc", headers={"Sec-Fetch-Site": "none"}
         )

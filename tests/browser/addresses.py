@@ -1,11 +1,11 @@
-"""An address for every page of the web interface, in groups, each for one test."""
+"""The addresses of all pages of the web interface, in groups. Each group has one test."""
 
 from tests.browser.sample_jobs import fill_access, fill_plans
 from tests.service.daemon import Steward
 
 CALENDAR = "calendars"  # the group that needs a calendar, queues and a freeze
 SIGNED_IN = "access"  # the group that needs a daemon with tokens
-# A daemon and a browser are started for each group: that costs as much as four pages.
+# A daemon and a browser are started for each group. A start takes as long as four pages.
 GROUPS: dict[str, tuple[str, ...]] = {
     "jobs": (
         *("", "jobs", "services", "find?q=web", "keys", "settings", "not-found"),
@@ -41,7 +41,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
 }
 WITH_TOKENS = {SIGNED_IN, "forms"}
-# Streams, files, and parts that a script puts into a page.
+# Routes that are not pages: streams, files, and parts that a script inserts into a page.
 NO_PAGE = {
     "/ui/static/{name}",
     "/ui/events",

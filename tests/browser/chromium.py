@@ -22,14 +22,14 @@ from tests.http_clients import trusted
 from tests.service.daemon import HAPPENS_WITHIN
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
-PICTURES = os.environ.get("PICTURES", "")  # the directory of those of the documentation
-READY_WITHIN = 60  # seconds; a machine under load starts slowly
+PICTURES = os.environ.get("PICTURES", "")  # the directory for the documentation's pictures
+READY_WITHIN = 60  # seconds; a browser starts slowly on a busy host
 ENDS_WITHIN = 20
 SIZE = (1280, 900)
 _LISTENING = re.compile(rb"DevTools listening on ws://([^\s]{1,200})\n")
 _MAX_MESSAGE = 64 * 1024 * 1024  # bytes: a screenshot is one message
 
-# Nothing that it would do by itself, and no way to anything but this machine.
+# The browser does nothing in the background, and reaches only this host.
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -46,7 +46,7 @@ FLAGS = (
     "--remote-debugging-port=0",
 )
 
-# Keys by their names: their numbers, and what they write.
+# Keys by name, each with its key code and the text that it enters.
 KEYS = {
     "Enter": (13, "\r"),
     "Tab": (9, ""),
@@ -60,8 +60,9 @@ KEYS = {
     "k": (75, "k"),
 }
 
-# Resolves when an expression is true: at once, after a change of the page, or after a scroll event,
-# whose listeners may set properties, which do not change the page.
+# A promise that resolves when an expression is true. It checks the expression immediately, and
+# after each change of the page. It also checks after each scroll event, because listeners of that
+# event may set properties without changing the page.
 _UNTIL = """
 new Promise((resolve) => {
   const look = () => { try { return Boolean(%s); } catch { return false; } };
@@ -90,7 +91,7 @@ class Tab:
         self._numbers = itertools.count(1)
         self._answers: dict[int, dict[str, Any]] = {}
         self._waiting: dict[int, trio.Event] = {}
-        self.faults: list[str] = []  # what scripts complained of
+        self.faults: list[str] = []  # errors that scripts reported
 
     async def listen(self) -> None:
         """Receive messages of the browser until it is closed."""
@@ -142,7 +143,7 @@ class Tab:
             while True:
                 try:
                     await self.value(_UNTIL % expression)
-                except Failed:  # another page has come
+                except Failed:  # the browser has loaded another page
                     await trio.lowlevel.checkpoint()
                 else:
                     return
@@ -150,7 +151,7 @@ class Tab:
         raise AssertionError(f"{expression} does not become true; the page:\n{shown}")
 
     async def until_text(self, selector: str, text: str) -> None:
-        """Wait until an element holds a text."""
+        """Wait until an element contains a text."""
         place = f"document.querySelector({json.dumps(selector)})"
         await self.until(f"{place}.textContent.includes({json.dumps(text)})")
 
@@ -162,7 +163,7 @@ class Tab:
         await self._until_loaded()
 
     async def press(self, selector: str) -> None:
-        """Press a button or a link that leads to another page; return when that is loaded."""
+        """Press a button or a link that opens another page; return when this page is loaded."""
         place = f"document.querySelector({json.dumps(selector)})"
         await self.until(f"{place} !== null")
         await self.value(f"window.gone = true; {place}.click()")
@@ -235,7 +236,8 @@ async def open_browser(directory: Path) -> AsyncIterator[Tab]:
                 for domain in ("Page", "Runtime", "Log"):
                     await tab.tell(f"{domain}.enable")
                 yield tab
-                # With all its processes; it may be gone before it has answered.
+                # This closes all processes of the browser. They may exit before the browser
+                # answers.
                 nursery.start_soon(tab.tell, "Browser.close")
                 with trio.move_on_after(ENDS_WITHIN):
                     await process.wait()
@@ -281,7 +283,7 @@ def running_browser(directory: Path) -> Iterator[str]:
         draining.start()
         yield found[1].decode()
     finally:
-        process.terminate()  # it ends its other processes
+        process.terminate()  # the main process stops the others
         try:
             process.wait(ENDS_WITHIN)
         finally:
@@ -317,7 +319,7 @@ async def open_tab(address: str) -> AsyncIterator[Tab]:
 async def _connect(place: str, path: str) -> AsyncIterator[Tab]:
     """Connect to the debugging protocol of the browser, or of one of its pages."""
     host, _, port = place.partition(":")
-    # The stream is closed here, however the other side has gone.
+    # Close the stream, even if the browser has closed the connection without a handshake.
     async with (
         await trio.open_tcp_stream(host, int(port)) as stream,
         trio.open_nursery() as nursery,

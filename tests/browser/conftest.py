@@ -10,7 +10,7 @@ from tests.browser.sample_jobs import fill
 from tests.service.daemon import Steward, open_steward
 from tests.watchdog import limit
 
-DEADLINE = 300  # seconds: a walk has many steps, and a browser needs much of a machine under load
+DEADLINE = 300  # seconds: tests have many steps, and a browser is slow on a busy host
 SECRET = "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11"  # noqa: S105  # of a test
 
 
@@ -61,7 +61,7 @@ async def sign_in(browser: Tab, steward: Steward) -> None:
 
 
 async def act(browser: Tab, form: str) -> None:
-    """Open a button's confirmation, and confirm."""
+    """Open the confirmation of a form's button, and confirm the action."""
     await browser.value(
         f"document.querySelector(\"form[action^='{form}']\").parentElement.open = true"
     )

@@ -120,7 +120,7 @@ def workflow() -> str:
 
 
 def small(job_id: str, *command: str, memory: int = 16, **fields: Any) -> dict[str, Any]:
-    """Return a batch job that is tried once."""
+    """Return a batch job without retries."""
     task = {
         "Name": "main",
         "Driver": "raw_exec",

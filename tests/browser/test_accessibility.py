@@ -19,7 +19,7 @@ AXE = Path(__file__).parent / "fetched" / "axe.min.js"
 PHONE_OR_LESS = 500  # pixels
 PHONE = 375
 SIZES = {PHONE: 667, 390: 844, 1280: 900}  # width and height
-# Every theme at both widths; a page is loaded once for all of them.
+# Each theme at each of two widths. A page is loaded once and shown in all four views.
 VIEWS = [(scheme, width) for width in (390, 1280) for scheme in ("light", "dark")]
 # A page gets the event of its new size before the next frame.
 RESIZED = "new Promise((done) => requestAnimationFrame(() => done(null)))"
@@ -33,7 +33,8 @@ COLOR_RULES = {"runOnly": ["color-contrast", "link-in-text-block"]}
 UI = Path(__file__).parents[2] / "daemon" / "ui"
 DARK = re.compile(r"@media \(prefers-color-scheme: dark\) \{\s*:root \{([^{}]{1,2000})\}\s*\}")
 COLOR = re.compile(r"--[a-z-]{1,20}: #[0-9a-f]{6}")
-# Content that the window cuts off: only a scrolling container may be wider than its place.
+# Finds elements that clip their content. Only a scrolling container may have content wider than
+# itself.
 CLIPPED = """
 [...document.querySelectorAll("main *, header *, footer *")].filter((item) => {
   const style = getComputedStyle(item);
@@ -115,8 +116,8 @@ async def test_pages_fit_a_phone_and_axe_finds_no_serious_violation(
         pytest.skip("axe-core is not there: python packaging/vendor/fetch.py")
 
 
-# Pages that only the answer to a form shows: the page of the form, its action, its fields, and the
-# heading of the answer.
+# Pages that appear only as the response to a form. Each row has the page of the form, the form's
+# action and fields, and the heading of the response.
 RESULTS = (
     ("access", "/ui/tokens", {"name": "night", "policy.lookers": "1"}, "night"),
     ("access", "/ui/tokens", {"ttl": "soon"}, "Access"),

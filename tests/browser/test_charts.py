@@ -21,7 +21,7 @@ WEB = SeriesKey("job", "web", "default")
 
 
 def samples(begin: int, step: int) -> UsageBlock:
-    """Return a day with a busy noon, and a restart now and then."""
+    """Return the samples of a day with high load around noon and occasional restarts."""
     times = range(begin, begin + LENGTH[step], step)
     waves = [0.5 + 0.4 * math.sin(at / 86400 * 2 * math.pi) for at in times]
     ripple = [math.sin(at / 700) * math.sin(at / 1900) for at in times]

@@ -1,4 +1,4 @@
-"""People edit job files in a real browser: problems, keys, drafts, and the plan next to the text."""
+"""Users edit job files in a real browser: problems, keys, drafts, and the plan next to the text."""
 
 import json
 
@@ -79,7 +79,7 @@ async def test_draft_survives_navigation_until_discarded(browser: Tab, filled: S
     await browser.until("localStorage.length === 1")
     asks = "!dispatchEvent(new Event('beforeunload', {cancelable: true}))"
     assert await browser.value(asks)
-    await browser.value("editor.isSending = true")  # the question would hold this test
+    await browser.value("editor.isSending = true")  # otherwise leaving the page shows a dialog
 
     await browser.open(f"{filled.address}/ui/run")
     assert await browser.value("document.getElementById('draft').hidden")

@@ -61,7 +61,7 @@ async def test_log_page_shows_colors_and_escapes_output(
     await browser.until_text("#log-state", "following")
     assert await at_end(browser)
 
-    # Colors are classes; nothing of what a task prints acts.
+    # Colors become CSS classes, and markup in the output has no effect.
     assert await browser.value("document.querySelector('#log .fg-red').textContent") == "red words"
     assert await browser.value("window.hacked === undefined")
     assert await browser.value("document.querySelector('#log img, #log script') === null")
@@ -69,7 +69,7 @@ async def test_log_page_shows_colors_and_escapes_output(
     assert await browser.value("document.querySelector('#log .is-stderr').textContent") != ""
     await keep(browser, "logs")
 
-    # The reader looks at earlier lines: what comes does not move them.
+    # The user has scrolled to earlier lines. New lines do not move them.
     before = await browser.value("document.querySelectorAll('#log .line').length")
     await browser.value("document.getElementById('log').scrollTop = 300")
     await browser.until("!document.getElementById('log-follow').checked")
@@ -148,7 +148,8 @@ async def test_log_of_a_job_merges_allocations_with_prefixes_and_survives_a_rest
     browser: Tab, tmp_path: Path
 ) -> None:
     async with open_steward(tmp_path, "--dev") as steward:
-        # Fewer lines of each than the page shows, so that both are on it.
+        # Each allocation prints fewer lines than the page shows, so that lines of both allocations
+        # are visible.
         script = SCRIPT.replace("4000", "150")
         one = small("talk", "/bin/sh", "-c", script, Type="service")
         one["TaskGroups"][0]["Count"] = 2
@@ -156,7 +157,7 @@ async def test_log_of_a_job_merges_allocations_with_prefixes_and_survives_a_rest
         first, second = await steward.allocations("talk", "running", "running")
         unfinished = 0
         with trio.fail_after(HAPPENS_WITHIN):
-            while unfinished < 2:  # nobody tells when a line is written
+            while unfinished < 2:  # no event reports a written line
                 shown = await steward.get("/v1/job/talk/logs/lines")
                 unfinished = sum(bool(line.get("Unfinished")) for line in shown["Lines"])
                 await trio.sleep(0.02)

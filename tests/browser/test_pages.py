@@ -74,12 +74,12 @@ async def test_every_page_is_complete(browser: Tab, filled: Steward) -> None:
     await browser.write("textarea[name=source]", changed)
     await browser.until_text("#plan-beside", "The job changes")
     await keep(browser, "editor")
-    await browser.value("editor.isSending = true")  # leaving does not ask
+    await browser.value("editor.isSending = true")  # so that leaving the page shows no dialog
     assert browser.faults == []
 
 
 async def test_comparison_shows_both_versions_on_a_phone(browser: Tab, filled: Steward) -> None:
-    """A phone is too narrow for two files side by side: the lines of both are below each other."""
+    """A phone is too narrow for two columns, so the lines of the two files appear in one column."""
     await browser.tell(
         "Emulation.setDeviceMetricsOverride",
         width=390,

@@ -8,7 +8,7 @@ from tests.browser.chromium import Tab, keep
 from tests.browser.sample_jobs import small
 from tests.service.daemon import Steward, open_steward
 
-BYTES = 3 * 1024 * 1024 + 17  # several pieces, and a part of a block
+BYTES = 3 * 1024 * 1024 + 17  # several chunks of an upload, the last one incomplete
 LOG = 50 * 1024 * 1024  # bytes
 LINES = f"yes 'a line of a long log, which says little' | head -c {LOG}; echo; echo the needle"
 READ = 'cat local/input; wc -c < "local/data.bin"'
@@ -76,6 +76,6 @@ async def test_expired_token_redirects_to_sign_in(browser: Tab, steward: Steward
     await browser.open(f"{steward.address}/ui/jobs")
     await browser.write("input[name=token]", made["client_token"])
     await browser.press("#sign-in button")
-    # The stream of events of the page ends with the token.
+    # The page's event stream ends when the token expires.
     await browser.until("location.pathname === '/ui/sign-in'")
     await browser.until_text("main", "Your session ended")

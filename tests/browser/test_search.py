@@ -25,7 +25,7 @@ async def test_a_job_is_found_and_stopped_by_keyboard(browser: Tab, filled: Stew
     await browser.key("/")
     await browser.write(FIELD, "variab")
     await browser.value("window.gone = true")
-    await browser.key("Enter")  # before the results are there
+    await browser.key("Enter")  # before the results appear
     await browser.until("window.gone === undefined && location.pathname === '/ui/variables'")
 
     await browser.key("?")

@@ -37,7 +37,8 @@ SOURCE = """job "clock" {
 """
 
 
-# Commands as people write them, and the words that they are; None where they are not ended.
+# Commands as users type them, and their words. None means that a quote or an escape is not
+# complete.
 COMMANDS = {
     " /bin/ls  -l\t/etc ": ["/bin/ls", "-l", "/etc"],
     '/bin/sh -c "echo a b"': ["/bin/sh", "-c", "echo a b"],
@@ -203,7 +204,7 @@ async def test_ended_session_redirects_to_sign_in(browser: Tab, steward: Steward
     await browser.until_text("#live", "live")
     answer = await steward.request("DELETE", f"/v1/acl/token/{made['AccessorID']}")
     assert answer.is_success
-    # The page notices it by itself, because its stream of events ends.
+    # The page notices the revocation without a reload, because its event stream ends.
     await browser.until("location.pathname === '/ui/sign-in'")
     await browser.until_text("main", "Your session ended")
 

@@ -1,4 +1,4 @@
-"""People steer the run of a workflow in a real browser."""
+"""Users control the run of a workflow in a real browser."""
 
 from tests.browser.chromium import Tab
 from tests.browser.test_user_journeys import act

@@ -29,7 +29,7 @@ SMALL = Resources(cpu=20, memory_mb=20)
 
 
 class Backend:
-    """An event loop by name."""
+    """A library for event loops, chosen by its name."""
 
     def __init__(self, name: str) -> None:
         self.name = name

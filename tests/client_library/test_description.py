@@ -37,7 +37,7 @@ from tests.wire.schema import Schemas
 DESCRIPTION: dict[str, Any] = json.loads(msgspec.json.encode(describe(ROUTES, ENDPOINTS, "1")))
 TYPES: Mapping[str, Any] = DESCRIPTION["components"]["schemas"]
 SCHEMAS, ROUTER = Schemas(DESCRIPTION), Router(ROUTES)
-DEEPEST = 2  # levels of a type that contains itself
+DEEPEST = 2  # nesting levels of a type that contains itself
 SOURCES = sorted(Path(steward_client.__file__).parent.glob("*.py"))
 # The description has no types for log frames, for payloads of events, and for the
 # Vault API.
@@ -54,7 +54,7 @@ DEAD = {"ID": "x", "Status": "dead", "Type": "batch", "Version": 1}
 def full(
     schema: Mapping[str, Any], types: Mapping[str, Any] = TYPES, above: tuple[str, ...] = ()
 ) -> Any:
-    """Return a value of a schema in which every field has another value than its default."""
+    """Return a value of a schema in which every field differs from its default."""
     if reference := schema.get("$ref"):
         name = reference.rpartition("/")[2]
         return full(types[name], types, (*above, name)) if above.count(name) < DEEPEST else None
@@ -204,7 +204,7 @@ async def use(server: DescribedServer, tmp_path: Path) -> None:
     job, given = whole_job(), {"prefix": "x", "namespace": "x"}
     (tmp_path / "input").write_bytes(b"x")
     server.answers["/v1/auth/{mount}/login"] = LOGIN
-    server.answers["/v1/jobs/parse"] = DEAD  # its answer can have null for any field
+    server.answers["/v1/jobs/parse"] = DEAD  # its response can have null for any field
     login = CloudLogin(role="x", jwt="x")
     transport = httpx.MockTransport(server)
     async with Client("http://steward", login=login, transport=transport) as client:

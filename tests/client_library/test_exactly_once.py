@@ -9,7 +9,7 @@ from tests.client_library.programs import Backend, parameterized
 from tests.service.daemon import Steward
 
 CHILDREN = 60
-ENDED = 5  # children before the kill
+ENDED = 5  # children that have ended before the kill
 
 
 async def test_each_result_arrives_once_after_a_kill_of_the_daemon(

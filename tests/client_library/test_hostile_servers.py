@@ -1,4 +1,4 @@
-"""Responses that no server of this API sends: each is an error of the library, never a success."""
+"""Responses that no server of this API sends: for each, the library raises an error."""
 
 from collections.abc import Awaitable, Callable
 

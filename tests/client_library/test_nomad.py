@@ -67,7 +67,7 @@ def recorded(kind: str) -> list[object]:
 
 
 def with_numbers(body: object) -> bytes:
-    """Return a body with numbers where the recording has names of captured indexes."""
+    """Return a body as JSON, with numbers in place of the recording's placeholders of indexes."""
     return re.sub(r'("\w*Index": )"\{\{\w+\}\}"', r"\g<1>12", json.dumps(body)).encode()
 
 

@@ -86,7 +86,7 @@ async def test_client_error_is_not_retried(autojump_clock: trio.abc.Clock) -> No
 
 
 class Authority:
-    """A server whose tokens live for 30 seconds, and can be renewed until their 100th second."""
+    """A server whose tokens are valid for 30 seconds, and can be renewed for up to 100 seconds."""
 
     def __init__(self) -> None:
         self.issued: list[float] = []
@@ -149,7 +149,7 @@ async def test_login_is_retried_by_the_next_request(autojump_clock: trio.abc.Clo
 
 
 class Children:
-    """A server with bulk dispatch: one child for each token. Some answers break off."""
+    """A server with bulk dispatch: one child for each token. Some responses are cut off."""
 
     def __init__(self, *, breaks_after: list[int]) -> None:
         self.children: dict[str, str] = {}

@@ -32,7 +32,7 @@ async def test_child_gets_an_uploaded_file(
     (tmp_path / "input").write_bytes(content)
     wanted = hashlib.sha256(content).hexdigest()
     await steward.register(parent())
-    async with httpx.AsyncClient() as http:  # the interrupted begin of an upload
+    async with httpx.AsyncClient() as http:  # the first part of an interrupted upload
         answer = await http.put(
             f"{steward.address}/v1/payload/{wanted}",
             params={"size": len(content), "offset": 0},

@@ -39,7 +39,7 @@ class DaemonRun:
 
     @property
     def names(self) -> list[str]:
-        """Return the scenes of this run, with its own begin and end."""
+        """Return the names of the run's scenes, including `begin` and `end`."""
         return [*self._by_name, "begin", "end"]
 
     async def open(self) -> None:
@@ -100,7 +100,7 @@ class Clustered(DaemonRun):
     played = pool_scenes.SCENES
 
     async def rise(self) -> None:
-        self.steward.flags = self.steward.all_flags  # also if it died without its pool
+        self.steward.flags = self.steward.all_flags  # even if a scene has removed the pool
         await super().rise()
 
 

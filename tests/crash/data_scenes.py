@@ -48,7 +48,10 @@ async def uploads(world: World) -> None:
 
 
 async def _upload_wrong(world: World) -> None:
-    """Upload content that does not have its digest. A kill may have left the upload unverified."""
+    """Upload content that does not match its digest.
+
+    After a kill, the content may already be stored but not yet verified.
+    """
     wrong = await _put_wrong(world, b"x", offset=0)
     if wrong.status_code == 409:
         wrong = await _put_wrong(world, b"", offset=1)

@@ -17,7 +17,7 @@ from tests import forks
 from tests.crash.point_counters import PointCounters
 from tests.crash.wrappers import Wrappers
 
-BARE = "CRASH_ON_A_BARE_MACHINE"  # environment variable: no control groups and no holes in files
+BARE = "CRASH_ON_A_BARE_MACHINE"  # environment variable: simulate a host without these features
 
 
 def without_means() -> None:
@@ -32,7 +32,7 @@ def without_means() -> None:
 def die() -> None:
     """Kill this process. In a launcher operation also kill the launcher, which stops the daemon."""
     session = os.getsid(0)
-    with suppress(OSError):  # it has ended
+    with suppress(OSError):  # the process has ended
         if Path(f"/proc/{session}/comm").read_text() == "steward-launch\n":
             os.kill(session, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -18,7 +18,7 @@ from tests.crash.world import World
 
 Scene = Callable[[World], Awaitable[None]]
 
-# The group's other processes also end.
+# The background process must also end when the task is stopped.
 RUNS_ON = "sleep 700 & echo $NOMAD_ALLOC_ID $$ >> {starts}; exec sleep 600"
 ENDS = "echo $NOMAD_ALLOC_ID $$ >> {starts}; exit {code}"
 FAST = {"MinHealthyTime": 1, "HealthyDeadline": 60 * SECOND, "ProgressDeadline": 600 * SECOND}
@@ -33,7 +33,7 @@ def long(world: World, job_id: str, **fields: Any) -> dict[str, Any]:
 
 
 def short(world: World, job_id: str, code: int = 0, **fields: Any) -> dict[str, Any]:
-    """Return a job that ends without a request."""
+    """Return a job whose task exits immediately with the status `code`."""
     return job(job_id, "batch", ENDS.format(starts=world.starts.path, code=code), **fields)
 
 
@@ -354,7 +354,7 @@ async def notifications(world: World) -> None:
 
 
 def step(world: World, name: str, needs: str = "", code: int = 0, **keys: str) -> dict[str, Any]:
-    """Return a group of a workflow whose task ends without a request."""
+    """Return a group of a workflow. Its task exits immediately with the status `code`."""
     (group,) = short(world, "step", code)["TaskGroups"]
     named = {f"steward_{key}": text for key, text in keys.items()}
     if needs:
@@ -390,7 +390,7 @@ async def workflows(world: World) -> None:
 
 
 async def fanned(world: World) -> None:
-    """Run a step for each item of an output, two at a time, and one after them."""
+    """Run a step for each item of an output, two items at a time, and then a last step."""
     plan = step(world, "plan", outputs="items")
     work = step(world, "work", "plan", for_each="${output.plan.items}", parallel="2")
     for group, output in ((plan, 'items=["a", "b", "c"]'), (work, "done=${each.value}")):
@@ -438,7 +438,9 @@ async def shared_slots(world: World) -> None:
 
 
 async def in_queues(world: World, *names: str) -> list[tuple[str, int, int]]:
-    """Return the slots in use and the waiting runs of these queues, unless they are gone.
+    """Return the name, the number of used slots and the number of waiting runs of each queue.
+
+    Queues that no longer exist are omitted.
 
     Queues of killed scenes may remain.
     """
@@ -447,7 +449,7 @@ async def in_queues(world: World, *names: str) -> list[tuple[str, int, int]]:
 
 
 async def frozen(world: World) -> None:
-    """Hold runs by two freezes: one that a person ends, and one that expires."""
+    """Hold runs by two freezes: one that a user ends, and one that expires."""
     held = await freeze(world, Strength="steps", Jobs="held-*")
     await freeze(world, Jobs="later", Until="+2s")
     await world.register(short(world, "held-plain"))

@@ -45,7 +45,7 @@ class Ledger:
         self.stopped: dict[str, bool] = {}  # job -> whether the last acknowledged write stopped it
         self.uncertain: set[str] = set()  # jobs with an unacknowledged write
         self.children: set[str] = set()
-        self.codes: dict[str, int] = {}  # job -> how its task ends
+        self.codes: dict[str, int] = {}  # job -> exit status of its task
         self.acknowledged = 0
 
     def started_twice(self) -> list[str]:
@@ -113,7 +113,7 @@ class Client:
 
 
 async def round_of(steward: Steward, ledger: Ledger, number: int) -> None:
-    """Send requests, kill the daemon among them, restart it, and check every promise."""
+    """Send requests, kill the daemon during one of them, restart it, and check every promise."""
     chance = random.Random(SEED + number)  # repeatable, not secret
     ledger.acknowledged = 0
     enough = trio.Event()

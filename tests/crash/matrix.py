@@ -27,7 +27,7 @@ from tests.crash.point_counters import AFTER, SIDES
 from tests.crash.points import kind_of
 from tests.crash.world import World
 
-_MOST_TIMES = 5  # visit to a point at which the daemon is killed
+_MOST_TIMES = 5  # highest visit to a point at which the daemon is killed
 _MOST_TRIES = 3  # scenes in which one run tries to kill at its point
 _EVERY = 10  # one run in this many kills a process other than the daemon
 _SHOWN = 4000  # characters of the log
@@ -88,7 +88,7 @@ class Matrix:
         return [name for name in points if not any((name, side) in self._ways for side in SIDES)]
 
     def turns_of(self, kind: str) -> list[tuple[str, int]]:
-        """Return the sides of points of one kind in the order of the plan."""
+        """Return (point, side) for all points of one kind, in the order of the plan."""
         return [turn for turn in self.turns if kind_of(turn[0]) == kind]
 
     async def run(self, daemon_runs: dict[str, DaemonRun], number: int) -> Row:
@@ -138,7 +138,7 @@ async def carry_out(daemon_run: DaemonRun, kill: Kill) -> Row:
 
 
 async def rehearse(daemon_runs: Iterable[DaemonRun], scenes: Collection[str] = ()) -> list[Way]:
-    """Execute every scene, or these, once, and record the reached points."""
+    """Execute these scenes, or all if none are given, once each; record the reached points."""
     ways = []
 
     async def live(daemon_run: DaemonRun) -> None:

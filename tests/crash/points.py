@@ -223,7 +223,10 @@ def sources() -> Iterator[Path]:
 
 
 def strangers() -> dict[str, list[str]]:
-    """Return calls into modules with effects that are neither effects nor known to be harmless."""
+    """Return the unclassified calls of each file: neither listed as effects nor as harmless.
+
+    Only calls into modules that contain effects are considered.
+    """
     strange = {str(file.relative_to(ROOT)): _Calls(file).strange() for file in sources()}
     return {name: found for name, found in strange.items() if found and not apart(name)}
 

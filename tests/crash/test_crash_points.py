@@ -11,7 +11,7 @@ from tests.crash.wrappers import Wrappers
 
 
 class Killed(BaseException):
-    """An exception that replaces the end of the process."""
+    """An exception that the test raises instead of killing the process."""
 
 
 def kill() -> None:

@@ -49,7 +49,7 @@ _GONE = 404
 
 _AT_WORK = ("running", "stopping")
 _GOOD = "succeeded"
-# The steps of the workflows of `job_scenes.py` when nobody has canceled their runs.
+# The final states of the steps in each workflow of `job_scenes.py`, unless a user cancels the run.
 RESULTS = {
     "chain": dict.fromkeys("abc", _GOOD),
     "diamond": dict.fromkeys("abcd", _GOOD),
@@ -60,7 +60,7 @@ RESULTS = {
 class World:
     """One daemon on one directory through many kills, and its environment."""
 
-    without_pool: tuple[str, ...]  # its arguments without the pool
+    without_pool: tuple[str, ...]  # the daemon's arguments without the pool
 
     def __init__(
         self, steward: KillableDaemon, cloud_url: str, receiver: Receiver, files_port: int
@@ -173,7 +173,10 @@ class World:
         return str(answer.json()["access_token"])
 
     async def spoil(self, service: str, path: str) -> None:
-        """Make a service fail requests whose path ends like this; without arguments, undo this."""
+        """Make a service of the fake cloud refuse requests to `path`.
+
+        If `service` is empty, all services accept requests again.
+        """
         at = f"{self.cloud_url}/_control/faults"
         async with httpx.AsyncClient(verify=trusted(), timeout=HAPPENS_WITHIN) as client:
             if not service:
@@ -195,7 +198,7 @@ class World:
         os.mkfifo(log)
 
     async def pause_evaluations(self, *, is_paused: bool) -> None:
-        """Pause or continue the evaluation of jobs, unless that is already the state."""
+        """Pause or continue the evaluation of jobs, unless it is already paused or running."""
         path = "/v1/operator/scheduler/configuration"
         config = (await self.steward.get(path))["SchedulerConfig"]
         if config["PauseEvalBroker"] != is_paused:
@@ -329,14 +332,14 @@ class World:
         )
 
     async def _at_rest(self) -> set[str]:
-        """Return the running allocations when all allocations are in a final state."""
+        """Wait until no allocation is about to change; return the IDs of the running ones."""
         shown = await self.steward.until(
             "/v1/allocations", lambda shown: all(map(_has_settled, shown)), namespace="*"
         )
         return {alloc["ID"] for alloc in shown if alloc["ClientStatus"] == "running"}
 
     async def _orphans(self, wanted: set[str]) -> dict[str, set[str]]:
-        """Return the allocations with more or fewer processes than expected."""
+        """Return the allocations whose processes or files are wrong, by kind of fault."""
         directory = alloc_dir(self.steward.data_dir)
         shown = await self.steward.get("/v1/allocations", namespace="*")
         lying = {item for item in _listed(directory) if len(item) == ID_SIZE}

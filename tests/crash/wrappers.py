@@ -1,7 +1,7 @@
 """Wrappers around calls with effects, which can kill the process before or after the call.
 
-The product does not know of them. They wrap functions of the interpreter. A call belongs to the
-first line of Steward in its stack.
+Steward's code contains no hooks for the wrappers. They wrap functions of the interpreter. A call
+belongs to the first line of Steward in its stack.
 """
 
 import os

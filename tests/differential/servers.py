@@ -14,7 +14,7 @@ from tests.differential.responses import Difference, Response, differences
 from tests.differential.sessions import Request
 
 PATIENCE = 5  # seconds
-PAUSE = 0.1  # seconds between polls: another server has nothing else to wait for
+PAUSE = 0.1  # seconds between polls, because the other server may offer no event to wait for
 
 
 def ask(server: httpx.Client, request: Request) -> Response:

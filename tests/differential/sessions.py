@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 SECOND = 10**9  # nanoseconds
-# The names of the jobs, each mostly with its type: nearly every change of a type is refused.
+# The IDs of the jobs, each with the type that it usually has, because servers refuse nearly every
+# change of a type.
 TYPES = {"one": "service", "two": "batch", "three": "system", "four": "sysbatch", "five": "batch"}
 UNUSUAL = 0.4  # share of jobs with an unusual value
 NUMBERS = (0, 1, 2, 3, 50, 100, 101, -1, 2**31, 2**63 - 1)

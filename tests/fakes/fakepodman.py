@@ -399,7 +399,7 @@ def _appended(path: str) -> Any:
 
 async def _end(process: trio.Process) -> None:
     """Kill a process with its descendants, and close its open files."""
-    with suppress(ProcessLookupError):  # it has ended
+    with suppress(ProcessLookupError):  # the process has ended
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()
     for stream in (process.stdin, process.stdout, process.stderr):

@@ -18,7 +18,7 @@ Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 
 
 class Letter(msgspec.Struct, frozen=True):
-    """An accepted mail, with its transport."""
+    """An accepted mail, with its envelope, its encryption and the user that logged in."""
 
     sender: str
     to: tuple[str, ...]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tests.fuzz.texts import ODD
 
 CONTINUED, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
-_LONGEST = 125  # bytes of a control frame, and of a length in one byte
+_LONGEST = 125  # maximum bytes of a control frame, and of a payload with a one-byte length
 
 
 class Sent(NamedTuple):
@@ -105,8 +105,9 @@ def _message(rng: random.Random) -> bytes:
 
 
 def _pieces(rng: random.Random) -> bytes:
-    """Return a message in fragments, perhaps with other frames between the fragments, perhaps
-    without an end.
+    """Return a message in fragments.
+
+    There can be other frames between the fragments, and the last fragment can be missing.
     """
     text, sent = rng.choice(_TEXTS), b""
     for number in range(rng.randint(1, 6)):

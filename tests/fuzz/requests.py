@@ -23,7 +23,7 @@ from daemon.web.request import ReadRoute, WriteRoute
 DESCRIPTION: Any = json.loads(msgspec.json.encode(describe(ROUTES, ENDPOINTS, "1")))
 TYPES: Mapping[str, Any] = DESCRIPTION["components"]["schemas"]
 
-USUAL = ("a", "b", "a/b")  # what most requests are about, so that they meet
+USUAL = ("a", "b", "a/b")  # the names in most requests, so that requests meet the same objects
 IDS = ("é ☃", "a%2Fb", "plan", "*", "..", "", "x" * 300, "\x00", "'; DROP")
 # Placeholder for the identifier of an existing object; `send.py` replaces it.
 KNOWN = {
@@ -114,7 +114,7 @@ def jobs(draw: st.DrawFn, depth: int) -> dict[str, Any]:
         "Driver": "raw_exec",
         "Resources": {"CPU": 1, "MemoryMB": 10},
         **draw(_strange("Task", depth + 2)),
-        "Config": {"command": "/bin/true"},  # nothing but this is ever run
+        "Config": {"command": "/bin/true"},  # the only command that runs
     }
     group = {
         "Name": "web",
@@ -149,7 +149,7 @@ def _parameter(name: str) -> st.SearchStrategy[str]:
 
 
 _CALLS = [route for route in ROUTES if isinstance(route, ReadRoute | WriteRoute)]
-# The calls that change what there is are drawn more often.
+# Calls that create or delete objects are drawn more often.
 _CALLS += [
     call
     for call in _CALLS

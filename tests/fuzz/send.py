@@ -17,10 +17,10 @@ LISTINGS = {
     "DEPLOYMENT": "/v1/deployments",
     "NODE": "/v1/nodes",
 }
-DEADLINE = 60.0  # seconds for an answer, on a machine under load
+DEADLINE = 60.0  # timeout of a response in seconds, on a busy host
 
 
-REFRESH = 25  # requests between two looks at what there is
+REFRESH = 25  # requests between two reads of the existing objects
 TALKER = {
     "ID": "talker",
     "Type": "batch",
@@ -41,7 +41,7 @@ TALKER = {
 
 
 class Attack:
-    """A connection to a daemon that reopens after a close; knows the daemon's objects."""
+    """A client that reconnects after each closed connection, and knows the daemon's objects."""
 
     def __init__(self, address: str) -> None:
         self._host = urlsplit(address).netloc
@@ -139,12 +139,12 @@ class Attack:
                     answer += piece
                 for piece in sent.pieces:
                     talk.sendall(piece)
-                with suppress(OSError):  # it has closed already
+                with suppress(OSError):  # the daemon has closed the connection
                     talk.shutdown(socket.SHUT_WR)
                 while piece := talk.recv(65536):
                     answer += piece
             except (BrokenPipeError, ConnectionResetError):
-                pass  # it has heard enough
+                pass  # the daemon has closed the connection
         head, _, rest = answer.partition(b"\r\n\r\n")
         return int(head.split()[1]) if head else 0, rest
 

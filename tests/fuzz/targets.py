@@ -45,10 +45,10 @@ GOLDEN = Path(__file__).parent.parent / "wire/golden"
 
 
 class Target(NamedTuple):
-    """A parser of texts: the source of its texts, and the call for one text."""
+    """A parser to test: a source of texts, and a function that parses one text."""
 
-    texts: Callable[[int, int], Iterator[str]]  # from a seed, so many
-    look: Callable[[str], bool]  # tells whether the text was taken
+    texts: Callable[[int, int], Iterator[str]]  # arguments: the seed, and the number of texts
+    look: Callable[[str], bool]  # returns whether the text was accepted
 
 
 def sent(given: Iterator[str]) -> Iterator[str]:
@@ -61,7 +61,7 @@ def sent(given: Iterator[str]) -> Iterator[str]:
 
 @cache
 def job_files() -> list[str]:
-    """Return good job files, and one for each expression that was captured."""
+    """Return valid job files, and a job file for each recorded expression."""
     files = [path.read_bytes().decode() for path in sorted(GOLDEN.glob("hcl/*.hcl"))]
     listed = json.loads((GOLDEN / "hcl/expressions.json").read_text())
     return files + [
@@ -100,7 +100,7 @@ def job_file(text: str, *, is_v1: bool = False) -> bool:
 
 @cache
 def submitted() -> list[str]:
-    """Return the registrations of the captured scenarios."""
+    """Return the job registrations of the recorded scenarios."""
     steps = (
         step.get("request", {}).get("body")
         for path in sorted(GOLDEN.glob("jobs/*.json"))
@@ -116,7 +116,7 @@ _OF_JSON = (
 
 
 def of_jobs(seed: int, count: int) -> Iterator[str]:
-    """Yield captured registrations with some changed values, or with a changed text."""
+    """Yield recorded registrations, in which some values or parts of the JSON text are changed."""
     chance = random.Random(seed)
     changed = texts(seed, count, submitted(), _OF_JSON)
     for text in changed:
@@ -225,7 +225,8 @@ def rule(text: str) -> bool:
         return False
 
 
-# ---- clocks ---------------------------------------------------------------------------------------
+# ---- schedules
+# ---------------------------------------------------------------------------------------
 
 _CLOCKS = (
     *("* * * * *", "*/5 * * * *", "0 0 1 1 *", "@daily", "0 0 L * *", "0 0 LW * *", "0 0 15W * *"),

@@ -18,12 +18,12 @@ def test_any_text_gets_a_response(name: str) -> None:
     target = TARGETS[name]
     taken = [target.look(text) for text in target.texts(15, TEXTS)]
     assert len(taken) == TEXTS
-    assert any(taken) or name == "values of variables"  # most texts are neither's value
+    assert any(taken) or name == "values of variables"  # few texts are valid there
 
 
-# What longer runs have found.
+# Inputs for which longer runs found an error.
 FOUND = [
-    ("job files", 'job "x"" {\n  name = "%{ if true }'),  # told of a place behind its end
+    ("job files", 'job "x"" {\n  name = "%{ if true }'),  # the error named a position after the end
     ("jobs", '{"Job": {"ID": "a", "TaskGroups": [{"Name": "web", "Volumes": {"": null}}]}}'),
     ("settings in a file", "tls_cert = true"),
     ("settings in a file", 'data_dir = "~nobody.there/x"'),

@@ -4,7 +4,7 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 
-# What breaks readers of any language.
+# Pieces of text that often break parsers of any language.
 ODD = (
     *("", "\n", "\r\n", "\t", "\x00", "\\", '"', "'", "`", "é", "\u0301", "👨\u200d👩", "\ufeff"),
     *("\ud800", "\u2028", "\u0664", "9" * 30, "-1", "1e999", "0x", "\x7f", "[" * 200, "(" * 200),

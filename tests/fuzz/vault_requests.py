@@ -20,12 +20,12 @@ def _captured() -> list[dict[str, Any]]:
         for step in json.loads(path.read_text()).get("steps", ())
     ]
     asked = (step["request"] for step in steps if not step.get("target"))
-    # `activecode` asks for a status of the caller's choice, also one that would be a fault.
+    # A request for `activecode` chooses the status of its response, even one that would be a fault.
     return [item for item in asked if "code" not in item["path"] and "{{" not in item["path"]]
 
 
 _CAPTURED = _captured()
-_SEEN = defaultdict[str, list[Any]](list)  # field of a body -> what was said there
+_SEEN = defaultdict[str, list[Any]](list)  # field of a body -> recorded values
 for _one in _CAPTURED:
     for _name, _value in (_one["body"] if isinstance(_one.get("body"), dict) else {}).items():
         _SEEN[_name].append(_value)

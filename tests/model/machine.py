@@ -23,7 +23,7 @@ NAMES = st.sampled_from(["one", "two", "three"])
 NUMBERS = st.integers(0, 6)
 TAGS = st.sampled_from(["gold", "silver"])
 PATHS = st.sampled_from(["app", "app/a", "app/b", "other"])
-CRASHES = 7  # not 0, which Hypothesis prefers
+CRASHES = 7  # not 0, because Hypothesis draws 0 most often
 VALUES = st.sampled_from(["1", "2", "ä☃"])
 
 
@@ -155,7 +155,7 @@ class ApiMachine(RuleBasedStateMachine):
             self.model.variables.pop((namespace, path), None)
 
     def _check_and_set(self, namespace: str, path: str, check: str) -> dict[str, str]:
-        """Return the query that expects the right or a wrong index, or none."""
+        """Return the query of a write: `cas` with the right or a wrong index, or no `cas`."""
         if not check:
             return {}
         shown = self.send("GET", f"/v1/var/{path}", namespace=namespace)
@@ -219,7 +219,7 @@ class ApiMachine(RuleBasedStateMachine):
             self.daemon.kill_and_restart()
             self.teardown()
 
-    # ---- what holds after each request
+    # ---- properties after each request
 
     @invariant()
     def the_last_namespace_is_as_in_the_model(self) -> None:

@@ -17,7 +17,7 @@ from tests.time_limits import HAPPENS_WITHIN
 
 
 class Daemon:
-    """One daemon for all examples; each example has its prefix."""
+    """One daemon for all examples. The names of each example have a separate prefix."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

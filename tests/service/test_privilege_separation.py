@@ -419,7 +419,7 @@ def git_processes() -> dict[int, int]:
     """Return the user of each git process on this host, if the user has no account."""
     found = {}
     for one in filter(str.isdecimal, os.listdir("/proc")):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             words = Path(f"/proc/{one}/cmdline").read_bytes()
             if b"git" in words and Path(f"/proc/{one}").stat().st_uid >= 80_000:
                 found[int(one)] = Path(f"/proc/{one}").stat().st_uid

@@ -1,7 +1,7 @@
 """The child that runs one job: it starts the script and reports the exit status.
 
 Like the step daemon of a node, it is independent: the script keeps running even if the controller
-loses the job. SIGTERM asks it to end the job, first with SIGTERM and then with SIGKILL.
+loses the job. On SIGTERM, the child ends the job, first with SIGTERM and then with SIGKILL.
 """
 
 import os
@@ -130,17 +130,17 @@ def _signal(root: int, number: int) -> None:
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
-            with suppress(OSError):  # it has ended
+            with suppress(OSError):  # the process has ended
                 said = (entry / "stat").read_text().rpartition(")")[2].split()
                 children.setdefault(int(said[1]), []).append(int(entry.name))
     found = [root]
     for item in found:  # the tree can grow in the meantime
         found += children.get(item, [])
     for item in reversed(found):
-        with suppress(ProcessLookupError):  # it has ended
+        with suppress(ProcessLookupError):  # the process has ended
             os.kill(item, number)
 
 
 def _kill(leader: int, number: int = signal.SIGKILL) -> None:
-    with suppress(ProcessLookupError):  # it has ended
+    with suppress(ProcessLookupError):  # the process has ended
         os.killpg(leader, number)

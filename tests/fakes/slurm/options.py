@@ -1,4 +1,4 @@
-"""Options of each program, and its error message for others.
+"""The options that each program accepts, and its error message for any other option.
 
 Only options of the real programs with a known meaning are accepted. Any other option is a fault of
 the caller.
@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 NO_SUCH_JOB = "Invalid job id specified"
 Options = dict[str, str]
 
-# Long name -> its letter; with a value if the name ends in =.
+# The long name of each option, with its short letter. An option takes a value if its name ends in
+# `=`.
 SBATCH = {
     "parsable": "",
     "requeue": "",

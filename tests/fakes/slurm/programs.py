@@ -206,7 +206,7 @@ def _end_or_signal(state: State, word: str, number: int, options: Options) -> No
 
 
 def _cancel(state: State, job: Job, *, is_alone: bool = True) -> None:
-    if job["state"] == "PENDING" and job["array"] and is_alone:  # it leaves no record
+    if job["state"] == "PENDING" and job["array"] and is_alone:  # the controller keeps no record
         del state.jobs[job["id"]]
     elif job["state"] == "PENDING":
         state.end(job, "CANCELLED", code=signal.SIGTERM)

@@ -23,7 +23,10 @@ UNAVAILABLE = (
 
 
 def command(module: str) -> list[str]:
-    """Return the command that runs the main function of a module here, with a fast Python start."""
+    """Return the command that runs the `main` function of a module in this package.
+
+    The options `-I` and `-S` make Python start faster.
+    """
     run = f"import sys; sys.path.append('{ROOT}'); from tests.fakes.slurm.{module} import main"
     return [sys.executable, "-I", "-S", "-c", f"{run}; sys.exit(main(*sys.argv[1:]))"]
 
@@ -105,7 +108,8 @@ class State:
     def _launch(self, job: Job, node: str) -> None:
         job.update(state="RUNNING", reason="None", node=node, launch=job["launch"] + 1)
         job["started"] = int(time.time())
-        # It takes the lock first, so it finds this launch in the file. It is re-parented to init.
+        # The child first waits for the lock, so it finds this launch in the file. Init becomes its
+        # parent.
         with (self.directory / "node.log").open("ab") as log:
             subprocess.run(
                 ["setsid", "--fork", *command("node"), self.directory, job["id"]],

@@ -77,7 +77,7 @@ class FakeSlurm:
         with opened(self.directory) as state:
             state.known["faults"].clear()
 
-    # --- faults of the facts, section 5 ---
+    # --- faults of the cluster ---
 
     def controller_away(self, seconds: float = 0.0) -> None:
         """Let each program hang for this time, and then fail; jobs keep running."""
@@ -153,7 +153,7 @@ class FakeSlurm:
         self._end(number, "PREEMPTED", "None", signal.SIGTERM)
 
     def time_out(self, number: str, *, is_signalled: bool = True) -> None:
-        """End a job at its time limit; its signals can be lost."""
+        """End a job at its time limit; without `is_signalled`, its processes get no signal."""
         self._end(number, "TIMEOUT", "TimeLimit", signal.SIGKILL, is_signalled=is_signalled)
 
     def _end(
@@ -169,7 +169,7 @@ class FakeSlurm:
         """Kill all processes of a job immediately, like the loss of its host."""
         own = self.known()["jobs"].get(number, {}).get("number", number)
         for pid in _with(os.fsencode(self.directory), f"SLURM_JOB_ID={own}\0".encode()):
-            with suppress(ProcessLookupError):  # it has ended
+            with suppress(ProcessLookupError):  # the process has ended
                 os.kill(pid, signal.SIGKILL)
 
     def remove_partition(self, name: str) -> None:
@@ -193,7 +193,7 @@ class FakeSlurm:
         """Kill all running jobs."""
         mark = os.fsencode(self.directory)
         for pid in _with(mark):
-            with suppress(ProcessLookupError):  # it has ended
+            with suppress(ProcessLookupError):  # the process has ended
                 os.kill(pid, signal.SIGKILL)
 
 
@@ -202,7 +202,7 @@ def _with(*marks: bytes) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
-            with suppress(OSError):  # it has ended
+            with suppress(OSError):  # the process has ended
                 said = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
                 if all(mark in said for mark in marks):
                     found.append(int(entry.name))

@@ -100,10 +100,10 @@ async def test_repeated_change_has_one_audit_entry(store: Store, opened: Audit) 
         trail.ended(200, "")
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(store.write, lambda _: None)  # what follows waits for it together
+        nursery.start_soon(store.write, lambda _: None)  # the next writes wait for it
         await trio.testing.wait_all_tasks_blocked()
         nursery.start_soon(ask, add_job)
-        nursery.start_soon(ask, change_many)  # longer than the share of a write
+        nursery.start_soon(ask, change_many)  # longer than the time that a write may take
     assert len(entries(store)) == 2
 
 
@@ -177,7 +177,7 @@ async def test_refusals_are_written_gradually(store: Store) -> None:
         assert len(entries(store)) == 1
 
 
-# ---- secrets, and what people write ---------------------------------------------------------------
+# ---- secrets, and texts of users ---------------------------------------------------------------
 
 
 async def test_an_unknown_secret_appears_as_a_hash_of_this_installation(

@@ -1,4 +1,4 @@
-"""One-time tokens: a secret that works once, and ends with the token behind it."""
+"""One-time tokens: the secret works once, and is revoked with the token for which it stands."""
 
 from pathlib import Path
 

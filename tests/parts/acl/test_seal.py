@@ -1,4 +1,4 @@
-"""The encryption: a value decrypts only with its own key at its own path; also new keys."""
+"""The encryption: a value decrypts only with its key at its path. The root key can be replaced."""
 
 import os
 from collections.abc import Callable
@@ -132,7 +132,7 @@ async def test_store_file_contains_neither_secrets_nor_keys(store: Store, tmp_pa
 
 
 class Crash(BaseException):
-    """An exception that replaces a crash of the machine."""
+    """An exception that simulates a crash of the host."""
 
 
 async def make_store(home: Path) -> None:

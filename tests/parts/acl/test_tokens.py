@@ -1,4 +1,4 @@
-"""Tokens: found only by their secret, removed on time, with changed policies immediately."""
+"""Tokens: found only by their secret, and removed on time; policy changes apply immediately."""
 
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -466,7 +466,7 @@ TASK_IDENTITY = "header.claims.signature"
 
 @pytest.fixture
 async def task_tokens(store: Store, clock: Clock) -> AsyncIterator[TokenStore]:
-    """Tokens, where `TASK_IDENTITY` is the identity of a task of an allocation that runs."""
+    """Token store in which `TASK_IDENTITY` identifies a task of a running allocation."""
 
     def place(tx: Transaction) -> None:
         jobs.append_version(tx, job())

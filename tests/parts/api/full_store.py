@@ -28,11 +28,11 @@ PARENT, CHILD = "old", "old/dispatch-1-00000000"
 WIDE = "wide"  # has as many allocations, evaluations and deployments as all children together
 NODE = "5f1c2a34-0000-4000-8000-000000000000"
 ALLOC, EVAL, DEPLOYMENT = (f"00000001-0000-4000-8000-00000000000{kind}" for kind in "aed")
-_MIXED = "n * 2654435761 % 4294967296"  # as ids are, they lie anywhere among what is new
+_MIXED = "n * 2654435761 % 4294967296"  # spreads the IDs of copies evenly, like real IDs
 
 
 def copy_filled(base: Path, to: Path, number: int) -> None:
-    """Copy a store with these numbers of all objects to a directory that exists.
+    """Copy a store with `number` objects of each kind into the existing directory `to`.
 
     The first process that needs the store fills it below `base`; all workers of a test run share
     it.
@@ -104,7 +104,7 @@ def add_ended(tx: Transaction, job_id: str) -> None:
 
 
 def exceed_time(tx: Transaction) -> None:
-    """Let the allocations of all batch jobs exceed their time."""
+    """Let the allocations of all batch jobs exceed their time limit."""
     text = "json_set(client, '$.Description', 'allocation exceeded max_run_duration')"
     tx.execute(f"UPDATE allocations SET client = {text} WHERE job_type = 'batch'", {})  # noqa: S608  # a constant
     # The state of this job takes all its allocations into account.

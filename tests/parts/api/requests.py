@@ -50,7 +50,7 @@ def parts_of(store: Store, config: Settings = DEFAULTS, *, asks: bool = True) ->
     """Return the parts of a daemon; `asks` is true if the daemon requires tokens."""
     clock: Any = Clock()
     door: Any = None  # no request here logs in
-    notify: Any = None  # nor tests a receiver
+    notify: Any = None  # no request here tests a receiver
     ids = (f"id-{number}" for number in count())
     return AppContext(
         config=config,

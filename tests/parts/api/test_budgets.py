@@ -80,7 +80,7 @@ async def test_limits_of_job_counts_have_settings(store: Store) -> None:
         await dispatch.dispatch(asked(store, few, {}))
 
 
-# ---- every limit, by every way in -----------------------------------------------------------------
+# ---- every limit, by every route -----------------------------------------------------------------
 
 PORTS = [{"Label": f"p{number}", "To": 80} for number in range(9)]
 
@@ -119,7 +119,7 @@ def with_conditions(number: int) -> Document:
     }
 
 
-# How a job is made that has so many of what a setting bounds.
+# For each setting, a function that returns a job with the given number of the limited elements.
 MADE: dict[str, Callable[[int], Document]] = {
     "job_max_count": lambda most: {**JOB, "TaskGroups": [{**GROUPS[0], "Count": most}]},
     "job_max_groups": lambda most: {
@@ -147,10 +147,10 @@ MADE: dict[str, Callable[[int], Document]] = {
     "job_max_kb": lambda most: {**JOB, "Meta": {"a": "x" * (most * 1024 - 600)}},
 }
 OF_VERSIONS = {"job_max_versions", "job_max_versions_mb"}
-NEW = {"validate", "plan", "register"}  # ways in for a document
-# What launches children: these have no clock, and no versions.
+NEW = {"validate", "plan", "register"}  # routes that accept a document
+# Routes that launch children, each with the fields of the parent.
 LAUNCHES = {"dispatch": {"ParameterizedJob": {}}, "force": {"Periodic": {"Spec": "0 0 1 1 *"}}}
-OLD = {"revert", "scale", *LAUNCHES}  # ways in for what is stored
+OLD = {"revert", "scale", *LAUNCHES}  # routes that use a stored job
 CASES = sorted(
     (setting, way)
     for setting in MADE

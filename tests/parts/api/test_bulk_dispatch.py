@@ -69,7 +69,7 @@ async def test_token_revoked_during_a_dispatch_dispatches_no_further_line(
     stream = await begin(store, 4)
     first = parsed(await anext(stream))
     monkeypatch.setattr(stream_auth, "RECHECK", -1.0)
-    second = parsed(await anext(stream))  # no store holds the token of this caller
+    second = parsed(await anext(stream))  # the caller's token is not in the store
     await stream.aclose()
     assert all("EvalID" in item for item in first)
     assert [item["Error"] for item in second] == ["Permission denied"] * 2

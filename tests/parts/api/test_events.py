@@ -55,7 +55,7 @@ class Reading:
         return json.loads(self._lines.pop(0))
 
     async def events(self) -> list[Any]:
-        """Return the events of the next line that has any."""
+        """Return the events of the next line that contains events."""
         while not (line := await self.line()):
             pass
         return line["Events"]

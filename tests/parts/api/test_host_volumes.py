@@ -34,7 +34,7 @@ __all__ = ["searched_seldom"]  # a fixture
 
 
 class Launcher:
-    """Directories of volumes in memory; `error` is raised when one is removed."""
+    """Directories of volumes in memory; Removing a directory raises `error`."""
 
     def __init__(self, node_id: str) -> None:
         self.node_id = node_id

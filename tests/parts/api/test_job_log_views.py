@@ -32,9 +32,9 @@ from tests.samples import NOW, group, job, task
 from tests.step_timing import Longest, garbage_as_in_daemon, slowness
 from tests.unit.scheduler.world import node
 
-MOST = 5_000_000  # nanoseconds of a step
+MOST = 5_000_000  # maximum nanoseconds of a step
 TRIES = 5
-TEXT = 512 * 1024  # bytes of an answer of a search
+TEXT = 512 * 1024  # maximum bytes of a response to a search
 KINDS = ("stdout", "stderr")
 
 Handler = Callable[[Request], Awaitable[HandlerReply]]
@@ -114,7 +114,7 @@ def logs(store: Store, tmp_path: Path) -> JobLogs:
 
 @pytest.fixture
 def searched_seldom() -> Iterator[None]:
-    """Collect garbage like a daemon that is ready."""
+    """Collect garbage as rarely as a running daemon."""
     with garbage_as_in_daemon():
         yield
 
@@ -284,7 +284,7 @@ async def test_allocation_that_is_among_the_newest_again_continues_at_its_offset
     logs.print(made[0], b"first\n")
     async with aclosing(await logs.follow()) as stream:
         assert [line["Text"] for line in (await news(stream))["Lines"]] == ["first"]
-        newest = await logs.add()  # pushes the oldest one out
+        newest = await logs.add()  # the log omits the oldest allocation now
         logs.print(newest, b"newest\n")
         assert [line["Text"] for line in (await news(stream))["Lines"]] == ["newest"]
         await logs.remove(newest)

@@ -1,4 +1,4 @@
-"""Merged logs of a job as text: the limits of their number, and their cost on the loop."""
+"""Merged logs of a job as text: the limit of merged logs, and the cost on the event loop."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ async def logs(store: Store, tmp_path: Path) -> JobLogs:
 
 
 async def text(logs: JobLogs, **query: object) -> tuple[str, bytes]:
-    """Return the number of omitted allocations as the header has it, and the lines."""
+    """Return the number of omitted allocations, as a header field, and the lines."""
     reply = await logs.reply(stream_job_logs, **query)
     assert reply.stream is not None
     return reply.headers.get(OMITTED_HEADER, ""), b"".join([piece async for piece in reply.stream])
@@ -49,7 +49,7 @@ async def test_newest_allocations_are_shown_and_all_others_counted(
 
 async def test_unknown_task_is_refused_with_the_known_ones(logs: JobLogs) -> None:
     with pytest.raises(Malformed, match="the job has no task 'nosuch'; its tasks are main"):
-        await logs.reply(stream_job_logs, task="nosuch")  # from the current version
+        await logs.reply(stream_job_logs, task="nosuch")  # the tasks of the current version
     await logs.add()
     with pytest.raises(Malformed, match="the job has no task 'nosuch'; its tasks are main"):
         await logs.reply(stream_job_logs, task="nosuch", follow="true")
@@ -75,7 +75,7 @@ async def test_number_of_open_logs_is_limited(
     monkeypatch.setattr(job_logs, "_MOST_STREAMS", 3)
     for number in range(3):
         logs.print(await logs.add(), b"%d\n" % number)
-    assert await text(logs, labels="false") == ("2", b"2\n")  # each has two streams
+    assert await text(logs, labels="false") == ("2", b"2\n")  # each allocation has two streams
     omitted, shown = await text(logs, labels="false", type="stdout")
     assert (omitted, sorted(shown.split())) == ("", [b"0", b"1", b"2"])
 
@@ -108,7 +108,7 @@ async def test_follower_gets_logs_of_new_allocations_after_others_ended(
         third = await logs.add(ClientStatus.COMPLETE)
         logs.print(third, b"third\n")
         await logs.end(first)
-        assert await anext(stream) == b"third\n"  # the newest one first
+        assert await anext(stream) == b"third\n"  # the newest allocation first
         assert await anext(stream) == b"second\n"
     await stream.aclose()
 

@@ -28,7 +28,7 @@ from tests.step_timing import Longest, slowness
 __all__ = ["searched_seldom"]  # a fixture
 
 LARGE = task(env={f"NAME_{number}": "x" * 40 for number in range(40_000)})  # 2.4 MB as JSON
-NOBODY: Any = None  # a WebSocket that is not reached
+NOBODY: Any = None  # stands for the WebSocket, which these requests do not use
 
 Ask = Callable[[Request], Awaitable[object]]
 
@@ -50,7 +50,7 @@ def _register_parent(tx: Transaction) -> None:
         (lambda asked: log_sources.find_source(asked, asked["alloc_id"]), "web", "", ()),
         (client.pause, "web", "", Refused),
         (kept_files.read, "web", "path=a", NotFound),
-        (usage_history.of_allocation, "web", "", AttributeError),  # after the lookup
+        (usage_history.of_allocation, "web", "", AttributeError),  # raised after the lookup
         (lambda asked: execute(asked, NOBODY), "web", "command=[]", Malformed),
         (
             lambda asked: run_action(asked, NOBODY),

@@ -1,4 +1,4 @@
-"""Every list of the jobs API has pages: no route of the table escapes without a reason.
+"""Every list of the jobs API has pages, except for routes with a stated reason.
 
 A route whose response is a list must honor `per_page`, return the token of the next page, and show
 the whole list page by page. A new route needs objects in this store, or a row in a table below.
@@ -67,9 +67,9 @@ NAMES = {**KNOWN, "job_id": WIDE}
 QUERIES = {"/v1/volumes": "&type=host"}
 PATHS = sorted(
     {route.path for route in ROUTES if isinstance(route, ReadRoute)}
-    - {"/v1/operator/keyring/keys"}  # has one for each signing key, and needs one
+    - {"/v1/operator/keyring/keys"}  # has an element for each signing key
 )
-# Lists without pages.
+# Lists without pages, with the reason.
 WHOLE = {
     "/v1/job/{job_id}/runs": "shows the newest runs, at most 500; per_page limits their number",
     "/v1/job/{job_id}/actions": "is of one job, whose size is limited",
@@ -85,7 +85,7 @@ WHOLE = {
     "/v1/operator/faults": "has one for each unit that has failed and is retried",
     "/v1/plugins": "is empty: Steward has no such plugins",
 }
-# Responses that are not a list with status 200 in this store, though an object could be missing.
+# Routes whose response in this store is not a list with status 200, with the reason.
 OTHER = {
     "/v1/job/{job_id}/tag": "is not supported",
     "/v1/job/{job_id}/submission": "is one object",

@@ -71,7 +71,10 @@ def secret_of(rng: random.Random) -> str:
 
 
 def forms_of(secret: str) -> list[bytes]:
-    """Return how programs print a secret: as it is, in a URL, and in base64 after other bytes."""
+    """Return a secret in the forms in which programs print it.
+
+    The forms are: unchanged, as part of a URL, and in base64 after other bytes.
+    """
     plain = secret.encode()
     return [
         plain,

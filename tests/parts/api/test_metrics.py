@@ -130,11 +130,11 @@ async def test_job_states_for_metrics_use_a_limited_share_of_cpu_time(store: Sto
 
     assert await pending() == 1
     await cluster.register(job("api"))
-    assert await pending() == 1  # not a moment has passed
+    assert await pending() == 1  # no time has passed, so the count is cached
     clock.time += 60 * SECOND
     assert await pending() == 2
     await cluster.register(job("db"))
-    clock.time = NOW  # a clock that was set back keeps no old counts alive
+    clock.time = NOW  # a cached count expires even if the clock is set back
     assert await pending() == 3
 
 

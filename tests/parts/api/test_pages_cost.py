@@ -1,6 +1,6 @@
 """The cost of a page of a list does not depend on the size of the store, for every route.
 
-The measure is the number of steps of SQLite's virtual machine; a row takes some tens.
+The measure is the number of steps of SQLite's virtual machine; a row takes a few dozen.
 """
 
 import shutil
@@ -35,7 +35,7 @@ from tests.parts.ui.conftest import Runner
 from tests.samples import NOW
 
 NUMBER = 3000
-STEP = 100  # instructions between two looks
+STEP = 100  # instructions between two calls of the progress handler
 MOST = 15_000  # instructions for a page of 20: some hundred rows
 PAGE = 20
 MOST_STATES = 500 * PAGE  # instructions for the states of the jobs of a page
@@ -144,7 +144,7 @@ async def test_cost_of_a_page_depends_on_its_size(
     everywhere = "" if len(parts) > 1 else "&namespace=*"
     query = f"per_page={PAGE}{everywhere}{more}"
     body = b'{"Prefix":"0","Text":"dispatch","Context":"evals"}' if "/search" in path else b""
-    await ask(asking, "".join(parts), query, body)  # the caller is known then
+    await ask(asking, "".join(parts), query, body)  # so that the caller is cached
     counted.steps = 0
     answer = await ask(asking, "".join(parts), query, body)
     assert counted.steps <= MOST
@@ -171,7 +171,7 @@ async def test_cost_of_recently_changed_child_statuses_depends_on_the_page(
 
 @pytest.fixture(scope="module")
 def failed_children(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store in which all children exceeded their time, and some jobs without a parent."""
+    """A store in which all children and some jobs without a parent exceeded their time limit."""
     path = tmp_path_factory.mktemp("failed")
     shutil.copy(directory / FILE_NAME, path)
 
@@ -205,7 +205,7 @@ async def test_cost_of_failed_job_statuses_depends_on_the_page(
 async def test_cost_of_metrics_does_not_depend_on_the_history(
     asking: tuple[Dispatcher, str], counted: Counted
 ) -> None:
-    await ask(asking, "/v1/metrics", "", b"")  # the states of jobs are known then
+    await ask(asking, "/v1/metrics", "", b"")  # so that the states of jobs are cached
     counted.steps = 0
     answer = await ask(asking, "/v1/metrics", "", b"")
     assert counted.steps <= MOST
@@ -219,11 +219,11 @@ async def test_evaluations_are_counted_without_reading_documents(
 ) -> None:
     counted.steps = 0
     answer = await ask(asking, "/v1/evaluations/count", "namespace=*", b"")
-    assert counted.steps <= 2 * NUMBER * COUNTED  # children, and as many of one job
+    assert counted.steps <= 2 * NUMBER * COUNTED  # for the children, and as many for one job
     assert msgspec.json.decode(answer.body)["Count"] > 2 * NUMBER - 10
 
 
-# Lists of the Vault API without pages: few keys, or all of them as in Vault.
+# Lists of the Vault API without pages: they have few keys, or Vault has no pages either.
 FEW = {
     "/v1/sys/plugins/catalog/auth": "has one for each kind of method",
     "/v1/sys/version-history": "has one",

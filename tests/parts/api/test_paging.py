@@ -49,7 +49,7 @@ RULES = 'namespace "one" { policy = "read" }'
 
 @pytest.fixture
 async def filled(store: Store) -> Store:
-    """A store with evaluations of two namespaces; a few share a write."""
+    """A store with evaluations of two namespaces, some of them with the same write index."""
 
     def write(tx: Transaction, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -201,7 +201,10 @@ async def test_readable_list_is_readable_in_parts(
 
 
 async def test_page_reads_no_row_before_its_position(filled: Store) -> None:
-    """A short read counts its rows: the last page of a long list fits into its share."""
+    """A short read may read a limited number of rows.
+
+    The last page of a long list stays within it.
+    """
 
     def last(handler: ReadHandler) -> str:
         words = "namespace=*&per_page=2&reverse=true"
@@ -218,7 +221,7 @@ async def test_page_reads_no_row_before_its_position(filled: Store) -> None:
     assert last(api_allocations.list_allocations) == ""
 
 
-# ---- what the store leaves out by itself -------------------------------------------------------
+# ---- filters that the store evaluates -------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -230,7 +233,7 @@ async def test_page_reads_no_row_before_its_position(filled: Store) -> None:
         ('JobID matches "^a-b"', 1),
         ('JobID matches "a-b"', 0),
         ('JobID matches "^a.b"', 0),
-        ('Priority == 50 and JobID == "a"', 0),  # might be an error, which comes first
+        ('Priority == 50 and JobID == "a"', 0),  # the first term can raise an error
         ('JobID == "a" and Priority == 50 and Namespace == "b"', 1),
         ('JobID == "a" or Priority == 50', 0),
         ("JobID is empty", 0),
@@ -248,7 +251,7 @@ def test_every_filtered_column_is_a_text_of_the_document(columns: dict[str, str]
     assert all(issubclass(fields[name], str) for name in columns)
 
 
-# ---- groups: elements that are made of several lines ----------------------------------------------
+# ---- groups: elements that consist of several rows ----------------------------------------------
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Which requests make entries in the audit log, and spans of traces."""
+"""Requests that create entries in the audit log and spans of traces, and requests that do not."""
 
 from typing import Any
 
@@ -105,7 +105,7 @@ async def test_request_without_a_route_creates_no_span(
 
 
 async def test_unknown_method_is_not_in_a_span(asker: Asker, spans: list[Span]) -> None:
-    route = "/v1/job/{job_id}/versions"  # it has any method
+    route = "/v1/job/{job_id}/versions"  # a route that accepts any method
     await asker.ask("X" * 30_000, "/v1/job/none/versions", **TRACED)
     (span,) = spans
     assert span.name == f"_OTHER {route}"

@@ -1,4 +1,4 @@
-"""Operations on runs by the API: the capabilities that a person needs."""
+"""Operations on runs by the API: the capabilities that a user needs."""
 
 import pytest
 

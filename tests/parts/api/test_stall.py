@@ -49,10 +49,10 @@ from tests.step_timing import Longest, check_steps, garbage_as_in_daemon
 
 NUMBER = 20_000
 MOST = 5_000_000  # nanoseconds
-TRIES = 6  # garbage that is collected meanwhile, or a first import, is not the handler's
-PIECES = 3  # of a list: the others are like them
+TRIES = 6  # repeated, because a garbage collection or a first import can disturb a try
+PIECES = 3  # pieces of a list that are read; the other pieces are similar
 FORM = "application/x-www-form-urlencoded"
-PATIENCE = 0.5  # seconds for which an answer without an end is read
+PATIENCE = 0.5  # seconds for which an endless response is read
 OUTSIDE = {
     "GET /v1/operator/keyring/keys": "needs a signing key",
     "GET /v1/operator/snapshot": "copies the whole store, in a thread",
@@ -140,13 +140,13 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def searched_seldom() -> Iterator[None]:
-    """Collect garbage like a daemon that is ready."""
+    """Collect garbage as rarely as a running daemon."""
     with garbage_as_in_daemon():
         yield
 
 
 class _Noted(dict[str, str]):
-    """Query parameters that note the names that are read."""
+    """Query parameters that record the names that handlers read."""
 
     def __init__(self, values: Mapping[str, str], names: set[str]) -> None:
         super().__init__(values)

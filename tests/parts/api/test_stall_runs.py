@@ -115,7 +115,7 @@ async def test_no_read_of_a_long_run_blocks_the_event_loop(
         assert asking.answer.status == 200
         return longest
 
-    await asking.longest(request)  # imports
+    await asking.longest(request)  # the first request imports modules
     await within_limits(work)
 
 

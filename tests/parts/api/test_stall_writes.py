@@ -40,7 +40,7 @@ OUTSIDE = {
 }
 EVERY = [
     request
-    # What is longer is read in a thread: `test_large_bodies.py`.
+    # Longer bodies are read in a thread: `test_large_bodies.py`.
     for request in expensive_writes.writes(SHORT)
     if request.row not in OUTSIDE and not request.row.startswith("TALK ")
 ]
@@ -93,7 +93,7 @@ async def store(directory: Path) -> AsyncIterator[Store]:
 @pytest.mark.parametrize("row", sorted({request.row for request in EVERY}, key=_last))
 async def test_no_write_blocks_the_event_loop(asking: Asking, row: str) -> None:
     every = [request for request in EVERY if request.row == row]
-    await asking.longest(msgspec.structs.replace(every[0], body=b"{}"))  # imports
+    await asking.longest(msgspec.structs.replace(every[0], body=b"{}"))  # imports modules
     for request in every:
         await check_steps(partial(asking.longest, request), MOST, TRIES, _short(request))
 

@@ -1,7 +1,7 @@
 """A list omits only its unreadable row, and every reader reports this row.
 
-Each column with documents is damaged in one row, in each way that a defect leaves behind. Then every
-route of the table is read, and the check of the store names the row.
+Each column with documents is damaged in one row, in each of several ways. Then every route of the
+table is read, and the check of the store names the row.
 """
 
 import sqlite3
@@ -50,7 +50,7 @@ from tests.samples import job
 
 asking = lists.asking
 
-# What a defect of the disk or another program leaves, and the columns that it is tried with.
+# The content after damage by a disk or another program, and the columns to test with it.
 DAMAGES = {
     "cut": (b'{"pa', COLUMNS),
     "empty": (b"", COLUMNS[0::3]),
@@ -58,7 +58,7 @@ DAMAGES = {
     "another type": (b"[[]]", COLUMNS[2::3]),
 }
 QUERIES = ("pretty=0", "per_page=2&reverse=true&meta=true")
-# Rows that the store of the lists does not have.
+# Rows to add, because the store of `test_lists_have_pages.py` does not contain them.
 MORE = (
     """INSERT INTO run_outputs VALUES
        ('default', '{job}', 1, 'step', 0, '{alloc}', '{{"main":{{"a":"b"}}}}', 5)""",
@@ -88,7 +88,7 @@ async def dispatcher(store: Store, secret: str) -> tuple[Dispatcher, str]:
 
 
 def change(store: Store, statement: str, values: tuple[object, ...] = ()) -> None:
-    """Change the store in an unusual way, without the triggers of the schema."""
+    """Change the store by an SQL statement, without the triggers of the schema."""
     with closing(sqlite3.connect(store.path)) as other, other:
         found = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
         for (name,) in other.execute(found).fetchall():
@@ -110,7 +110,7 @@ def damaged(store: Store, column: DocumentColumn, left: bytes) -> Iterator[tuple
     with closing(sqlite3.connect(store.path)) as other:
         others = (
             "" if column.table != "tokens" else "AND document NOT LIKE '%root%'"
-        )  # not the asking one
+        )  # not the caller's token
         found = f"{select} WHERE {column.name} IS NOT NULL {others} ORDER BY {order} LIMIT 1"
         row = other.execute(found).fetchone()
     assert row is not None, f"{column.table} has no row with {column.name}"
@@ -234,7 +234,7 @@ async def test_error_in_a_row_releases_its_snapshot(store: Store) -> None:
         store.read(fail)
     await store.write(lambda tx: namespaces.put(tx, Namespace(name="two")))
     assert store.read(lambda db: namespaces.exists(db, "two"))
-    assert held.traceback  # which holds the rows
+    assert held.traceback  # the traceback still refers to the rows
 
 
 async def test_each_document_column_is_registered(store: Store) -> None:

@@ -215,7 +215,7 @@ async def test_node_has_the_limits_of_its_host(placed: Cluster) -> None:
 
 TASKS = 2000
 MOST_NANOSECONDS = 5_000_000
-ATTEMPTS = 5  # garbage that is collected meanwhile is not the handler's
+ATTEMPTS = 5  # repeated, because a garbage collection can disturb a measurement
 
 
 class Recording(Tasks):

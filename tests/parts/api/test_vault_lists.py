@@ -23,7 +23,7 @@ from storage.store import Store
 from tests.parts.api.requests import parts_of
 from tests.samples import NOW
 
-NUMBER = 20  # and the token of the caller
+NUMBER = 20  # tokens, in addition to the caller's
 STEP = 7
 
 

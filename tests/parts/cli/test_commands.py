@@ -371,7 +371,7 @@ def test_jobs_are_listed_in_columns(fake: FakeDaemon, terminal: Terminal) -> Non
     ill = {"State": "degraded", "Reason": "1 of 2 running"}
     fake.tell("/v1/jobs/statuses", [done, status_line("web", StewardState=ill)])
     lines = terminal.type("job", "status").stdout.splitlines()
-    assert [line.split("  ")[0] for line in lines] == ["ID", "web", "api"]  # what runs comes first
+    assert [line.split("  ")[0] for line in lines] == ["ID", "web", "api"]  # running first
     assert re.fullmatch(r"web +service +degraded +\S+ ago +1 of 2 running", lines[1])
     assert re.fullmatch(r"api +batch +complete +\S+ ago", lines[2])
 
@@ -495,7 +495,7 @@ def test_a_job_with_a_quote_in_its_name_is_searched_by_its_prefix(
 
 
 def test_mistyped_job_name_gets_a_suggestion(fake: FakeDaemon, terminal: Terminal) -> None:
-    # Nothing has this ID, nothing begins with it, and then every job.
+    # The answers to three requests: for the ID, for jobs with this prefix, and for all jobs.
     fake.tell("/v1/jobs", [], [], [stub("mail"), stub("web")])
     result = terminal.type("job", "status", "wbe")
     assert result.exit_code == 1
@@ -604,7 +604,7 @@ def test_allocation_is_shown_with_its_tasks_and_unenforced_limits(
     fake.tell(f"/v1/node/{NODE}", node(Attributes=limits))
     result = terminal.type("alloc", "status", "6ff3f")
     lines = result.stdout.splitlines()
-    assert fake.seen[0].query["prefix"] == "6ff3"  # of an even length, as the daemon wants it
+    assert fake.seen[0].query["prefix"] == "6ff3"  # the daemon wants an even length
     assert f"ID                  = {ALLOC}" in lines
     assert "Client Status       = running" in lines
     assert lines[lines.index("Allocation Addresses") + 2] == "http   10.0.0.1:20123"
@@ -877,7 +877,8 @@ def test_running_tasks_of_a_cluster_are_listed_by_host(
     assert "name the pool, such as hpc" in nameless.stderr
 
 
-# ---- what all have in common ------------------------------------------------------------------
+# ---- common behavior of all commands
+# ------------------------------------------------------------------
 
 
 def test_nomad_variables_are_read_without_steward_variables(

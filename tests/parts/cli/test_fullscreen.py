@@ -52,7 +52,7 @@ class Terminal:
         waits, begins = os.pipe()
         self.pid, self.end = pty.fork()
         if not self.pid:
-            os.read(waits, 1)  # until its settings have been looked at
+            os.read(waits, 1)  # wait until the test has read the terminal settings
             os.chdir(ROOT)
             os.execv(sys.executable, [sys.executable, "-c", program])  # noqa: S606  # as meant
         self.before = self.settings()

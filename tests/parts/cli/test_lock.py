@@ -1,4 +1,4 @@
-"""`var lock` against a daemon that answers as a test wants."""
+"""`var lock` against a fake daemon with configured responses."""
 
 import signal
 from collections.abc import Iterable

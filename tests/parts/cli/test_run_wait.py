@@ -104,7 +104,7 @@ def test_a_job_that_only_launches_children_is_not_waited_for(
     assert fake.seen == []
 
 
-# ---- what the tasks print ------------------------------------------------------------------------
+# ---- output of the tasks ------------------------------------------------------------------------
 
 
 def placed(**fields: Any) -> Any:
@@ -158,5 +158,5 @@ def test_logs_into_a_closed_pipe_end_without_an_error(fake: FakeDaemon, tmp_path
         )
     finally:
         os.close(writer)
-    assert set(done.stderr.splitlines()) <= {b"hello"}  # it prints to both
+    assert set(done.stderr.splitlines()) <= {b"hello"}  # the task prints to both streams
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""`steward top`: its requests, how seldom it sends them, and the program in a terminal."""
+"""`steward top`: its requests, how rarely it sends them, and the program in a terminal."""
 
 import fcntl
 import os

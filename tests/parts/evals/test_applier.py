@@ -85,7 +85,7 @@ async def test_plan_is_stale_after_a_request_to_one_of_its_allocations(
     await cluster.store.write(ask)
     assert not await applier.apply(cluster.store, made, state, plan, now=NOW)
     assert [alloc.desired_status for alloc in cluster.allocations()] == [DesiredStatus.RUN]
-    await cluster.work()  # looked at again, it takes the wish along
+    await cluster.work()  # the next evaluation keeps the request of the operator
     (found,) = cluster.allocations()
     assert found.desired_status == DesiredStatus.STOP
     assert found.desired.transition.no_shutdown_delay

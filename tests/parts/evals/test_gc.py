@@ -180,7 +180,7 @@ async def test_wrong_counts_are_corrected(cluster: Cluster) -> None:
     assert b'"Starting":1' in found[0]
 
 
-# ---- what jobs leave behind while they live -------------------------------------------------------
+# ---- old objects of running jobs -------------------------------------------------------
 
 
 async def fail_often(cluster: Cluster, times: int) -> None:
@@ -201,7 +201,7 @@ async def test_failed_and_replaced_allocation_is_collected_by_number(cluster: Cl
     await fail_often(cluster, 6)
     everything = cluster.allocations()
     await collect(cluster, allocations=2)
-    # The two newest of those that have been replaced; and what runs.
+    # The two newest replaced allocations and the running one remain.
     assert cluster.allocations() == everything[-3:]
 
 
@@ -401,7 +401,7 @@ async def test_row_limit_of_a_write_covers_all_its_jobs(
     for number in range(3):
         await many(cluster, 8, f"web-{number}")
     sizes = await deleted_per_write(cluster, monkeypatch)
-    assert 8 < max(sizes) <= 12  # of two jobs in one write
+    assert 8 < max(sizes) <= 12  # one write deletes allocations of two jobs
 
 
 async def deleted_per_write(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> list[int]:

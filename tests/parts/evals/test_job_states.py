@@ -1,4 +1,4 @@
-"""The state of a job, read from the store: each state, and that it is correct."""
+"""The state of a job, read from the store: each state occurs, and is correct."""
 
 import msgspec
 import pytest

@@ -137,7 +137,7 @@ async def rests(cluster: Cluster) -> None:
         watching.start_soon(watch_drains, cluster.store, cluster.clock, cluster.ids)
         await trio.testing.wait_all_tasks_blocked()
         watching.cancel_scope.cancel()
-    await cluster.store.write(lambda tx: None)  # stored after all that was asked for before
+    await cluster.store.write(lambda tx: None)  # all earlier writes are now stored
     assert cluster.store.read(lambda db: db.last_index()) == before
 
 
@@ -248,7 +248,7 @@ async def test_dynamic_metadata_override_the_configuration(cluster: Cluster) -> 
     assert the_node(cluster.store).meta == {"rack": "r7", "zone": "b"}
     await meta_changed(cluster, rack=None, zone=None)
     assert the_node(cluster.store).meta == {}
-    assert changes(cluster) == {"zone": None}  # what hides the configuration's stays
+    assert changes(cluster) == {"zone": None}  # the entry that hides the configured value stays
     await meta_changed(cluster, zone="a")
     assert the_node(cluster.store).meta == {"zone": "a"}
 

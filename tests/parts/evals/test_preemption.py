@@ -78,7 +78,7 @@ async def test_preempted_allocation_is_blocked_and_placed_again(narrow: Cluster)
     (caused,) = made_by_preemption(narrow, "low")
     assert (caused.status, caused.priority) == (EvalStatus.COMPLETE, 20)
     await narrow.report(gone, ClientStatus.COMPLETE)
-    assert await narrow.work() == []  # the room of the evicted is taken
+    assert await narrow.work() == []  # `high` uses the capacity that `low` freed
     await narrow.report(only(narrow, "high"), ClientStatus.COMPLETE)
     await narrow.work()
     assert [alloc.name for alloc in narrow.wanted("low")] == ["low.web[0]"]

@@ -237,7 +237,7 @@ async def test_paused_deployment_places_nothing_until_resumed(cluster: Cluster) 
         await cluster.run_all(healthy=True)
         await until(cluster, lambda found: found.task_groups["web"].healthy_allocs == 1)
         assert len(newest(cluster)) == 1
-        cluster.wait(3600)  # much longer than the time for progress
+        cluster.wait(3600)  # much longer than the progress deadline
         assert (await pause(cluster, paused=False)).eval_id == "e-hand"
         await cluster.work()
         assert len(newest(cluster)) == 2
@@ -365,7 +365,7 @@ async def test_deployment_without_progress_fails(cluster: Cluster) -> None:
         await cluster.work()
         cluster.wait(21)
         (first, _) = cluster.wanted()
-        await cluster.report(first, ClientStatus.RUNNING)  # anything that happens is a look
+        await cluster.report(first, ClientStatus.RUNNING)  # each report triggers a check
         failed = await until(cluster, is_(DeploymentStatus.FAILED))
     assert failed.status_description == "Failed due to progress deadline"
 

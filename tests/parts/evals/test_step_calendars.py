@@ -65,7 +65,7 @@ async def test_a_step_is_held_until_its_calendar_opens(night: Cluster) -> None:
 async def test_calendars_of_all_steps_share_one_limit(night: Cluster) -> None:
     names = [f"never-{number}" for number in range(12)]
     hours = [f"{hour:02}:00-{hour:02}:30" for hour in range(24)]
-    for name in names:  # each is closed always, which a search finds out after five years of hours
+    for name in names:  # always closed; a search ends after five years of slots
         never = Calendar(name=name, namespace="default", hours=hours, except_=["always"])
         await rules.apply(night.store, Calendar(name="always", namespace="default"), now=0)
         await rules.apply(night.store, never, now=night.clock.now())

@@ -1,4 +1,4 @@
-"""An allocation that its `max_run_duration` ended: its batch job has failed, and names the limit."""
+"""An allocation that exceeded `max_run_duration`: its batch job fails and names the limit."""
 
 from functools import partial
 

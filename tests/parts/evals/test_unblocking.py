@@ -196,7 +196,7 @@ async def test_allocation_with_a_lowered_priority_can_be_preempted(one_host: Clu
 async def test_evaluation_without_a_helpful_change_is_checked_once_per_change(
     one_host: Cluster,
 ) -> None:
-    """A group with the needs of two others wakes when capacity is freed, and then blocks again."""
+    """The evaluation wakes when memory is freed, and blocks again because the port is in use."""
     await run(one_host, job("other", asking(memory_mb=50)), job("holder", asking(port=8080)))
     wanted = job("web", asking(port=8080), msgspec.structs.replace(asking(port=8080), name="db"))
     await run(one_host, wanted)

@@ -262,7 +262,7 @@ async def test_evaluation_with_one_failure_is_processed_at_the_next_attempt(
             worker, "load_cluster_state", broken_for("web", worker.load_cluster_state, 1)
         )
         await cluster.work()
-    assert cluster.next() is None  # it pauses
+    assert cluster.next() is None  # the evaluation pauses
     cluster.wait(1)
     assert await cluster.work() == [made.id]
     assert cluster.evaluation(made.id).status == EvalStatus.COMPLETE
@@ -389,7 +389,7 @@ async def test_effects_of_an_evaluation_have_the_request_id_of_its_cause(narrow:
         assert narrow.store.read(partial(evaluations.request_id, eval_id=item)) == "r-1"
 
 
-# ---- decisions that are long ---------------------------------------------------------------------
+# ---- long decisions ---------------------------------------------------------------------
 
 
 def deciding_threads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
@@ -436,7 +436,7 @@ async def test_the_event_loop_decides_about_a_small_job(
 async def test_the_event_loop_decides_about_a_long_definition_that_is_kept_decoded(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kept definition does not count against the bytes that a read may take on the loop."""
+    """A cached definition does not count against the bytes that a read may decode on the loop."""
     long = job("large", meta={"a": "x" * 150_000})
     threads = deciding_threads(monkeypatch)
     await cluster.register(long)

@@ -400,7 +400,7 @@ async def test_decision_does_not_load_elements_of_ended_steps(cluster: Cluster) 
     assert [alloc.task_group for alloc in loaded] == ["c"]
 
 
-# --- acts of people ---
+# --- actions of users ---
 
 
 async def act(
@@ -638,7 +638,7 @@ async def test_step_starts_at_its_time(cluster: Cluster) -> None:
     assert at_work(cluster) == ["b"]
     await end(cluster, "b")
     await cluster.work()
-    assert cluster.job("etl").status == "dead"  # no evaluation is left for the last time
+    assert cluster.job("etl").status == "dead"  # no evaluation waits for `not_before` again
 
 
 async def test_step_that_exceeds_its_deadline_behind_a_gate_fails_the_run(cluster: Cluster) -> None:
@@ -996,7 +996,7 @@ async def test_canceled_step_keeps_its_successful_elements(cluster: Cluster) -> 
     assert run_of(cluster).steps[0].good == 3
 
 
-# --- what happens between a decision and its write ---
+# --- changes between a decision and its write ---
 
 
 def decided(cluster: Cluster, evaluation: Evaluation) -> tuple[ClusterState, Plan]:
@@ -2181,7 +2181,7 @@ async def test_child_that_failed_without_a_task_has_no_exit_code(
     assert (run.result, run.exit_code) == (result, None if result == "failed" else 0)
 
 
-# --- outputs by hand ---
+# --- outputs that users set ---
 
 
 ACCEPT = RunActType.ACCEPT

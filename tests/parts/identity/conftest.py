@@ -90,7 +90,7 @@ class Cloud:
         return token
 
 
-DAMAGES = [b'{"pa', b"\xff{}", b"", b"[]"]  # what a defect of the disk leaves of a row
+DAMAGES = [b'{"pa', b"\xff{}", b"", b"[]"]  # contents of a row after damage
 
 
 def damage(store: Store, path: str, left: bytes) -> None:

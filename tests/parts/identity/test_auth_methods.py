@@ -163,7 +163,7 @@ async def test_new_method_does_not_inherit_rules_of_an_earlier_one(store: Store)
         ({"sub": "ann"}, {"sub": "ann", "jti": "2"}, True),
         ({"sub": "ann"}, {"sub": "bob"}, False),
         ({"sub": "ann"}, {"sub": "ann", "iss": "https://other.example"}, False),
-        ({}, {"jti": "2"}, True),  # nothing tells them apart
+        ({}, {"jti": "2"}, True),  # no claim distinguishes the two logins
         ({"iss": None}, {"iss": None, "jti": "2"}, True),
     ],
 )

@@ -30,7 +30,7 @@ class Broken(Exception):
 
 
 class Two:
-    """Login methods with two mounts, of which one is to be broken."""
+    """Login methods with two mounts: a broken one and an intact one."""
 
     def __init__(self, good: Login, bad: Login) -> None:
         self.good, self.bad = good, bad
@@ -80,7 +80,7 @@ async def two(login: Login, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Tw
     async def believe(app: object, assertion: str) -> None:
         assert assertion.count(".") == 2
 
-    monkeypatch.setattr(ClientAssertions, "assertion", vouch)  # for the next start
+    monkeypatch.setattr(ClientAssertions, "assertion", vouch)  # for methods opened later
     monkeypatch.setattr(login.methods.credentials, "_assertion", partial(vouch, None))
     cloud.fake.check_assertion = believe
     mount = mounts.new_mount("bad/", RequestFields({"type": "cloudid"}), str(uuid4()))

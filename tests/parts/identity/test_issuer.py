@@ -256,7 +256,7 @@ async def test_key_can_be_deleted_only_when_unused(issuer: Issuer, clock: Clock)
     with pytest.raises(Refused, match="root key not found"):
         await issuer.remove("key-99", force=True)
     coming = (await issuer.rotate()).id
-    await issuer.remove(coming, force=False)  # it has signed nothing
+    await issuer.remove(coming, force=False)  # this key has signed no token
     await issuer.remove(first, force=True)
     assert key_ids(issuer) == [second]
     clock.time += LONGEST_TTL + SECOND

@@ -272,7 +272,7 @@ def has_reply(talk: Talk) -> bool:
 
 def is_measuring(pid: int) -> bool:
     """Return whether a child has opened a directory of the task."""
-    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+    with suppress(FileNotFoundError, ProcessLookupError):  # the process has ended
         return any("/main/local/" in os.readlink(at) for at in Path(f"/proc/{pid}/fd").iterdir())
     return False
 
