@@ -33,7 +33,7 @@ def state() -> dict[str, object]:
         "descriptors": [
             item
             for item in os.listdir("/proc/self/fd")
-            if os.path.lexists(f"/proc/self/fd/{item}")  # not that of the listing
+            if os.path.lexists(f"/proc/self/fd/{item}")  # except the one of `listdir`
         ],
         "groups": ["own" if one == os.getpid() else one for one in (os.getpgid(0), os.getsid(0))],
         "signals": [shown[name] for name in ("SigBlk", "SigIgn", "SigCgt")],

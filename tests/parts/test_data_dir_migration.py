@@ -252,9 +252,9 @@ def test_a_revert_restores_the_earlier_version(tmp_path: Path) -> None:
     prepare(place)
     back(place)
     after = {name: text for name, text in tree(place).items() if not text.startswith("4")}
-    # For tasks that the newer version has started.
+    # The link remains for tasks that the newer version has started.
     assert after.pop("tasks/alloc") == "-> ../alloc"
-    # The pid of the last daemon stands in the lock.
+    # The lock file contains the process ID of the last daemon.
     assert {**after, LOCK_NAME: LOCK_NAME} == before
     with lock(place):
         pass

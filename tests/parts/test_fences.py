@@ -90,14 +90,14 @@ async def test_only_the_active_unit_fails_after_a_crash_of_the_daemon(
             pass
         with fences.at_work("unit", ["a"]):
             killed = (tmp_path / HAND_NAME).read_bytes()
-    assert Hand(tmp_path).found == []  # it ended in order
+    assert Hand(tmp_path).found == []  # no unit remains after a regular end
     for number in range(1, ATTEMPTS + 1):
         (tmp_path / HAND_NAME).write_bytes(killed)
         async with open_fences(store, clock, tmp_path) as fences:
             assert [(fault.key, fault.failures) for fault in fences.faults()] == [("a", number)]
             assert bool(fences.paused_keys("unit")) == (
                 number > 1
-            )  # after the first most are innocent
+            )  # one crash does not pause a unit, because most such units are not the cause
     assert fences.faults()[0].is_closed
 
 
@@ -123,7 +123,7 @@ async def test_evaluation_that_crashed_the_daemon_three_times_fails_and_the_next
         Hand(tmp_path).record([("evaluation", poison.id), ("evaluation", other.id)])
         async with open_fences(cluster.store, cluster.clock, tmp_path) as fences:
             with fences.around("evaluation", other.id):
-                pass  # each is looked at alone
+                pass  # `other` succeeds when it runs alone
     async with (
         open_fences(cluster.store, cluster.clock, tmp_path) as fences,
         open_evals(cluster.store, cluster.clock, cluster.ids, RetentionLimits(), fences),

@@ -65,7 +65,7 @@ def test_numbers_match_libseccomp() -> None:
 
 @pytest.mark.parametrize("machine", sorted(AUDIT))
 def test_calls_are_refused_as_by_a_filter_of_libseccomp(machine: str) -> None:
-    # The library takes the numbers of the machine that it runs on, and translates them.
+    # libseccomp expects the call numbers of the host's architecture, and translates them.
     here, native = numbers(machine), numbers(host_architecture())
     with theirs(machine) as context:
         for name in here.keys() & {*DENIED, "chroot"}:
@@ -82,7 +82,7 @@ def test_calls_are_refused_as_by_a_filter_of_libseccomp(machine: str) -> None:
         other = exported(context)
     own = of_tasks(machine)
     differ = {"clone3", "openat2", "unshare", "chmod", "fchmod", "fchmodat", "creat", "open"}
-    differ |= {"openat", "mknod", "mknodat"}  # ours alone, or by more than one argument
+    differ |= {"openat", "mknod", "mknodat"}  # the two filters differ by design
     values = [0, 1 << 17, 1 << 25, 1 << 28, 1 << 30, 0x3D0F00, 0x5412, 0x541C, 0x5412 | 1 << 40]
     asked = [
         (number, (value, value))

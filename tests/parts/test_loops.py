@@ -167,7 +167,7 @@ KINDS = {
     "collection of children": "test_failed_deletion_of_children_delays_no_others",
     "deployment": "test_unreadable_row_affects_only_its_unit",
 }
-# Kinds for the moment in which the store refuses to mark a unit as failed.
+# Kinds of units for which the store has refused to record the failure.
 UNMARKED = {"failed evaluation", "failed deployment"}
 _KIND = re.compile(r'^_(?:FENCED\w*|UNMARKED) = (?:"([^"]+)"|faults\.CLOCK)', re.MULTILINE)
 
@@ -207,7 +207,7 @@ async def running(*loops: Callable[[], Awaitable[None]]) -> Any:
 
 async def until(is_so: Callable[[], object]) -> None:
     with trio.fail_after(HAPPENS_WITHIN):
-        while not is_so():  # noqa: ASYNC110  # parts tell nobody of a fault
+        while not is_so():  # noqa: ASYNC110  # no event reports a fault
             await trio.sleep(0.005)
 
 

@@ -134,7 +134,7 @@ async def test_certificate_readable_only_by_root_is_read_by_the_launcher(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The daemon cannot read the key, so its own read of the file would give nonsense."""
+    """The test fills the key file with nonsense, because the daemon must not read it directly."""
     certificate, key = Authority(tmp_path).certify("daemon")
     config = Settings(
         wrapper_bind="127.0.0.1", wrapper_port=0, wrapper_tls_cert=certificate, wrapper_tls_key=key

@@ -13,7 +13,7 @@ from daemon.launcher import shim_script
 
 MIB = 1024 * 1024
 LIMIT = 128 * MIB
-HELD = 65 * MIB  # of the daemon: more than what is left for a task
+HELD = 65 * MIB  # memory of the daemon: more than a task can get in the rest
 DAEMON = f"""
 import sys
 from daemon.launcher.hardening import set_priority
@@ -27,7 +27,7 @@ sys.stdin.read()
 TASK = "held = bytearray(300 * 1024 * 1024); held[::4096] = b'x' * len(held[::4096])"
 ENTER = 'echo 0 >"$1/cgroup.procs" && shift && exec "$@"'
 KILLED = 137, -9
-# The memory controller of version 1, or of a host of version 2.
+# The mount point of the memory controller in cgroup version 1 and 2, and the files with its limits.
 PLACES = (
     (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
     (Path("/sys/fs/cgroup"), "memory.max", "memory.swap.max"),
@@ -89,7 +89,7 @@ def test_memory_limit_of_a_shared_cgroup_ends_the_task_and_not_the_daemon(
         if is_set:
             assert task.returncode in KILLED
             assert daemon.poll() is None
-        else:  # so the daemon that is larger would end
+        else:  # by default the kernel kills the larger process
             assert daemon.wait() in KILLED
     finally:
         daemon.kill()

@@ -24,7 +24,7 @@ from tests.forks import Forked, environment
 from tests.http_clients import trusted
 from tests.time_limits import HAPPENS_WITHIN
 
-READY_WITHIN = 30  # seconds; a machine under load starts slowly
+READY_WITHIN = 30  # seconds; a daemon starts slowly on a busy host
 ENDS_WITHIN = 15
 
 Condition = Callable[[Any], object]
@@ -45,13 +45,13 @@ class Steward:
         self.address = ""
         self.flags = flags
         self.token = ""
-        self.before: tuple[str, ...] = ()  # words before those of the daemon
+        self.before: tuple[str, ...] = ()  # words before the daemon's words
         self._executed = executed
         self._port = "0"
         self._process: trio.Process | Forked | None = None
         self._http = httpx.AsyncClient(verify=trusted(), timeout=HAPPENS_WITHIN)
 
-    # ---- its life ------------------------------------------------------------------------------
+    # ---- start and stop ------------------------------------------------------------------------
 
     async def start(self, *flags: str) -> None:
         """Start the daemon, and return when it is ready; these flags are for this start only."""
@@ -161,7 +161,7 @@ class Steward:
         """Return the path of the daemon's log file."""
         return self.directory / "daemon.log"
 
-    # ---- talking to it -------------------------------------------------------------------------
+    # ---- requests -------------------------------------------------------------------------
 
     async def request(
         self, method: str, path: str, body: object = None, /, **query: object
@@ -180,11 +180,11 @@ class Steward:
         return _good(await self.request("GET", path, **query)).json()
 
     async def post(self, path: str, body: object = None, /, **query: object) -> Any:
-        """Change something; return the answer."""
+        """Send a POST request that must succeed; return the decoded response."""
         return _good(await self.request("POST", path, body, **query)).json()
 
     async def delete(self, path: str, /, **query: object) -> Any:
-        """Remove something; return the answer."""
+        """Send a DELETE request that must succeed; return the decoded response."""
         return _good(await self.request("DELETE", path, **query)).json()
 
     async def until(self, path: str, condition: Condition, /, **query: object) -> Any:
@@ -242,7 +242,7 @@ class Steward:
                 env=env,
             )
 
-    # ---- what runs -----------------------------------------------------------------------------
+    # ---- jobs and allocations ------------------------------------------------------------------
 
     def processes(self, alloc_id: str = "") -> list[int]:
         """Return the processes of the daemon's tasks, or of one allocation, found by the directory
@@ -263,7 +263,7 @@ class Steward:
 
 
 def as_development(directory: Path) -> tuple[str, ...]:
-    """Return flags with which a daemon runs tasks as in development mode, but outside of it."""
+    """Return flags for a daemon outside of development mode that runs tasks as in that mode."""
     file = directory / "tasks.toml"
     file.write_text('raw_exec = true\nraw_exec_root = true\ntask_users = ["*"]\n')
     return "--config", str(file)

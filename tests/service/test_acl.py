@@ -95,7 +95,7 @@ async def test_secret_that_is_no_uuid_is_refused(tmp_path: Path) -> None:
         assert (await steward.request("POST", "/v1/acl/bootstrap")).status_code == 200
 
 
-# ---- who may see what ------------------------------------------------------------------------
+# ---- visible objects -------------------------------------------------------------------------
 
 
 async def test_list_of_all_namespaces_contains_only_visible_objects(guarded: Steward) -> None:
@@ -160,7 +160,7 @@ async def test_cached_response_of_one_caller_is_not_shown_to_another(
     token = await new_token(guarded, 'namespace "default" { policy = "read" }')
     queries = ("?namespace=", "?namespace=&namespace=secret")
     async with httpx.AsyncClient(base_url=guarded.address) as client:
-        for _ in range(2):  # the second time it is remembered
+        for _ in range(2):  # the second response comes from the cache
             whole = {"X-Nomad-Token": SECRET, "X-Nomad-Namespace": "secret"}
             answer = await client.get(path + queries[0], headers=whole)
             assert '"Namespace":"secret"' in answer.text
@@ -178,7 +178,7 @@ async def test_refusal_does_not_reveal_existing_objects(guarded: Steward) -> Non
     assert (response.status_code, response.text) == (403, "Permission denied")
 
 
-# ---- changes are in force at once ------------------------------------------------------------
+# ---- changes take effect immediately ------------------------------------------------------------
 
 
 async def test_role_change_takes_effect_immediately(guarded: Steward) -> None:

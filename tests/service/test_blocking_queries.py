@@ -26,7 +26,7 @@ def cpu_seconds(pid: int) -> float:
 async def share_of_a_second(pid: int) -> float:
     """Return the CPU use of a process, as a share of one second without events."""
     before, began = cpu_seconds(pid), time.monotonic()
-    await trio.sleep(1)  # what is measured is this second
+    await trio.sleep(1)  # the CPU time of this second is measured
     return (cpu_seconds(pid) - before) / (time.monotonic() - began)
 
 
@@ -38,7 +38,8 @@ async def test_thousand_waiters_use_few_resources_and_are_all_woken(steward: Ste
     answers = []
 
     async def wait() -> None:
-        # Without a client library, whose pool would be what takes the time.
+        # Use plain sockets, because the connection pool of a client library would take most of the
+        # time.
         async with await trio.open_tcp_stream(host, int(port)) as stream:
             await stream.send_all(question.encode())
             answers.append(await stream.receive_some())
@@ -55,7 +56,7 @@ async def test_thousand_waiters_use_few_resources_and_are_all_woken(steward: Ste
 
 
 def connected(pid: int, wanted: int) -> None:
-    """Wait until a process has that many descriptors, which are its connections."""
+    """Wait until a process has `wanted` open descriptors, most of them connections."""
     until = time.monotonic() + HAPPENS_WITHIN
     while len(list(Path(f"/proc/{pid}/fd").iterdir())) < wanted:
         assert time.monotonic() < until

@@ -40,7 +40,7 @@ while (my $c = $s->accept) {
   close $c;
 }
 """
-# Reads what the address and port of its arguments say.
+# Prints the data received from the address and port in its arguments.
 READ = """
 use IO::Socket::INET;
 my $s = IO::Socket::INET->new(PeerAddr => $ARGV[0], PeerPort => $ARGV[1], Timeout => 3) or exit 7;
@@ -95,7 +95,7 @@ class Hosted(Steward):
 
 @contextmanager
 def listening(*before_and_address: str) -> Iterator[None]:
-    """Run a program that tells each client its address."""
+    """Run a program that sends each client the address of that client."""
     *before, address, port = before_and_address
     with subprocess.Popen([*before, "perl", "-e", LISTEN, address, port]) as process:
         try:
@@ -259,7 +259,7 @@ async def test_ended_group_leaves_no_network_objects(steward: Steward) -> None:
         while interfaces("sw") or elements():
             await trio.lowlevel.checkpoint()
     assert read(HOST, 8080) == ""
-    # The port is free for the next one.
+    # The port is free for the next job.
     await steward.run_job({**job(), "ID": "next"})
     await until_it_answers(HOST, 8080)
 
@@ -271,7 +271,7 @@ async def test_rules_of_tasks_that_ended_without_a_daemon_are_removed_at_its_sta
     await until_it_answers(HOST, 8080)
     await steward.kill()
     for pid in steward.processes(one["ID"]):
-        with suppress(ProcessLookupError):  # it may have ended with another one
+        with suppress(ProcessLookupError):  # it may have ended together with another process
             os.kill(pid, signal.SIGKILL)
     with trio.fail_after(HAPPENS_WITHIN):
         while interfaces("sw"):

@@ -1,4 +1,4 @@
-"""A machine logs in with its cloud identity, and has exactly the permissions of its token."""
+"""A virtual machine logs in with its cloud identity, and has only its token's permissions."""
 
 import json
 import stat
@@ -40,7 +40,7 @@ async def steward(tmp_path: Path) -> AsyncIterator[Steward]:
 
 
 def settings(steward: Steward) -> dict[str, str]:
-    """Return the variables of a command that runs on the machine of the small cloud."""
+    """Return the environment of a command that runs on the virtual machine of the small cloud."""
     log = steward.log.read_text()
     url = next(line for line in log.splitlines() if "the simulated cloud is at" in line).rpartition(
         " "

@@ -87,7 +87,7 @@ async def test_waiting_client_does_not_delay_the_shutdown(steward: Steward) -> N
     async with trio.open_nursery() as nursery:
 
         async def wait() -> None:
-            with pytest.raises(Exception, match=r"."):  # cut off, in whichever way
+            with pytest.raises(Exception, match=r"."):  # cut off, with any error
                 await steward.until("/v1/jobs", bool, index=index)
 
         nursery.start_soon(wait)
@@ -255,7 +255,7 @@ async def test_store_of_a_newer_steward_is_refused(tmp_path: Path) -> None:
 
 async def test_store_is_not_readable_by_other_users(steward: Steward) -> None:
     files = [path for path in steward.data_dir.glob("*") if path.is_file()]
-    assert [path.name for path in files] == ["kept-defaults.json"]  # of the user that started it
+    assert [path.name for path in files] == ["kept-defaults.json"]  # not secret
     assert [path.stat().st_mode & 0o022 for path in files] == [0]
     assert store_dir(steward.data_dir).stat().st_mode & 0o777 == 0o700
     kept = list(store_dir(steward.data_dir).rglob("*"))

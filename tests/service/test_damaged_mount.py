@@ -24,5 +24,5 @@ async def test_method_is_read_and_tuned_despite_a_damaged_one(steward: Steward) 
     found = check(file.parent)
     assert len(found) == 1
     assert "the row one/ of the table mounts cannot be read" in found[0]
-    with closing(sqlite3.connect(file)) as other, other:  # the store is checked at the end
+    with closing(sqlite3.connect(file)) as other, other:  # repairs the row for the check at the end
         other.execute("UPDATE mounts SET document = ? WHERE path = 'one/'", (before,))

@@ -19,8 +19,9 @@ HIDDEN = "hidden-job"
 TASK = {"Name": "main", "Driver": "raw_exec", "Config": {"command": "/bin/sleep", "args": ["60"]}}
 GROUP = {"Name": "g", "Tasks": [TASK], "Scaling": {"Min": 1, "Max": 3, "Enabled": True}}
 JOB = {"ID": HIDDEN, "Datacenters": ["*"], "TaskGroups": [GROUP]}
-STREAM = 2  # seconds of an answer that does not end are enough
-# What a body must say to be understood, where a right in the namespace of the object is asked for.
+STREAM = 2  # seconds after which an endless response is cut off
+# Fields that bodies need to be valid on the routes that check a capability in the object's
+# namespace.
 BODY = {"Job": JOB, "JobID": HIDDEN, "JobVersion": 0, "DeploymentID": "", "All": True}
 
 
@@ -110,7 +111,7 @@ async def test_no_route_is_open_without_a_token(guarded: Steward) -> None:
         for route, method, answer in await answers(guarded, "default")
         if route.needs.asks is not Requirement.TOKEN and answer.is_success
     }
-    assert opened == {  # empty: they list what may be seen
+    assert opened == {  # an empty list, because it has only visible objects
         "GET /v1/deployment/allocations/{deployment_id}: 200",
         "GET /v1/evaluation/{eval_id}/allocations: 200",
     }

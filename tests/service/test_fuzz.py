@@ -1,4 +1,4 @@
-"""Strange requests are answered, and leave the daemon sound; bench/fuzz.py sends many more."""
+"""Malformed requests are answered, and the daemon keeps working; bench/fuzz.py sends many more."""
 
 from collections.abc import Iterator
 

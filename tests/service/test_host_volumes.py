@@ -37,7 +37,7 @@ def names_in(directory: Path) -> list[str]:
 
 
 def user_of(volume: str, **of_volume: object) -> dict[str, object]:
-    """Return a job that writes to a volume, and stays."""
+    """Return a job that writes to a volume, and keeps running."""
     task = {
         "Name": "t",
         "Driver": "exec",

@@ -27,7 +27,7 @@ def world() -> Iterator[tuple[str, str, str]]:
 
 @pytest.fixture
 def operator(world: tuple[str, str, str]) -> Iterator[Any]:
-    """Enable and configure the login method at a path, by the vendor's names of the calls."""
+    """Enable and configure the login method at a path, with the calls that hvac has for Azure."""
     url, _, token = world
     client = hvac.Client(url=url, token=token)
     client.sys.enable_auth_method("azure", path="machines", description="ours")

@@ -14,7 +14,7 @@ import pytest
 from tests.service.daemon import Steward, open_steward
 from tests.service.test_daemon_lifecycle import service
 
-# What neither a start nor a job without extras may import, with everything below it.
+# Modules that neither a start nor a simple job may import, including their submodules.
 FOR_FEW = (
     "bcrypt",
     "cryptography.hazmat.primitives.serialization",
@@ -52,9 +52,10 @@ FOR_FEW = (
     "yaml",
     "zoneinfo",
 )
-# How many modules a start may import: ours, and those of packages; the language's own are not counted.
+# The maximum number of Steward's modules and of other packages' modules that a start may import.
+# Modules of the standard library do not count.
 MOST_OF_OURS, MOST_OF_OTHERS = 361, 400
-# Handlers, besides: a start calls none.
+# A start must not import handlers either, because it calls none.
 HANDLERS = "daemon.api."
 STANDARD = sys.stdlib_module_names
 TABLES = {"daemon.api.vault_routes", "daemon.api.routes"}

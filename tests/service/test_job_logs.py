@@ -1,4 +1,4 @@
-"""The logs of all allocations of a job together, and those whose allocation is gone."""
+"""The merged logs of all allocations of a job, including deleted allocations."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ async def test_logs_remain_after_their_allocation_and_job(steward: Steward) -> N
     path = f"/v1/client/fs/logs/{one['ID']}"
     directory = alloc_dir(steward.data_dir) / one["ID"]
     with trio.fail_after(HAPPENS_WITHIN):
-        while directory.exists():  # nobody tells
+        while directory.exists():  # no event reports this
             await steward.request("GET", "/v1/client/gc")
             await trio.sleep(0.02)
     assert (await steward.request("GET", path, **query)).text == "last words\n"
@@ -71,7 +71,7 @@ async def test_deleted_logs_are_reported(steward: Steward) -> None:
     (one, _) = await steward.allocations("silent", "complete")
     directory = alloc_dir(steward.data_dir) / one["ID"]
     with trio.fail_after(HAPPENS_WITHIN):
-        while directory.exists():  # nobody tells
+        while directory.exists():  # no event reports this
             await steward.request("GET", "/v1/client/gc")
             await trio.sleep(0.02)
     path = f"/v1/client/fs/logs/{one['ID']}"
@@ -99,7 +99,7 @@ async def test_logs_of_several_allocations_are_merged_by_time(steward: Steward) 
 
 
 async def test_previous_attempt_is_shown_separately(steward: Steward) -> None:
-    # Its second attempt runs on, so that the first one is the one before.
+    # The second attempt keeps running, so the first one is the previous attempt.
     text = "if test -e $NOMAD_TASK_DIR/x; then echo second; exec sleep 600; fi; "
     text += "touch $NOMAD_TASK_DIR/x; echo first word; echo first end; exit 3"
     given = printing("again", text)
@@ -170,7 +170,7 @@ async def test_lines_of_a_job_are_pages_merged_by_time_and_name_their_task(
     await steward.run_job(printing("talk", text, Update={"MaxParallel": 0}))
     page: Any = {}
     with trio.fail_after(HAPPENS_WITHIN):
-        while len(page.get("Lines", ())) < 2 * 82:  # nobody tells when a line is written
+        while len(page.get("Lines", ())) < 2 * 82:  # no event reports a written line
             page = await _lines(steward, lines=1000)
             await trio.sleep(0.02)
     running = await steward.allocations("talk", "running")
@@ -184,7 +184,7 @@ async def test_lines_of_a_job_are_pages_merged_by_time_and_name_their_task(
     assert sum(bool(line.get("Unfinished")) for line in page["Lines"]) == 2
     assert "Before" not in page
 
-    # Pages of fifty lines, from the end to the start, are the same lines in all.
+    # Pages of fifty lines, read from the end to the start, have the same lines in total.
     found: list[tuple[str, int]] = []
     before = ""
     while True:
@@ -214,7 +214,7 @@ async def test_lines_of_a_job_follow_new_allocations_and_a_restart_of_the_daemon
     path = "/v1/job/talk/logs/lines"
     seen: list[str] = []
     after = ""
-    while len(seen) < 2:  # nobody tells when a line is written
+    while len(seen) < 2:  # no event reports a written line
         page = await _lines(steward, after=after or "00000000.0o:0")
         seen += [line["Text"] for line in page["Lines"]]
         after = page.get("After", "")

@@ -117,7 +117,7 @@ async def test_logs_stay_limited_while_no_daemon_runs(tmp_path: Path) -> None:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110  # nobody tells
+    while not holds():  # noqa: ASYNC110  # no event reports this
         await trio.sleep(0.02)
 
 

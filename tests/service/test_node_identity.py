@@ -15,7 +15,7 @@ async def test_node_shows_its_claims_and_accepts_new_ones(steward: Steward) -> N
     assert claims["sub"] == f"node:global:default:{line['ID']}:default"
     assert (claims["nomad_node_id"], claims["nomad_node_datacenter"]) == (line["ID"], "dc1")
     assert claims["exp"] - claims["iat"] == 24 * 3600
-    assert "nomad_node_class" not in claims  # it has none
+    assert "nomad_node_class" not in claims  # the node has no class
     assert await steward.get(f"{PATH}?node_id={line['ID']}") == {"Claims": claims}
     assert await steward.post(f"{PATH}/renew", {"NodeID": line["ID"]}) == {}
     fresh = (await steward.get(PATH))["Claims"]

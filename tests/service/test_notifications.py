@@ -102,4 +102,4 @@ async def test_receiver_test_needs_the_agent_write_capability(tmp_path: Path) ->
             steward.token = secret
             sent = await steward.cli("notify", "test", STEWARD_TOKEN=secret)
             assert sent.returncode == 0
-            assert len(await receiver.until(1)) == 1  # of the one who may
+            assert len(await receiver.until(1)) == 1  # only the permitted test was sent

@@ -71,7 +71,7 @@ async def test_daemon_log_is_streamed(steward: Steward, plain: bool) -> None:
     query = {"log_json": "true", "plain": str(plain).lower()}
     async with open_stream(steward, "/v1/agent/monitor", **query) as answer:
         text = b"" if plain else await answer.piece()
-        os.kill(steward.pid, signal.SIGHUP)  # which makes it say something
+        os.kill(steward.pid, signal.SIGHUP)  # makes the daemon log a line
         text += await answer.piece()
     shown = text if plain else base64.b64decode(json.loads(text.removeprefix(b"{}"))["Data"])
     assert "certificate" in json.loads(shown)["message"]

@@ -51,7 +51,7 @@ def separated(place: Path, user: str = str(UID)) -> Steward:
     settings.write_text(SETTINGS.format(user=user))
     settings.chmod(0o644)
     steward = Steward(place, ("--config", str(settings)))
-    # As the unit has it.
+    # The unit of systemd sets the same umask.
     steward.before = (*entering(), "sh", "-c", 'umask 077 && exec "$@"', "sh")
     return steward
 
@@ -247,7 +247,7 @@ wrapper_tls_key = "{key}"
     try:
         await steward.start()
         assert uids_of(steward.pid) == [UID] * 4
-        Authority(place).certify("daemon")  # another pair, in the same files
+        Authority(place).certify("daemon")  # a new certificate and key in the same files
         close_to_others(key)
         os.kill(steward.pid, signal.SIGHUP)
         await said(steward, "reloaded the certificate")
@@ -275,7 +275,7 @@ async def test_cluster_programs_run_as_the_user_of_the_task(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with fake_slurm(place / "slurm") as slurm:
-        slurm.directory.chmod(0o777)  # any user may be the cluster
+        slurm.directory.chmod(0o777)  # any user can run the fake cluster
         (slurm.directory / "lock").touch()
         (slurm.directory / "lock").chmod(0o666)
         monkeypatch.setenv("PATH", slurm.path)
@@ -381,7 +381,7 @@ async def test_git_ends_with_a_killed_daemon(steward: Steward, nursery: trio.Nur
         while git_processes():  # noqa: ASYNC110  # nobody rings
             await trio.sleep(0.01)
     left = allocations_of(steward)
-    assert len(left) == 2  # of the job and of git
+    assert len(left) == 2  # the one of the job and the one of git
     site.pages.clear()
     await steward.start()
     (one,) = await steward.allocations("clones", "failed", "pending", "running")

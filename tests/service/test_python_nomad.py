@@ -102,7 +102,7 @@ def client_allocations(client: Any, job_id: str) -> Any:
 RULES = {"Name": "reader", "Rules": 'namespace "default" { policy = "read" }'}
 SCALING = {"Min": 0, "Max": 3, "Enabled": True}
 
-# In the order in which they are called; what they return must be true, or None be expected.
+# The calls, in order. The result of each must be true, unless None is expected.
 CALLS: dict[str, Callable[[World], Any]] = {
     "acl.get_tokens": lambda w: w.n.acl.get_tokens(),
     "acl.get_self_token": lambda w: w.n.acl.get_self_token()["AccessorID"],

@@ -55,7 +55,8 @@ async def test_request_id_is_traced_to_its_tasks_across_restarts(steward: Stewar
     evaluation, *events = await logged(steward, "order-17", "Started")
     assert (evaluation["part"], evaluation["eval_id"]) == ("evals", placed["EvalID"])
     assert {(line["alloc_id"], line["task"]) for line in events} == {(placed["ID"], "main")}
-    # In this order: what a crash finds half done it may call by another name, or not tell twice.
+    # The crash comes after these lines, because an operation that it interrupts may get another ID
+    # or no second line.
     await steward.kill_and_restart()
     await ask(steward, "order-18", "DELETE", "/v1/job/web")
     await steward.allocations("web", "complete")

@@ -11,8 +11,8 @@ from tests.service.daemon import Steward
 from tests.service.streaming import Stream, open_stream
 from tests.time_limits import HAPPENS_WITHIN
 
-# It becomes healthy when the file in its argument exists. On a stop signal it serves open
-# connections to their end.
+# A web server that becomes healthy when the file in its argument exists. On a stop signal, it
+# completes open connections.
 SERVER = """
 import asyncio, os, pathlib, signal, sys
 
@@ -43,7 +43,7 @@ async def main():
 
 asyncio.run(main())
 """
-# It repeatedly sends requests to all known instances, and prints new responses.
+# A load generator that repeatedly sends requests to all known instances, and prints new responses.
 LOAD = """
 import http.client, os, pathlib, time
 

@@ -37,7 +37,7 @@ job "web" {
   }
 }
 """
-WHERE = {"namespace": "default", "region": "global"}  # as the tools always say
+WHERE = {"namespace": "default", "region": "global"}  # the tools always send these
 
 
 async def parsed(steward: Steward, source: str = SOURCE) -> Any:
@@ -64,7 +64,7 @@ async def test_command_line_requests_of_run_and_status_are_answered(steward: Ste
     deployment = await followed(steward, done["EvalID"])
     assert deployment["TaskGroups"]["web"]["HealthyAllocs"] == 1
 
-    # job status: what begins like this, and everything of the one that does
+    # job status: jobs with a prefix, and then all data of the only match
     (line,) = await steward.get("/v1/jobs", prefix="we", **WHERE)
     assert (line["ID"], line["Namespace"]) == ("web", "default")
     shown = {
@@ -89,7 +89,7 @@ async def test_command_line_requests_of_run_and_status_are_answered(steward: Ste
             text += await stream.piece()
     assert base64.b64encode(b"up\n") in text
 
-    # alloc exec: found by a search, then a conversation
+    # alloc exec: a search for the allocation, and then a session
     asked = {"Prefix": placed["ID"][:6], "Context": "allocs"}
     searched = await steward.post("/v1/search", asked, **WHERE)
     assert searched["Matches"]["allocs"] == [placed["ID"]]
@@ -102,7 +102,7 @@ async def test_command_line_requests_of_run_and_status_are_answered(steward: Ste
     assert b"".join(said) == b"hello\n"
     assert frames[-1]["exited"]
 
-    # job stop, and the evaluation of that
+    # job stop, and its evaluation
     done = await steward.delete("/v1/job/web", purge=False, **WHERE)
     await steward.until(
         f"/v1/evaluation/{done['EvalID']}", lambda shown: shown["Status"] == "complete", **WHERE

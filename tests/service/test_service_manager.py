@@ -18,7 +18,7 @@ class Ears:
     """The messages to a service manager."""
 
     def __init__(self) -> None:
-        # Without a limit: the daemon waits for nobody, so nothing may be left in the socket.
+        # The channel has no limit, because the daemon drops messages when the socket is full.
         self._send, self._heard = trio.open_memory_channel[str](math.inf)
 
     async def listen(self, way: trio.socket.SocketType) -> None:

@@ -1,4 +1,4 @@
-"""Commands inside tasks over a WebSocket, from outside (golden: alloc-exec, actions)."""
+"""Commands inside tasks over a WebSocket, from outside (recorded: alloc-exec, actions)."""
 
 import json
 from contextlib import AbstractAsyncContextManager

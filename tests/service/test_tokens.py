@@ -152,7 +152,7 @@ async def test_uploaded_token_keeps_its_accessor_and_secret(
     own = await ask(guarded, CHOSEN, "GET", "acl/token/self")
     assert own.json()["AccessorID"] == ACCESSOR
     other = {**UPLOADED, "SecretID": "e4a19d23-8f5b-42c1-a7d3-6e0f1b2c4a5d", "Name": "n"}
-    assert (await guarded.post(path, other))["Name"] == "n"  # a change, which leaves the secret
+    assert (await guarded.post(path, other))["Name"] == "n"  # a change that keeps the secret
     assert (await ask(guarded, CHOSEN, "GET", "acl/token/self")).status_code == 200
     assert (await ask(guarded, other["SecretID"], "GET", "acl/token/self")).status_code == 403
 

@@ -106,7 +106,7 @@ async def test_job_is_one_tree_from_the_request_to_its_end(
 async def test_log_lines_have_the_trace(steward: Steward, collector: Collector) -> None:
     await ask(steward, "/v1/jobs", {"Job": job("once", "true")})
     await steward.allocations("once", "complete")
-    await collector.until(lambda spans: named(spans, "allocation"))  # its lines are written before
+    await collector.until(lambda spans: named(spans, "allocation"))  # the last log line precedes it
     lines = [json.loads(line) for line in steward.log.read_text().splitlines()]
     mine = [line for line in lines if line.get("request_id") == "order-17"]
     assert {"evals", "runner"} <= {line["part"].partition(".")[0] for line in mine}

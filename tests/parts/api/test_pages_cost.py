@@ -227,7 +227,7 @@ async def test_evaluations_are_counted_without_reading_documents(
 FEW = {
     "/v1/sys/plugins/catalog/auth": "has one for each kind of method",
     "/v1/sys/version-history": "has one",
-    "/v1/auth/{mount}/role": "the peer gives all roles, whatever is asked (golden: role-lifecycle)",
+    "/v1/auth/{mount}/role": "Vault returns all roles, whatever is asked (recorded: role-lifecycle)",
 }
 LISTS = sorted({endpoint.path for endpoint in ENDPOINTS if endpoint.list} - FEW.keys())
 

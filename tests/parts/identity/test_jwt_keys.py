@@ -78,7 +78,7 @@ async def providing(context: ssl.SSLContext | None = None) -> AsyncIterator[Prov
         secure = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
         try:
             await provider.serve(secure)
-        except trio.BrokenResourceError:  # the client does not trust it
+        except trio.BrokenResourceError:  # the client does not trust the certificate
             await trio.aclose_forcefully(secure)
 
     async with trio.open_nursery() as nursery:

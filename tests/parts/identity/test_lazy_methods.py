@@ -107,7 +107,7 @@ async def test_mount_whose_row_is_damaged_does_not_stop_the_start(
 async def broken() -> AsyncIterator[LoginMethods]:
     """Fail to open the login methods."""
     raise OSError("no room")
-    yield  # the type of a generator
+    yield  # makes this function a generator
 
 
 @asynccontextmanager

@@ -185,7 +185,7 @@ async def test_slow_cloud_request_does_not_block_other_logins(login: Login, clou
         nursery.cancel_scope.cancel()
 
 
-# ---- what goes with a mount ------------------------------------------------------------------------
+# ---- deletion of a mount ---------------------------------------------------------------------------
 
 
 async def test_disabled_mount_revokes_its_tokens_and_deletes_its_secret(

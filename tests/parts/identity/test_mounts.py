@@ -104,7 +104,7 @@ async def test_clock_leeway_is_bounded(login: Login) -> None:
 
 @pytest.fixture
 async def asking(login: Login) -> Dispatcher:
-    """Return the API over two mounts, the first of which is damaged by a test."""
+    """Return the API of a store with two mounts. Tests damage the first mount."""
     other = mounts.new_mount("other/", RequestFields({"type": "cloudid"}), "00000000-other")
     await mounts.enable(login.store, other)
     await mounts.move(login.store, login.tokens, "auth/other/", "auth/later/", "the-move")
@@ -114,7 +114,7 @@ async def asking(login: Login) -> Dispatcher:
 
 
 async def ask(dispatcher: Dispatcher, secret: str, method: str, path: str) -> tuple[int, Any]:
-    """Return status and body of an answer."""
+    """Send a request; return the status and the body of the response."""
     given = {"host": "localhost", "x-vault-token": secret}
     head = RequestHead(method=method, target=path.encode(), query="", headers=given)
 

@@ -32,7 +32,8 @@ ACCEPTED = [
     ("scale set, uniform, instance", {"resource_id": f"{SETS}/ss-uni"}),
     ("scale set, flexible", {"vmss_name": "ss-flex"}),
 ]
-# The principal is one that the resource does not have, or the token says that it is for another one.
+# Logins for a resource that does not have the token's principal, or for which the token was not
+# issued.
 REFUSED = [
     ("app service, system-assigned", {"resource_id": f"{SITES}/app-user"}),
     ("app service, system-assigned", {"resource_id": f"{VMS}/vm-sys"}),

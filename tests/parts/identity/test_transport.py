@@ -87,7 +87,7 @@ def test_retry_delays_grow_to_a_maximum_with_jitter() -> None:
     assert retries.pause(0, 1e9, 0.4) == 120
 
 
-# The HTTP library leaves its generators to Trio, which closes them and says so.
+# The HTTP library does not close its generators. Trio closes them and warns.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")
 async def test_endless_response_is_aborted(sender: CloudHttp) -> None:

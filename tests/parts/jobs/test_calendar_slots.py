@@ -70,7 +70,7 @@ async def register(
 
 
 def ledger(store: Store) -> list[tuple[str, int, str, str]]:
-    """Return slot, number of slots, outcome and reason of each line, oldest first."""
+    """Return slot, number of slots, outcome and reason of each decision, oldest first."""
     slots: list[Slot] = store.read(lambda db: list(periodic.slots(db, "default", "web")))
     return [
         (rfc3339(slot.slot)[:16], slot.slots, slot.outcome, slot.reason) for slot in reversed(slots)
@@ -98,7 +98,7 @@ async def pass_time(store: Store, *, until: int, step: int = 30 * MINUTE) -> Non
         await look(store, now, started=FRIDAY)
 
 
-# --- slots as they come ---
+# --- due slots ---
 
 
 async def test_closed_slots_launch_nothing_and_are_recorded_with_calendar_and_reason(
@@ -348,7 +348,7 @@ async def test_calendar_write_checks_the_reference_limits_of_its_users(store: St
         await define(store, plain(62, *range(46, 62)))
     with pytest.raises(Malformed, match='of calendar "c0" have "c63": it would refer to more than'):
         await define(store, plain(0, 63))
-    await define(store, plain(62, 47, 48))  # none of them is new to c63
+    await define(store, plain(62, 47, 48))  # c63 already refers to these
 
 
 async def test_chain_of_references_has_a_maximum_length(store: Store) -> None:

@@ -123,7 +123,7 @@ async def test_child_does_not_replace_another_job(store: Store) -> None:
 
 
 async def test_each_child_has_its_own_indexes_and_time(store: Store) -> None:
-    """The common parts of children are kept between writes.
+    """The common parts of children are cached between writes.
 
     They contain neither the indexes nor the time of a child.
     """

@@ -263,7 +263,7 @@ def _parent_of(tx: Transaction) -> Job:
     return found
 
 
-# ---- what has ended -----------------------------------------------------------------------------
+# ---- ended children -----------------------------------------------------------------------------
 
 
 async def ended(parent: Parent, number: int) -> None:

@@ -67,7 +67,7 @@ def versions(store: Store) -> list[Job]:
     return store.read(lambda db: jobs.versions(db, "default", "web"))
 
 
-# ---- going back -------------------------------------------------------------------------------------
+# ---- reverts ----------------------------------------------------------------------------------------
 
 
 async def test_revert_creates_a_new_version_with_the_old_definition(store: Store) -> None:
@@ -161,7 +161,7 @@ async def test_revert_to_a_forbidden_definition_is_refused(store: Store) -> None
         )
 
 
-# ---- what is said of versions -----------------------------------------------------------------------
+# ---- responses about versions -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", [0, 2])

@@ -1,4 +1,4 @@
-"""Node pools: permitted names, jobs that use one, and reasons that prevent a deletion."""
+"""Node pools: permitted names, jobs that use a pool, and reasons that prevent a deletion."""
 
 import msgspec
 import pytest

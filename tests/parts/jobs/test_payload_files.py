@@ -275,7 +275,7 @@ async def test_concurrent_uploads_of_one_file_do_not_interfere(
     await files.receive("default", DIGEST, CONTENT[:-1], size=size, offset=0, now=NOW)
 
     async def finish() -> None:
-        again = PayloadFiles(store, str(root), NO_LIMITS)  # each request has its own
+        again = PayloadFiles(store, str(root), NO_LIMITS)  # each request creates its own object
         try:
             done = await again.receive("default", DIGEST, last, size=size, offset=size - 1, now=NOW)
         except (Malformed, OffsetConflict) as error:
@@ -414,7 +414,7 @@ async def test_file_is_deleted_a_day_after_its_last_job(
     child = await dispatch(cluster, {"in": DIGEST})
     assert await files.collect(NOW + 23 * HOUR) == 0
     await collect_input_files(cluster.store, NOW + 23 * HOUR, RetentionLimits(payloads=str(root)))
-    assert await files.collect(NOW + 25 * HOUR) == 1  # the unfinished one
+    assert await files.collect(NOW + 25 * HOUR) == 1  # the unfinished upload
     assert stored(root).exists()
     await stop_job(
         cluster.store,
@@ -494,7 +494,7 @@ async def test_files_without_a_row_are_deleted(files: PayloadFiles, root: Path) 
     strays = [
         stored(root, digest="a" * 64),
         stored(root, digest="b" * 64).with_suffix(".part"),
-        stored(root, "other"),  # only another namespace has it
+        stored(root, "other"),  # the file is only in another namespace
     ]
     for stray in strays:
         stray.parent.mkdir(exist_ok=True)

@@ -197,17 +197,17 @@ async def test_schedule_without_further_times_launches_no_more(store: Store) -> 
     assert store.read(periodic.next_time) is None
 
 
-# ---- what was missed ------------------------------------------------------------------------------
+# ---- missed slots ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("back_after", "wanted"),
     [
-        # down over several slots: one launch for all of them
+        # the daemon was down during several slots: one launch for all
         (2 * HOUR + MINUTE, [(FIRST, "caught-up")]),
-        # down over one
+        # the daemon was down during one slot
         (50 * MINUTE, [(FIRST, "caught-up")]),
-        # back in time
+        # the daemon was back before the slot
         (5 * MINUTE, []),
     ],
 )
@@ -428,7 +428,7 @@ async def test_purge_deletes_schedule_and_ledger(store: Store) -> None:
 
     await store.write(purge)
     assert (ledger(store), store.read(periodic.next_time)) == ([], None)
-    assert len(children(store)) == 1  # which lives on
+    assert len(children(store)) == 1  # the child is not purged
 
 
 # ---- by hand --------------------------------------------------------------------------------------
@@ -500,7 +500,7 @@ def test_child_is_a_copy_of_its_parent_without_schedule_and_history() -> None:
     ("zone", "after", "wanted"),
     [
         ("UTC", "2026-03-29T00:00", "2026-03-29T02:30"),
-        # 02:30 is skipped in Berlin that night; in New York it was three weeks before
+        # 02:30 does not exist in Berlin that night; in New York, clocks changed three weeks before
         ("Europe/Berlin", "2026-03-29T00:00", "2026-03-30T00:30"),
         ("America/New_York", "2026-03-29T00:00", "2026-03-29T06:30"),
         # 02:30 comes twice in Berlin that night
@@ -539,7 +539,7 @@ async def test_scheduler_loop_is_woken_by_a_new_job_and_by_time(store: Store) ->
         clock.time = FIRST - SECOND // 20
         await register(store, submit_time=clock.time)
         await trio.testing.wait_all_tasks_blocked()
-        clock.time = FIRST  # a twentieth of a second later the loop looks again
+        clock.time = FIRST  # the loop checks again after 50 ms
         await until_children(store, 1)
 
 
@@ -640,7 +640,7 @@ async def test_job_with_an_undecidable_slot_delays_no_other_until_it_changes(
         with trio.fail_after(HAPPENS_WITHIN):
             for _ in range(ATTEMPTS):
                 await attempts.receive()
-                await store.write(lambda tx: None)  # it returns after the attempt has failed
+                await store.write(lambda tx: None)  # returns after the attempt has failed
                 clock.time += MINUTE
                 await store.write(lambda tx: tx.publish(periodic.TOPIC))
             (fault,) = fences.faults()
@@ -670,7 +670,7 @@ async def test_slots_of_a_paused_job_are_skipped(store: Store) -> None:
     await register(store)
     await look(store, NOW)
     await pause(store, "default", "web", paused=True)
-    await register(store, meta={"a": "b"})  # a newer version changes nothing about it
+    await register(store, meta={"a": "b"})  # a new version does not resume the schedule
     await look(store, FIRST)
     await look(store, FIRST + 3 * HOUR)
     await pause(store, "default", "web", paused=False)

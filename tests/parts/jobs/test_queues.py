@@ -52,7 +52,7 @@ def queued(job_id: str, **fields: Any) -> Job:
 
 
 class Queues:
-    """A cluster with a queue; `settle` does what the loop and the worker do."""
+    """A cluster with a queue; `settle` does the work of the loop and of the worker."""
 
     def __init__(self, store: Store) -> None:
         self.cluster = Cluster(store)
@@ -237,7 +237,7 @@ async def test_only_changed_queues_with_waiting_runs_are_processed(made: Queues)
     for alloc in made.cluster.allocations("second-2"):
         await report(made.cluster, alloc)
     await made.cluster.work()
-    assert changed() == []  # nobody waits there
+    assert changed() == []  # no run waits in this queue
     assert made.at_work("second-2", "second-3") == []
     await made.store.write(lambda tx: concurrency.set_limit(tx, ("default", "q3"), 2, ""))
     await serve_all()

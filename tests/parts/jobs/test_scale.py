@@ -1,4 +1,4 @@
-"""Scaling: a count creates a version, a note does not; both are recorded."""
+"""Scaling: a new count creates a version, and a note does not. Both requests are recorded."""
 
 from typing import Any
 

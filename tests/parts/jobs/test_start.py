@@ -19,7 +19,7 @@ from tests.samples import NOW, job
 from tests.time_limits import HAPPENS_WITHIN
 
 JOBS, SPECS, MISSED = 1000, 100, 90 * 24 * HOUR
-MOST_AT_ONCE = 4000  # looks at expressions for one decision
+MOST_AT_ONCE = 4000  # evaluated expressions for one decision
 
 
 async def fill(store: Store) -> None:
@@ -59,5 +59,5 @@ async def test_start_with_a_thousand_overdue_schedules_computes_no_slot_before_i
         is_ready.set()
         with store.watch(periodic.TOPIC) as change, trio.fail_after(HAPPENS_WITHIN):
             await change.wait()
-        # A first share of the jobs is worked out, one after the other, each within its bound.
+        # The slots of the first jobs are computed one after the other, each job within its limit.
         assert 0 < looks[0] <= 33 * MOST_AT_ONCE

@@ -1,4 +1,4 @@
-"""Queues of steps: the order in which elements get slots, and that slots are freed and never shared."""
+"""Queues of steps: elements get slots in order, free them at their end, and never share them."""
 
 import random
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def flow(job_id: str, *groups: TaskGroup, **fields: Any) -> Job:
 
 
 class Queues:
-    """A cluster with queues; `settle` does what the loop and the worker do."""
+    """A cluster with queues; `settle` does the work of the loop and of the worker."""
 
     def __init__(self, store: Store) -> None:
         self.cluster = Cluster(store)
@@ -268,7 +268,7 @@ async def test_retried_element_of_a_limited_run_gets_its_slot(made: Queues) -> N
     steps = (step(reschedule_policy=policy), step("b"))
     await made.register(flow("x", *steps, meta={"steward_run_parallel": "1"}))
     await made.end("x", code=1)
-    # The element that waits for its next attempt has the place, but no slot.
+    # The element that waits for its next attempt counts as active in the run, but holds no slot.
     assert (made.at_work("x"), made.holders(), made.waiters()) == ({"x": 0}, [], [])
     made.cluster.wait(31)
     await made.settle()
@@ -285,7 +285,7 @@ async def test_step_without_a_place_leaves_its_queue(made: Queues) -> None:
     await made.register(flow("y", step(queues="gpu")))
     await made.register(flow("x", *steps, meta={"steward_run_parallel": "2"}))
     assert (made.waiters("gpu"), made.holders("other")) == ([("x", "b", 1)], [("x", "c", 1)])
-    await made.end("x")  # now the elements of a take both places
+    await made.end("x")  # now the run's limit is used by two elements of a
     assert [one.task_group for one in made.active("x")] == ["a", "a"]
     reason = "parallel: it waits until fewer than 2 allocations of the run are active"
     waiting = made.run("x").steps[1]
@@ -359,7 +359,7 @@ async def test_rerun_step_waits_in_the_queue_again(made: Queues) -> None:
 async def test_a_new_version_waits_for_its_own_slot(made: Queues) -> None:
     await made.register(flow("x"), flow("y"))
     await made.register(flow("x", meta={"n": "2"}))
-    assert made.at_work("x", "y") == {"x": 1, "y": 0}  # the old task still ends
+    assert made.at_work("x", "y") == {"x": 1, "y": 0}  # the old task is still ending
     await made.end("x")
     assert made.at_work("x", "y") == {"x": 0, "y": 1}
     await made.end("y")
@@ -418,7 +418,7 @@ async def test_queue_is_used_by_runs_or_steps(made: Queues) -> None:
         ],
     ]
     await made.register(flow("x", step(queues="other")))
-    assert made.store.read(lambda db: list(queue_errors(db, queued("z")))) != []  # x still ends
+    assert made.store.read(lambda db: list(queue_errors(db, queued("z")))) != []  # x is ending
 
 
 async def test_step_queues_of_a_namespace_are_limited(
@@ -452,7 +452,7 @@ async def test_random_steps_never_exceed_their_queues_and_all_end(made: Queues, 
     for _ in range(60):
         in_use = {name: _in_use(made, name) for name in limits}
         assert made.broken() == []
-        # An element that asks for more slots than there are takes all.
+        # An element that requests more slots than the queue has gets all of them.
         assert all(in_use[name] <= max(limits[name], 2) for name in limits)
         busy = [one for name in names for one in made.active(name)]
         if not busy:

@@ -1,4 +1,4 @@
-"""Jobs that start after others: ends that start a job, joins of several ends, and refusals."""
+"""Jobs that start after other jobs have ended, one or several, and refused definitions."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -62,7 +62,7 @@ def follower(job_id: str, after: str, **fields: Any) -> Job:
 
 
 class Jobs:
-    """A cluster in which jobs follow others; `settle` does what the loop does."""
+    """A cluster in which jobs follow others; `settle` does the work of the loop."""
 
     def __init__(self, store: Store) -> None:
         self.cluster = Cluster(store)

@@ -52,7 +52,7 @@ class Talk:
         """Wait for the launcher's next message; return whether the launcher has closed its end."""
         try:
             return self.channel.recv(LONGEST) == b""
-        except ConnectionResetError:  # it has not even read what was sent
+        except ConnectionResetError:  # the launcher closed the channel with unread messages
             return True
 
 

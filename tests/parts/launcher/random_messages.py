@@ -31,7 +31,7 @@ from daemon.launcher.messages import (
 )
 from tests.parts.launcher.conftest import ALLOCATION, Talk
 
-# What these make is right to be made.
+# These requests create files by design.
 _MAKING = (Hello, CreateAllocDir, MakeVolume, MountSecrets)
 _KINDS = [kind for kind in server._TABLE if kind not in _MAKING]
 _RECORDS = {StartTask: TaskCommand, StartSession: TaskCommand, StartProgram: ProgramCommand}
@@ -54,7 +54,7 @@ def until_readable(descriptor: int) -> None:
 
 
 def fuzz(rng: random.Random, directory: Path, number: int) -> int:
-    """Send that many messages to launchers; return how many of them ended a launcher.
+    """Send `number` messages to launchers; return the number of messages that stopped a launcher.
 
     The messages create nothing in the directory, except for the files of a launcher's start.
     """

@@ -136,7 +136,7 @@ def asked(talk: Talk, request: object) -> tuple[object, list[str]]:
 def test_logs_are_moved_once_and_completely(talk: Talk, root: Path, tasks: Path) -> None:
     (root / "alloc/logs/main.stdout.0").write_text("out\n")
     (root / ".logs").mkdir()
-    (tasks / "logs" / ALLOCATION / "alloc").mkdir(parents=True)  # where one was cut short
+    (tasks / "logs" / ALLOCATION / "alloc").mkdir(parents=True)  # as after an interrupted move
     for _ in range(2):
         assert talk.ask(KEEP).body == Done()
     assert talk.ask(REMOVE).body == Done()
@@ -178,7 +178,7 @@ def test_size_of_a_directory_is_reported(talk: Talk, root: Path) -> None:
     assert answer.number == errno.ENOENT
 
 
-# --- while it lasts ---
+# --- requests during a removal ---
 
 
 def fill(folder: Path, files: int) -> None:
@@ -192,7 +192,7 @@ def fill(folder: Path, files: int) -> None:
 
 
 def test_other_requests_are_answered_during_a_removal(talk: Talk, root: Path) -> None:
-    fill(root / "main/local", 50_000)  # lasts longer than the starts, also under load
+    fill(root / "main/local", 50_000)  # takes longer than the starts, even on a busy host
     other = str(uuid4())
     laid_out(talk, room(), allocation=other)
     talk.send(99, 0, REMOVE)
@@ -209,7 +209,7 @@ def test_other_requests_are_answered_during_a_removal(talk: Talk, root: Path) ->
             close(descriptors)
             numbers.append(msgspec.msgpack.decode(data, type=NumberedReply).number)
         waits.append(time.monotonic() - began)
-    assert 99 not in numbers  # it is still under way
+    assert 99 not in numbers  # the removal is not finished
     assert sorted(waits)[10] < 0.1  # seconds; a removal takes many times as long
     while 99 not in numbers:
         data, _ = receive(talk.channel)
@@ -218,7 +218,7 @@ def test_other_requests_are_answered_during_a_removal(talk: Talk, root: Path) ->
 
 
 def test_too_many_background_requests_are_refused(talk: Talk, root: Path) -> None:
-    fill(root / "main/local", 4000)  # two steps of a look: there is a pause
+    fill(root / "main/local", 4000)  # the measurement takes two steps, with a pause
     measure = MeasureDirectory(allocation=ALLOCATION, is_kept=False)
     for number in range(MOST_ERRANDS):
         talk.send(number, 0, measure)
@@ -234,14 +234,14 @@ def number_of(talk: Talk) -> int:
 
 
 def launcher_of(talk: Talk) -> int:
-    """Return the process at the other end: the parent of a shim that it starts."""
+    """Return the process ID of the launcher: the parent of a shim that the launcher starts."""
     other = str(uuid4())
     laid_out(talk, room(), allocation=other)
     start = StartTask(allocation=other, task="main", attempt=0, group="-", is_logged=False)
     shim = talk.ask(start, payload("/bin/sleep", "600")).body.pid
     launcher = int(Path(f"/proc/{shim}/stat").read_text().rpartition(")")[2].split()[1])
     for pid in (*children(shim), shim):
-        with suppress(ProcessLookupError):  # each of them ends with the other
+        with suppress(ProcessLookupError):  # the end of one also ends the other
             os.kill(pid, signal.SIGKILL)
     while shim in children(launcher):
         os.sched_yield()
@@ -300,7 +300,7 @@ def test_killed_child_is_an_error(talk: Talk, root: Path) -> None:
     pid = launcher_of(talk)
     body: object = None
     while not isinstance(body, OperationFailed):  # a child may end before its signal
-        os.kill(measuring_child(talk, pid), signal.SIGALRM)  # as at the end of its time
+        os.kill(measuring_child(talk, pid), signal.SIGALRM)  # as when its time limit is exceeded
         body = msgspec.msgpack.decode(receive(talk.channel)[0], type=NumberedReply).body
     assert body.number == errno.ETIMEDOUT
 

@@ -14,7 +14,7 @@ from daemon.launcher.bridge import Bridge
 from daemon.launcher.shim_script import find_tools
 from daemon.runner.core.bridge_rules import bridge_of
 
-_RETURNS_WITHIN = 1.5  # seconds: one time limit of a program, and a moment
+_RETURNS_WITHIN = 1.5  # seconds: slightly more than the time limit of one program
 HANGING = "#!/bin/sh\necho x >>{log}\nexec sleep 100\n"
 
 
@@ -59,7 +59,7 @@ def test_program_runs_again_after_a_pause(
 def test_program_stuck_in_the_kernel_is_abandoned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In this test, the signal is lost.
+    """The test discards the signal.
 
     In the kernel, a signal has no effect until the program returns from its call.
     """

@@ -1,4 +1,4 @@
-"""The daemon's side: many requests at once, callers that are cancelled, and a launcher that ends."""
+"""The launcher's client: concurrent requests, cancelled callers, and a launcher that ends."""
 
 import os
 import socket
@@ -271,7 +271,7 @@ async def test_end_of_the_launcher_passes_through_exception_handlers(tmp_path: P
             except Exception as error:
                 contained.append(error)
 
-        with pytest.RaisesGroup(LauncherGone, LauncherGone):  # of the reader, and of who asked
+        with pytest.RaisesGroup(LauncherGone, LauncherGone):  # of the reader and of the caller
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(launcher.run, trio.CancelScope())
                 nursery.start_soon(ask)
@@ -298,7 +298,7 @@ async def test_malformed_request_is_refused_without_stopping_the_launcher(
     tmp_path: Path, place: Place, allocation: str
 ) -> None:
     async with launchers.open_launcher(tmp_path) as launcher:
-        for _ in range(MOST_OPEN + 1):  # none is left open
+        for _ in range(MOST_OPEN + 1):  # no descriptor stays open
             with pytest.raises(ValueError, match="Expected"):
                 await launcher.finish(FinishAttempt(allocation=allocation, task="main", attempt=0))
         _, watched = await begun(launcher)

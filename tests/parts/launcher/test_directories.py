@@ -61,7 +61,7 @@ def swapping(path: Path, target: Path) -> Iterator[None]:
     def swap() -> None:
         for number in itertools.count():
             aside = path.with_name(f".aside.{number}")
-            with suppress(OSError):  # the launcher has made one in between
+            with suppress(OSError):  # the launcher has just created the path
                 path.rename(aside)
                 path.symlink_to(target)
             with suppress(OSError):  # the launcher changes the same paths

@@ -52,7 +52,7 @@ def test_holes_hard_links_and_symlinks_use_no_space(tmp_path: Path) -> None:
 def test_mounted_file_systems_are_not_counted(tmp_path: Path) -> None:
     fill(tmp_path / "a/f", 2)
     with looking(tmp_path) as measuring:
-        measuring._device = -1  # as if all below was of another file system
+        measuring._device = -1  # as if all contents were on another file system
         measuring.run()
         assert measuring.used == 0
 
@@ -61,7 +61,7 @@ def test_directory_replaced_by_a_link_during_a_measurement_is_not_followed(tmp_p
     fill(tmp_path / "elsewhere/f", 100)
     fill(tmp_path / "root/a/f", 1)
     with looking(tmp_path / "root") as measuring:
-        measuring.step(1)  # the directory is known, and not yet looked into
+        measuring.step(1)  # the directory is found, but not yet read
         (tmp_path / "root/a").rename(tmp_path / "root/b")
         (tmp_path / "root/a").symlink_to(tmp_path / "elsewhere")
         measuring.run()

@@ -284,7 +284,7 @@ def test_renamed_launcher_directory_gives_a_task_no_root_access(
     other.write_text("root's")
     main = looker.home / "main"
     (main / "tmp/hard").hardlink_to(other)
-    # As the task's user can: the directory around both is its own.
+    # The task's user can rename both directories, because it owns their parent.
     (main / "local").rename(main / "before")
     (main / "private").rename(main / "local")
     assert (main / "local").stat().st_uid == 0
@@ -352,7 +352,7 @@ def test_file_other_than_a_log_is_neither_read_nor_truncated(
             os.chown(place, NOBODY, NOBODY)
     assert looker.log() in (errno.EEXIST, errno.ELOOP)
     if kind != "folder":
-        descriptor = looker.log("rotate")  # a new file takes the place
+        descriptor = looker.log("rotate")  # creates a new file
         os.ftruncate(descriptor, 0)
         os.close(descriptor)
     assert victim.read_text() == "kept"

@@ -46,7 +46,7 @@ class Task:
         self.talk, self.home = talk, home
 
     def write(self, path: str, content: bytes = b"new", **fields: Any) -> Any:
-        """Return the answer to a request to put a file there."""
+        """Return the answer to a request to write a file at this path."""
         given = {"mode": 0o600, "is_new": False, "owner": None, **fields}
         request = WriteFile(allocation=ALLOCATION, task="main", path=path, **given)
         passed = sealed(content)
@@ -195,7 +195,7 @@ def test_link_is_followed_only_with_the_permissions_of_the_task(
     for path in ("main/local/link", "main/local/link/f"):
         assert isinstance(theirs.read(path), OperationFailed)
     assert isinstance(theirs.write("main/local/link/f"), OperationFailed)
-    assert theirs.write("main/local/link") == Done()  # it replaces the link
+    assert theirs.write("main/local/link") == Done()  # the file replaces the link
     assert not link.is_symlink()
     assert facts(tmp_path / "outside") == before
 

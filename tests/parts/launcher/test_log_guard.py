@@ -1,6 +1,6 @@
 """Logs while no daemon runs: the launcher limits them.
 
-Such a launcher ends with the next daemon or with the last task.
+Such a launcher exits when the next daemon starts, or when the last task ends.
 """
 
 import fcntl
@@ -26,7 +26,8 @@ from tests.task_logs import log_in, seen
 MEGABYTE = 1024 * 1024
 WRITTEN = 5_000_000
 STEPS = 4
-# Write a lot, wait twice, write more, and wait: after two steps it has written once.
+# Four steps: write a lot, wait, write a lot again, and wait. So after two steps, the task has
+# written once.
 TEXT = """
 fill() { head -c 5000000 /dev/zero | tr '\\0' x; echo last words; }
 read x <$PIPE.0; fill; read x <$PIPE.1; read x <$PIPE.2; fill; read x <$PIPE.3
@@ -63,7 +64,7 @@ class Task:
 
 @pytest.fixture(autouse=True)
 def _keeps_its_signals() -> Iterator[None]:
-    """Unblock what a guard blocks in its process: later tests would inherit it."""
+    """Restore the signal mask that a guard changes, because later tests would inherit it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     yield
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -71,7 +72,7 @@ def _keeps_its_signals() -> Iterator[None]:
 
 @pytest.fixture
 def task(greeted: Talk, place: Place, tmp_path: Path) -> Iterator[Task]:
-    """A task of a launcher whose daemon lives; it has not written yet."""
+    """A task that has not written yet, and whose launcher has a running daemon."""
     task = Task(greeted, tmp_path)
     yield task
     if task.told < STEPS:

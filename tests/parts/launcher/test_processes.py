@@ -127,7 +127,7 @@ def test_shim_of_an_earlier_launcher_is_returned(
     os.mkfifo(tmp_path / "pipe")
     start = StartTask(allocation=ALLOCATION, task="main", attempt=0, group="-", is_logged=True)
     greeted.ask(start, payload("/bin/sh", "-c", text, PIPE=f"{tmp_path}/pipe"))
-    with open(tmp_path / "pipe", "w"):  # it waits there
+    with open(tmp_path / "pipe", "w"):  # the task waits for the pipe
         greeted.channel.close()
         talk = Talk()
         talk.greet(tmp_path)
@@ -160,7 +160,7 @@ def test_claims_of_an_allocation_are_listed(greeted: Talk, place: Place) -> None
     assert greeted.ask(ListClaims(allocation=OTHER)).body == ClaimList(found=[])
 
 
-# ---- a look at all processes ---------------------------------------------------------------------
+# ---- scans of all processes ----------------------------------------------------------------------
 
 
 def test_task_processes_are_paused_resumed_and_killed(
@@ -168,7 +168,7 @@ def test_task_processes_are_paused_resumed_and_killed(
 ) -> None:
     one = lingering(**of_task(tmp_path))
     assert sweep(greeted, "hold") == sweep(greeted, "find") == [one.pid, *one.children]
-    while one.state != "T":  # the kernel has it on its way
+    while one.state != "T":  # the kernel has not stopped it yet
         os.sched_yield()
     sweep(greeted, "let_go")
     while one.state == "T":
@@ -265,7 +265,7 @@ def test_process_without_variables_is_decided(lingering: Any) -> None:
 def test_process_during_an_exec_call_is_undecided(
     lingering: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between two steps of exec the environment looks empty; the start of the code is set later."""
+    """During exec, the environment looks empty until the kernel sets the start of the code."""
     one = lingering("echo; exec env -i sleep 600")
     while Path(f"/proc/{one.pid}/comm").read_text() != "sleep\n":
         os.sched_yield()

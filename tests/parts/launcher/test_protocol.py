@@ -46,7 +46,7 @@ from tests.parts.launcher.conftest import ALLOCATION, Place, Talk, ordered, pass
 from tests.parts.launcher.random_messages import fuzz, until_readable
 
 START = StartTask(allocation=ALLOCATION, task="main", attempt=0, group="-", is_logged=True)
-REST = [0, "-", True]  # of a start, behind its names
+REST = [0, "-", True]  # the fields of a start request after its names
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 FUZZ = 2000  # messages; `bench/launcher_fuzz.py` sends 200,000
 
@@ -342,7 +342,7 @@ def test_signal_reaches_the_main_process_and_not_the_shim(greeted: Talk, place: 
     ended(watched)
     lines = place.claim.read_text().splitlines()
     assert (lines[1], lines[-1]) == (f"shim {pid}", "exit 143")
-    assert greeted.ask(TERM).body == SignalResult(is_sent=False)  # it has ended: nobody is hit
+    assert greeted.ask(TERM).body == SignalResult(is_sent=False)  # the task has ended
 
 
 def test_signal_reaches_a_task_of_an_earlier_launcher(
@@ -385,7 +385,7 @@ def test_reused_process_number_is_not_signaled(greeted: Talk, place: Place, to_s
     words = ["/bin/sh", "-c", "sleep 600 & echo; wait"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as other:
         assert other.stdout is not None
-        other.stdout.readline()  # its child is there
+        other.stdout.readline()  # its child has started
         place.claim.write_text(f"group -\nshim {other.pid}\n")
         for name in ("SIGKILL", "SIGCONT"):
             request = msgspec.structs.replace(TERM, signal=name, to_shim=to_shim)
@@ -553,7 +553,7 @@ def test_launcher_closes_every_descriptor_of_a_request(
             descriptors=(payload("/bin/sh", "-c", text),),
         )
         _, (watched,) = receive(greeted.channel)
-        greeted.ask(refused, payload("/none"))  # by this answer the one before is put away
+        greeted.ask(refused, payload("/none"))  # the first request is now finished
         (tmp_path / "pipe").write_text("go\n")
         until_readable(watched)
         os.close(watched)

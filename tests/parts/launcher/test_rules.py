@@ -1,4 +1,4 @@
-"""The contents of the process that keeps the rights of root: small, and listed."""
+"""The code of the process that keeps root privileges: its size and its imports are limited."""
 
 import ast
 import subprocess
@@ -6,10 +6,10 @@ import sys
 
 from tests.test_layers import ROOT, imports_of
 
-MOST_LINES = 4288  # of code: each line runs as root, so a new one needs a reason
-# Our own modules that it may import besides its own.
+MOST_LINES = 4288  # lines of code; each runs as root, so a new line needs a reason
+# Steward's modules that the launcher may import, apart from `daemon.launcher`.
 OWN = {"daemon"}
-CLIENT = "client.py"  # the daemon's side
+CLIENT = "client.py"  # runs in the daemon
 HERE = ROOT / "daemon" / "launcher"
 SOURCES = [path for path in sorted(HERE.glob("*.py")) if path.name != CLIENT]
 
@@ -75,6 +75,6 @@ def test_forked_process_has_no_other_data_in_memory() -> None:
     ours = {part for part in found if part.split(".")[0] in ("daemon", "storage")}
     others = {part.split(".")[0] for part in found - ours} - {*sys.stdlib_module_names}
     assert {part for part in ours if not part.startswith("daemon.launcher")} == OWN
-    assert others <= {"msgspec", "typing_extensions"}  # the second where it is, for the first
+    assert others <= {"msgspec", "typing_extensions"}  # msgspec imports the second
     for name in ("trio", "tomllib", "click", "ssl", "http", "json"):
         assert name not in found

@@ -1,4 +1,4 @@
-"""A launcher that is stopped, or that a file system blocks, holds up no client of the API."""
+"""A launcher that is stopped, or that a file system blocks, delays no client of the API."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -114,7 +114,7 @@ async def test_silence_is_detected_logged_and_ends(
         await trio.sleep(8)
         assert client.silent_since is not None
         assert "has not answered for 2 s" in caplog.text
-        with impatient(), pytest.raises(LauncherSilent):  # at once
+        with impatient(), pytest.raises(LauncherSilent):  # immediately
             await client.claims(LIST)
         session = StartSession(allocation=ALLOCATION, task="main", attempt=0, is_terminal=False)
         with pytest.raises(OSError, match="does not answer"):

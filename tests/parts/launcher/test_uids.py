@@ -185,11 +185,11 @@ class Life(RuleBasedStateMachine):
         for name, number in self.numbers.items():
             try:
                 found.append(self.machine.uids.of(name))
-            except Refusal:  # its number is another's now
+            except Refusal:  # another allocation has its number
                 continue
             assert found[-1] == number
         assert len(found) == len({*found})
-        assert {*found} == {*self.numbers.values()}  # none is lost while it owns files
+        assert {*found} == {*self.numbers.values()}  # no number is lost while it owns files
 
     def teardown(self) -> None:
         if hasattr(self, "held"):

@@ -111,7 +111,7 @@ def test_unexpected_archive_member_is_refused(greeted: Talk, root: Path, stream:
     answer = unpacked(greeted, stream)
     assert isinstance(answer, OperationFailed)
     made = {path.name for path in root.glob("main/local/*")}
-    assert made <= {"f", "a"}  # what came before
+    assert made <= {"f", "a"}  # members before the refused one
     changed = {name for name, *_ in {*facts(root.parent)} ^ {*before}}
     assert all(f"{ALLOCATION}/main/local" in name for name in changed)
 

@@ -142,7 +142,8 @@ async def test_unresponsive_server_is_aborted_at_the_deadline(
             nursery.start_soon(send, mail, receiver(server, authority), "pass word", "vm1", PERMIT)
             await server.reached.wait()
             nursery.cancel_scope.cancel()
-    # The thread has ended with its connection: threads of `to_thread` are waited for.
+    # The thread has closed the connection and ended, because the nursery waits for threads of
+    # `to_thread`.
 
 
 @pytest.mark.parametrize("at", ["job_id", "reason", "run_id"])
@@ -210,7 +211,7 @@ async def test_response_without_an_end_is_not_kept() -> None:
         nonlocal sent_lines
         await stream.send_all(b"220 hello\r\n")
         await stream.receive_some()
-        with suppress(trio.BrokenResourceError):  # the client leaves
+        with suppress(trio.BrokenResourceError):  # the client has disconnected
             while True:
                 await stream.send_all(b"250-more and more\r\n" * 1000)
                 sent_lines += 1000

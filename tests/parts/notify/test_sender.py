@@ -407,7 +407,7 @@ async def test_missing_command_is_reported(
     assert (one.status, one.error) == ("pending", said)
 
 
-# ---- forgetting -------------------------------------------------------------------------------------
+# ---- deletion ---------------------------------------------------------------------------------------
 
 
 async def test_sent_notifications_are_retained_by_number_and_pending_ones_always(

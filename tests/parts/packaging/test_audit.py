@@ -20,7 +20,7 @@ HIT = {"id": "PYSEC-1", "fix_versions": ["0.16"]}
 
 @pytest.fixture
 def asked(tmp_path: Path):
-    """Return an audit with a fake pip-audit that gives these answers about versions of h11."""
+    """Return an audit with a fake pip-audit that prints these answers about versions of h11."""
 
     def ask(answers: dict[str, object], project: str = PROJECT) -> subprocess.CompletedProcess[str]:
         program = tmp_path / "pip-audit"

@@ -49,7 +49,7 @@ def test_quiet_step_prints_output_only_on_failure() -> None:
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 def test_interrupt_ends_a_step_with_its_children(number: int, status: int) -> None:
-    # The step and its child hold our pipe: it is at its end only when both have gone.
+    # The step and its child hold the pipe open, so `communicate` returns only when both have ended.
     body = "step sh -c 'sleep 1000 & echo started; wait'"
     with subprocess.Popen(script(body), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -35,7 +35,7 @@ def test_settings_file_lists_the_defaults_as_comments() -> None:
     usual = msgspec.to_builtins(
         Settings(), enc_hook=lambda path: str(path) if path != Path() else ""
     )
-    # What depends on development alone is off in a service.
+    # Settings whose default depends on development mode are off in a service.
     assert shown == {name: False if usual[name] is None else usual[name] for name in shown}
 
 

@@ -113,7 +113,7 @@ async def on_stage(
     """Run an allocation of a job's only group until it ends, or until the block cancels it."""
     book = Book()
     no_runs: Any = NoRuns()
-    nobody: Any = None  # whom tasks without templates and tokens do not ask
+    nobody: Any = None  # used only by tasks with templates or tokens
     launcher = Direct(directory)
     host = RuntimeContext(
         node_id="n",
@@ -160,7 +160,7 @@ def no_fetcher() -> ArtifactFetcher:
 
 
 def mock(name: str = "main", config: dict[str, object] | None = None, **fields: Any) -> Task:
-    """Return a task that behaves as its block specifies."""
+    """Return a task of the mock driver that behaves as `config` specifies."""
     given = {"restart_policy": NO_RESTARTS, "kill_timeout": SECOND, **fields}
     return samples.task(name, driver="mock_driver", config=config or {}, **given)
 

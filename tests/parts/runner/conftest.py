@@ -24,7 +24,7 @@ from tests.parts.runner.world import Pipe, World, open_world
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Iterator[Path]:
-    """Return a directory; processes that a test leaves in it end with the test."""
+    """Return a directory; kill the processes that a test leaves in it."""
     yield tmp_path
     end_all_of(tmp_path)
     discard(tmp_path / "alloc")

@@ -39,7 +39,7 @@ class PoolWorld(World):
 
     slurm: FakeSlurm
     engine: SlurmBackend
-    client: httpx.AsyncClient  # as from a host
+    client: httpx.AsyncClient  # like a client on a host of the cluster
 
     def rows(self, alloc_id: str) -> list[ClusterRun]:
         """Return the stored attempts of an allocation."""
@@ -54,7 +54,7 @@ class PoolWorld(World):
 
     async def ask(self, method: str, path: str, secret: str = "", **options: Any) -> httpx.Response:
         """Send a request like a wrapper."""
-        headers = {"Connection": "close"}  # as those do who ask once
+        headers = {"Connection": "close"}  # as a client that sends one request
         if secret:
             headers["Authorization"] = f"Bearer {secret}"
         return await self.client.request(method, path, headers=headers, **options)

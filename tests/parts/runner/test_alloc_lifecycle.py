@@ -1,4 +1,4 @@
-"""The course of an allocation in time: restarts, delays, health (golden: restart-policy)."""
+"""The times of events in an allocation: restarts, delays, health (recorded: restart-policy)."""
 
 import errno
 import os
@@ -216,7 +216,7 @@ async def test_task_restarts_only_after_its_exit_is_stored(
         assert stage.book.states == {}
         stage.book.is_full = False
         stage.runner._report.publish()
-    assert at(stage, "Started") == [20, 20, 24]  # the first was at 0, and told at 20
+    assert at(stage, "Started") == [20, 20, 24]  # the first start, at 0, was reported at 20
     assert stage.book.states["main"].restarts == 2
 
 
@@ -286,7 +286,7 @@ async def test_restart_resets_the_minimum_healthy_time(
 
 
 class Watched(MockDriver):
-    """A driver that notes the limit on waits for the launcher at each start of a task."""
+    """A driver that records, at each start of a task, how long calls may wait for the launcher."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -193,7 +193,7 @@ async def test_stopped_element_is_cancelled_alone(world: PoolWorld, slurm: FakeS
     first, *others = await waiting(world)
     await world.stop(first)
     await world.until_done(first)
-    while len(slurm.jobs()) > len(others):  # noqa: ASYNC110  # nobody tells
+    while len(slurm.jobs()) > len(others):  # noqa: ASYNC110  # no event reports this
         await trio.sleep(0.05)
     for node in NODES:
         slurm.resume(node)

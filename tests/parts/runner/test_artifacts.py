@@ -1,4 +1,4 @@
-"""Artifacts: download, checksum, unpacking and rejections (golden file: task-events)."""
+"""Artifacts: download, checksum, unpacking and rejections (recorded: task-events)."""
 
 import bz2
 import gzip
@@ -40,7 +40,7 @@ from tests.launchers import Direct
 from tests.parts.runner.world import World, batch, open_world, script, state_of
 
 MEGABYTE = 1024 * 1024
-STAGED = TemporaryDirectory()  # goes with the tests
+STAGED = TemporaryDirectory()  # deleted at the end of the tests
 LIMITS = ArchiveLimits(bytes=4 * MEGABYTE, files=50)
 
 
@@ -180,7 +180,7 @@ def there(root: Path) -> list[str]:
     return sorted(str(path.relative_to(local)) for path in local.rglob("*"))
 
 
-# ---- what comes --------------------------------------------------------------------------------------
+# ---- downloads ---------------------------------------------------------------------------------------
 
 
 async def test_a_file_is_fetched_into_the_tasks_directory(site: Site, root: Path) -> None:
@@ -346,7 +346,7 @@ async def test_host_files_come_only_from_allowed_paths(root: Path, tmp_path: Pat
             await allowed.fetch(order(root, source))
 
 
-# ---- what is refused ---------------------------------------------------------------------------------
+# ---- refused artifacts -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -622,7 +622,7 @@ async def test_a_failure_names_the_source_and_the_reason(
     assert told.value.recoverable is recoverable
 
 
-# ---- in a task's life --------------------------------------------------------------------------------
+# ---- artifacts of a running task ---------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def encrypted(
         secure = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
         try:
             await serve(secure)
-        except trio.BrokenResourceError:  # the client did not like what it saw
+        except trio.BrokenResourceError:  # the client refused the certificate
             await trio.aclose_forcefully(secure)
 
     return accept
@@ -149,7 +149,7 @@ async def test_endpoint_without_tls_is_unhealthy() -> None:
     assert said.startswith("nomad: ")
 
 
-# ---- who hangs, or lies --------------------------------------------------------------------------------
+# ---- endpoints that hang or send invalid data ----------------------------------------------------------
 
 
 @pytest.mark.parametrize(

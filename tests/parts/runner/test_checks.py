@@ -31,7 +31,7 @@ from tests.unit.runner.placements import placed
 PENDING, SUCCESS, FAILURE = CheckStatus.PENDING, CheckStatus.SUCCESS, CheckStatus.FAILURE
 
 
-# ---- what is asked -----------------------------------------------------------------------------------
+# ---- requests of checks ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_check_uses_the_address_of_the_service() -> None:
     assert [probe.address for probe in probes(there, found)] == ["192.0.2.9"]
 
 
-# ---- how often, and what follows ---------------------------------------------------------------------
+# ---- intervals and results ---------------------------------------------------------------------------
 
 
 class Asked:
@@ -199,7 +199,7 @@ async def test_result_of_a_removed_check_is_ignored(
     results = []
 
     async def finish(task: str, command: Sequence[str]) -> ScriptResult:
-        checks.follow([], nursery)  # its service ends with the result
+        checks.follow([], nursery)  # removes the check during the result
         return ScriptResult(1, "")
 
     checks = CheckRunner("a", lambda: 0, lambda: results.append(1), print, finish, allow_all)

@@ -53,7 +53,7 @@ async def test_task_gets_its_inputs(world: PoolWorld) -> None:
     await world.until_done(done)
     home = world.config.pools["hpc"].directory + f"/steward-{done}-main"
     assert world.output(done) == f'rendered\nit\'s "1"\n2|{done}|none\n{home}/main\n0022\n'
-    while await trio.Path(home).exists():  # noqa: ASYNC110  # nobody tells
+    while await trio.Path(home).exists():  # noqa: ASYNC110  # no event reports this
         await trio.sleep(0.005)
 
 
@@ -97,7 +97,7 @@ async def test_archive_that_cannot_be_unpacked_is_reported(
     ],
 )
 async def test_first_reason_of_an_end_is_reported(world: PoolWorld, before: str, why: str) -> None:
-    # As if its time had passed when the cluster came; the wrapper is its parent.
+    # The task signals its parent, the wrapper, as the cluster does at the time limit.
     done = await world.place(batch(script(f"{before}kill -s TERM $PPID; exit 3")))
     await world.until_done(done)
     assert why in world.told(done)[-2][1]
@@ -108,7 +108,7 @@ async def test_first_reason_of_an_end_is_reported(world: PoolWorld, before: str,
     [
         ("kill -s TERM $$", "Exit Code: 143, Signal: 15, Exit Message: "),
         ("kill -s KILL $$", "Exit Code: 137, Signal: 9, Exit Message: "),
-        ("kill -s PIPE $$", "Exit Code: 141, Signal: 13, Exit Message: "),  # its reader ended first
+        ("kill -s PIPE $$", "Exit Code: 141, Signal: 13, Exit Message: "),  # as by a closed pipe
         ("exit 3", "Exit Code: 3"),
     ],
 )
@@ -119,7 +119,7 @@ async def test_cluster_signal_is_reported_with_its_reason_if_the_wrapper_survive
     done = await world.place(batch(script(f"echo begun; read -r line <{pipe.path}; {end}")))
     await world.until_printed(done, "begun")
     (job,) = world.slurm.jobs(f"alloc-{done}")
-    world.slurm.time_out(job["id"], is_signalled=False)  # the task does that, and its wrapper lives
+    world.slurm.time_out(job["id"], is_signalled=False)  # the task signals itself
     with pipe.path.open("w") as opened:
         opened.write("go on\n")
     await world.until_done(done)
@@ -132,7 +132,7 @@ async def test_cluster_signal_is_reported_with_its_reason_if_the_wrapper_survive
 async def test_task_that_exits_on_the_cluster_signal_is_reported_with_the_reason(
     world: PoolWorld, tmp_path: Path
 ) -> None:
-    # The wrapper, its parent, is signalled while the task says goodbye.
+    # The task signals its parent, the wrapper, and then exits with 0.
     pipe = Pipe(tmp_path / "pipe")
     goodbye = f"echo begun; read -r line <{pipe.path}; kill -s TERM $PPID; exit 0"
     done = await world.place(batch(script(goodbye)))
@@ -250,7 +250,7 @@ async def test_next_daemon_recovers_running_attempts(
 async def test_next_daemon_reads_the_exit_of_tasks_that_ended_in_between(
     store: Store, slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submission, "GRACE", 0)  # which bounds nothing after the beginning
+    monkeypatch.setattr(submission, "GRACE", 0)  # limits only the start
     pipe, end = Pipe(tmp_path / "pipe"), Pipe(tmp_path / "end")
     text = f"echo one; read -r line <{pipe.path}; echo two; echo ended >{end.path}; exit 4"
     async with open_pool(store, slurm, settings(tmp_path)) as world:
@@ -362,14 +362,14 @@ async def test_wrapper_commands_arrive_after_the_clock_was_set_back(
     one = await world.place(batch(script(text)))
     await world.until_printed(one, "begun")
     (known,) = world.engine.wrapper_api.of_allocation(one)
-    run = SlurmAttempt(  # as a daemon after this one has it
+    run = SlurmAttempt(  # as the next daemon loads it
         known.cluster,
         known.attempt,
         known.row,
         claims=lambda row: (row.comment, row.claim_hash),
         release=lambda run: None,
     )
-    later = SystemClock().now()  # in nanoseconds, where numbers begin as milliseconds
+    later = SystemClock().now()  # numbers of commands begin with the time
     await run.signal("SIGUSR2")
     await run.signal("SIGHUP")
     assert await run.orders(later) == f"{later + 1} signal USR2\n{later + 2} signal HUP\n"

@@ -265,7 +265,7 @@ async def test_daemon_killed_during_an_upload_gets_the_files_again(
 
 
 class Sender(Claimant):
-    """A wrapper that has claimed an attempt, and sends anything."""
+    """A wrapper that has claimed an attempt, and sends arbitrary data."""
 
     async def list(self, listing: bytes, query: str = "root=0&whole=1") -> tuple[int, str]:
         answer = await self.world.ask(
@@ -292,7 +292,7 @@ async def sender(world: PoolWorld) -> Sender:
 
 
 async def finished(sender: Sender, query: str = "code=0&why=&kept=sent") -> list[str]:
-    """Finish the attempt; return why files were not stored."""
+    """Finish the attempt; return the reasons why files were not stored."""
     assert await sender.end(query) == 200
     assert (await sender.world.until_done(sender.alloc_id)).client_status == "complete"
     return reasons(sender.world, sender.alloc_id)

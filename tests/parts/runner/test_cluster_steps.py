@@ -166,7 +166,7 @@ async def test_wrapper_of_an_earlier_version_is_reported(
 
 async def until_ended(world: PoolWorld, alloc_id: str) -> None:
     """Wait until the end of the attempt is stored."""
-    while [row.status for row in world.rows(alloc_id)] != [RunStatus.ENDED]:  # noqa: ASYNC110  # nobody tells
+    while [row.status for row in world.rows(alloc_id)] != [RunStatus.ENDED]:  # noqa: ASYNC110  # no event reports this
         await trio.sleep(0.01)
 
 

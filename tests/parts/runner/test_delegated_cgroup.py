@@ -74,7 +74,7 @@ def test_daemon_in_a_delegated_unit_moves_to_a_subgroup(unit: Path) -> None:
         os.setxattr(unit, "trusted.delegate", b"1")
     except OSError as error:
         pytest.skip(f"needs the right to mark control groups: {error}")
-    for _ in range(2):  # a second daemon does as the first
+    for _ in range(2):  # the second run is that of a restarted daemon
         own, tasks = looks_from(unit)
         assert own == f"/{unit.name}/main"
         assert tasks.startswith(f"{own}/steward-")

@@ -1,4 +1,4 @@
-"""The environment of a task: directories, variables, user (golden: task-environment)."""
+"""The environment of a task: directories, variables, user (recorded: task-environment)."""
 
 import base64
 import os
@@ -254,7 +254,7 @@ async def test_task_inherits_only_its_three_streams(store: Store, data_dir: Path
     os.set_inheritable(inherited, True)
     try:
         async with open_world(store, data_dir) as world:
-            # The shell's own: `ls` reads the directory by one more.
+            # The second listing has the descriptors of the shell. `ls` itself opens one more.
             alloc_id = await world.place(batch(script("ls /proc/self/fd; ls /proc/$$/fd")))
             await world.until_done(alloc_id)
             assert world.output(alloc_id).split() == ["0", "1", "2", "3", "0", "1", "2"]

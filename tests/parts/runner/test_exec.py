@@ -64,7 +64,7 @@ async def walled(store: Store, data_dir: Path, groups: ProcessGroups) -> AsyncIt
 
 
 def shared(data_dir: Path) -> Path:
-    """Return a directory of the machine that tasks may mount, with a file in it."""
+    """Return a directory of the host that tasks may mount, with a file in it."""
     path = data_dir / "shared"
     path.mkdir(exist_ok=True)
     path.chmod(0o777)
@@ -83,7 +83,7 @@ async def outcome(world: World, text: str, **fields: Any) -> list[str]:
     return world.output(alloc_id).splitlines()
 
 
-# ---- what it sees -----------------------------------------------------------------------------------
+# ---- visible files and processes --------------------------------------------------------------------
 
 
 async def test_task_has_its_directories_at_short_paths(walled: World) -> None:
@@ -117,7 +117,7 @@ async def test_command_in_the_task_directory_is_found(walled: World) -> None:
     assert ("Driver Failure", f'{reason}binary "tool" could not be found') in walled.told(alloc_id)
 
 
-# ---- what it cannot do ------------------------------------------------------------------------------
+# ---- refused operations -----------------------------------------------------------------------------
 
 
 async def test_files_of_another_allocation_are_unreachable(walled: World) -> None:
@@ -190,7 +190,7 @@ async def test_a_set_uid_program_has_no_effect(walled: World) -> None:
 
 
 async def test_nested_namespace_does_not_break_the_sandbox(walled: World) -> None:
-    """Many hosts let every user create a namespace, with all rights inside and none outside."""
+    """Many hosts let every user create a user namespace, with all capabilities in it."""
     attacks = (
         "mount -o remount,rw /usr",
         "mount -o remount,bind,rw /usr",
@@ -262,7 +262,7 @@ async def test_no_setting_weakens_the_sandbox(walled: World, block: dict[str, ob
     assert "Failed Validation" in walled.types(alloc_id)
 
 
-# ---- its life ---------------------------------------------------------------------------------------
+# ---- start and end ----------------------------------------------------------------------------------
 
 
 async def test_main_process_is_ended_by_the_signal(walled: World) -> None:
@@ -328,7 +328,7 @@ async def test_command_runs_in_the_same_sandbox(walled: World) -> None:
     assert client.seen().split() == ["/local", "blue", "/local", "CapEff:", "0" * 16]
     assert client.others[-1]["result"] == {"exit_code": 0} or client.others[-1]["result"] == {}
     open_files = await run(walled, alloc_id, "/bin/ls", "/proc/self/fd")
-    assert open_files.seen().split() == ["0", "1", "2", "3"]  # the last is that of `ls`
+    assert open_files.seen().split() == ["0", "1", "2", "3"]  # 3 belongs to `ls`
     failed = await run(walled, alloc_id, "/no/such")
     assert failed.others[-1]["result"] == {"exit_code": 127}
     terminal = await run(walled, alloc_id, "sh", "-c", "test -t 0 && echo yes", tty=True)
@@ -344,9 +344,9 @@ async def test_shell_processes_on_a_terminal_end_with_the_connection(
     client = Client()
     async with talking(walled, alloc_id, ["/bin/sh", "-i"], client, tty=True):
         client.type("sleep 600 >/alloc/held &\n")
-        file = await held.open()  # when the other end is open
+        file = await held.open()  # returns when the other end is open
         client.leave()
-    assert await file.read() == ""  # when nobody has it open any more
+    assert await file.read() == ""  # returns when no process has it open
     await file.aclose()
 
 
@@ -366,7 +366,7 @@ async def test_sandboxed_task_is_recovered_by_the_next_daemon(
         assert ("Terminated", "Exit Code: 130, Signal: 2") in world.told(alloc_id)
 
 
-# ---- volumes of the machine -------------------------------------------------------------------------
+# ---- host volumes -----------------------------------------------------------------------------------
 
 
 def mounting(text: str, destination: str = "/data", source: str = "data", **mount: Any) -> Job:

@@ -1,4 +1,4 @@
-"""Commands inside a task: input, output, and no remaining processes (golden: alloc-exec)."""
+"""Commands inside a task: input, output, and no remaining processes (recorded: alloc-exec)."""
 
 import base64
 import json
@@ -40,7 +40,7 @@ class Client:
         self._reads = reads_at_most
         self.told = trio.Event()  # replaced at every frame
 
-    # ---- what the daemon calls
+    # ---- called by the daemon
 
     async def receive(self) -> bytes | None:
         try:
@@ -58,7 +58,7 @@ class Client:
     async def until_lost(self) -> None:
         await self._left.wait()
 
-    # ---- what the test calls
+    # ---- called by tests
 
     def say(self, frame: object) -> None:
         self._say.send_nowait(frame if isinstance(frame, bytes) else json.dumps(frame).encode())

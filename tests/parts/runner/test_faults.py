@@ -19,7 +19,7 @@ from tests.parts.runner.test_exec_sessions import Client, run
 from tests.parts.runner.world import World, batch, open_world, script, service
 
 LINGER = "exec sleep 600"
-DESCRIPTORS = 8 * _MOST_SESSIONS  # that so many sessions and their tests need, and some more
+DESCRIPTORS = 8 * _MOST_SESSIONS  # more than these sessions and their clients need
 
 
 async def runs_still(world: World) -> None:

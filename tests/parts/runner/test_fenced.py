@@ -24,7 +24,7 @@ def named(world: World, kind: str) -> list[str]:
 
 async def until(is_so: Callable[[], object]) -> None:
     with trio.fail_after(HAPPENS_WITHIN):
-        while not is_so():  # noqa: ASYNC110  # parts tell nobody of a fault
+        while not is_so():  # noqa: ASYNC110  # no event reports a fault
             await trio.sleep(0.005)
 
 

@@ -1,4 +1,4 @@
-"""Visible files of an allocation; all others stay hidden (golden: client-files-logs)."""
+"""Visible files of an allocation; all others stay hidden (recorded: client-files-logs)."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""Tasks that belong together: hooks, leaders, siblings (golden: lifecycle-hooks)."""
+"""Tasks that belong together: hooks, leaders, siblings (recorded: lifecycle-hooks)."""
 
 from storage.records.base import SECOND
 from storage.records.task import Lifecycle

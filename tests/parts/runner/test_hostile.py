@@ -23,11 +23,11 @@ PAGES = {
 
 
 async def serve(stream: trio.SocketStream) -> None:
-    """Answer as an enemy would: bombs, redirects, pages without end, and silence."""
+    """Answer as an attacker would: bombs, redirects, endless pages, or no answer."""
     async with stream:
         try:
             request = bytes(await stream.receive_some())
-            if not request:  # the client gave up before it wrote
+            if not request:  # the client disconnected before it sent a request
                 return
             asked = request.split(b" ")[1].decode()
             if asked in PAGES:
@@ -47,7 +47,7 @@ async def serve(stream: trio.SocketStream) -> None:
                 await stream.send_all(b"" if asked == "/head" else b"\r\n")
                 while True:
                     await stream.send_all(b"y" * 65536)
-        except trio.BrokenResourceError:  # the client has enough
+        except trio.BrokenResourceError:  # the client has disconnected
             return
 
 

@@ -90,7 +90,7 @@ def claims(token: str) -> dict[str, Any]:
     return found
 
 
-# ---- what they say ------------------------------------------------------------------------------
+# ---- claims -------------------------------------------------------------------------------------
 
 
 def test_token_names_its_task(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_token_expires_before_its_key_is_deleted(tmp_path: Path) -> None:
     assert lifetime(named(ttl=365 * 24 * HOUR)) == 30 * 24 * HOUR
 
 
-# ---- where they are -----------------------------------------------------------------------------
+# ---- paths --------------------------------------------------------------------------------------
 
 
 def test_task_without_an_identity_block_gets_no_token(tmp_path: Path) -> None:

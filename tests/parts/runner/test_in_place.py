@@ -79,7 +79,7 @@ async def test_checks_are_updated_in_place(world: World) -> None:
     await until_registered(world, {"web"})
     check = Check(name="new", type="tcp", interval=LONG, timeout=SECOND)
     await change(world, alloc_id, offering(native(checks=[check])))
-    while not (found := world.runner.checks(alloc_id)):  # noqa: ASYNC110  # nobody tells
+    while not (found := world.runner.checks(alloc_id)):  # noqa: ASYNC110  # no event reports this
         await trio.sleep(0.01)
     assert [check.check for check in found] == ["new"]
 
@@ -166,5 +166,5 @@ async def test_updated_log_limits_are_used(world: World, pipe: Pipe) -> None:
     assert await pipe.line() == "up"
     await change(world, alloc_id, job(2))
     watched = world.runner._host.sweeper._watched
-    while {item.log.most for item in watched.values()} != {2}:  # noqa: ASYNC110  # nobody tells
+    while {item.log.most for item in watched.values()} != {2}:  # noqa: ASYNC110  # no event reports this
         await trio.sleep(0.01)

@@ -37,7 +37,7 @@ from tests.unit.runner.placements import held as holding
 MOST = 40  # processes of a task
 LINGER = "exec sleep 600"
 TAKE_MEMORY = "x=0123456789abcdef; while :; do x=$x$x; done"
-# What becomes more and more, one after the other, until no more may be.
+# Starts processes one after the other, until the limit is reached.
 MULTIPLY = "n=0; while sleep 600 & do n=$((n+1)); done; echo never"
 
 
@@ -129,7 +129,7 @@ async def test_endlessly_forking_task_hits_its_process_limit(held: Held) -> None
     assert "fork" in held.world.output(alloc_id, kind="stderr")
     assert held.world.output(alloc_id) == ""
     assert "Terminated" in held.world.types(alloc_id)
-    # Nobody else noticed, and nothing of it is left.
+    # Other tasks were not affected, and no process remains.
     other = await held.world.place(batch(held.task("echo still here"), job_id="other"))
     await held.world.until_done(other)
     assert held.world.output(other) == "still here\n"
@@ -156,7 +156,7 @@ def shares_of(alloc_id: str) -> list[tuple[str, str]]:
 
 
 def groups_of(alloc_id: str, task: str = ".") -> list[Path]:
-    # Those of others come and go meanwhile.
+    # `glob` would fail if groups of other tests disappear in the meantime.
     return [
         Path(folder, name)
         for folder, names, _ in os.walk("/sys/fs/cgroup")
@@ -225,7 +225,7 @@ async def test_resource_usage_is_read_from_the_cgroup_of_a_task(held: Held) -> N
     await held.world.until_printed(alloc_id)
     used = await held.world.runner.usage(alloc_id)
     assert used.tasks["main"].pids
-    # All of it stands in one account, where there is one.
+    # If the task has a memory cgroup, all usage comes from it.
     memory = used.tasks["main"].resource_usage.memory_stats
     if held.bounds.account(alloc_id, "main") is not None:
         assert "Max Usage" in memory.measured

@@ -1,4 +1,4 @@
-"""A task's output as numbered files, and their limits (golden: log-rotation, client-files-logs)."""
+"""A task's output as numbered files, and their limits (recorded: log-rotation, client-files-logs)."""
 
 import os
 import shutil
@@ -320,7 +320,7 @@ async def test_logs_of_a_fast_writer_stay_within_their_limit(world: World, pipe:
     alloc_id = await world.place(batch(task))
     await pipe.line()
     path = world.directory(alloc_id) / "alloc/logs/main.stdout.0"
-    while path.stat().st_blocks * 512 > 3 * MEGABYTE:  # noqa: ASYNC110  # nobody tells
+    while path.stat().st_blocks * 512 > 3 * MEGABYTE:  # noqa: ASYNC110  # no event reports this
         await trio.sleep(0.05)
     names = [
         file.name for file in (await world.runner.log(alloc_id, task, "stdout").current()).files()
@@ -407,8 +407,8 @@ async def test_running_task_loses_no_output_without_hole_punching(
     alloc_id = await held_world.place(batch(task))
     await pipe.line()
     log = held_world.runner.log(alloc_id, task, "stdout")
-    # How much is moved, and whether twice, depends on when the sweeper has looked meanwhile.
-    while not (await log.current()).pieces()[:-1]:  # noqa: ASYNC110  # nobody tells
+    # The sweeper may have run once or several times, so the amount of moved data varies.
+    while not (await log.current()).pieces()[:-1]:  # noqa: ASYNC110  # no event reports this
         await trio.sleep(0.05)
     text = text_of((await log.current()).chunks(0)).decode()
     numbers = [int(line) for line in text.splitlines()[1:]]

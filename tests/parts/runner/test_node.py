@@ -161,7 +161,7 @@ async def test_starting_tasks_wait_for_the_capacity_of_ending_tasks(
                 wanted, runner._running.values(), runner._host.capacity, runner._is_known
             )
 
-        assert waits_for(30) == []  # in addition to the other one's 20
+        assert waits_for(30) == []  # with the other one's 20 this fits
         assert waits_for(31) == [world.runner._running[ending].ended]
 
 

@@ -54,7 +54,7 @@ def test_existing_secrets_mounts_are_detected_and_unmounted_once(tasks: Path) ->
     assert (secrets / "f").read_text() == "hidden"
     subprocess.run(["umount", "-l", secrets], check=True)
     assert options(secrets) == []
-    secrets.rmdir()  # nothing is mounted on it any more, seen or not
+    secrets.rmdir()  # works only if nothing is mounted on it, not even a hidden mount
 
 
 @needs_root

@@ -163,7 +163,7 @@ async def test_results_are_in_a_file_and_not_in_memory(store: Store, data_dir: P
         assert {found.needs for found in loaded} == {b""}
         for number in (1, 2):
             await world.until_printed(one, "there\n" * number)
-            await trio.Path(data_dir / "go").write_bytes(b"")  # an end without a line: exit code 1
+            await trio.Path(data_dir / "go").write_bytes(b"")  # `read` gets no line: exit code 1
         assert (await world.until_done(one)).client_status == "failed"
 
 

@@ -80,7 +80,7 @@ async def world(
     discard(data_dir)
 
 
-# ---- life -----------------------------------------------------------------------------------------
+# ---- start and end --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["podman", "docker"])
@@ -108,7 +108,7 @@ async def test_container_has_the_inputs_of_its_task(world: World, fake: FakePodm
     spec, home = one.spec, world.directory(alloc_id)
     assert (spec["user"], spec["env"]["COLOR"]) == ("1000", "blue")
     assert spec["env"]["NOMAD_TASK_DIR"] == "/local"
-    assert "PATH" not in spec["env"]  # the agent's means nothing in an image
+    assert "PATH" not in spec["env"]  # the daemon's PATH is not valid in an image
     assert spec["no_new_privileges"]
     assert {(m["source"], m["destination"], m["options"][0]) for m in spec["mounts"]} == {
         (f"{home}/alloc", "/alloc", "rw"),
@@ -183,7 +183,7 @@ async def test_next_daemon_recovers_the_task_and_its_output(
     store: Store, data_dir: Path, tmp_path: Path, fake: FakePodman
 ) -> None:
     socket, first, second = tmp_path / "podman.sock", tmp_path / "first", tmp_path / "second"
-    for gate in (first, second):  # one might be read again before it is closed
+    for gate in (first, second):  # two pipes, because one could be read twice
         os.mkfifo(gate)
     text = f"echo one; read x <{first}; echo two; read x <{second}; exit 5"
     async with world_of(store, data_dir, socket) as world:
@@ -253,7 +253,7 @@ async def test_resource_usage_comes_from_podman(world: World) -> None:
 
 async def test_missing_image_is_pulled_by_its_full_name(world: World, fake: FakePodman) -> None:
     fake.shelf.add("docker.io/library/tool:2")
-    auth = [{"username": "me", "password": "word"}]  # as a block of a job file
+    auth = [{"username": "me", "password": "word"}]  # the form of a block in a job file
     task = contained("echo ran", config={"image": "tool:2", "auth": auth})
     alloc_id = await world.place(batch(task))
     await world.until_done(alloc_id)
@@ -397,7 +397,7 @@ async def test_disconnect_ends_the_command(world: World, fake: FakePodman) -> No
     assert fake.codes[command] == 137
 
 
-# ---- where there is none --------------------------------------------------------------------------------
+# ---- hosts without Podman -------------------------------------------------------------------------------
 
 
 async def test_node_without_podman_has_a_reason(tmp_path: Path) -> None:
@@ -426,7 +426,7 @@ def test_podman_socket_has_a_default_path() -> None:
     assert Settings().podman_service.endswith("/podman/podman.sock")
 
 
-# ---- the real one -----------------------------------------------------------------------------------------
+# ---- real Podman ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -440,7 +440,7 @@ async def real(store: Store, data_dir: Path) -> AsyncIterator[World]:
     runtime = 'runtime = "runc"' if shutil.which("runc") else ""
     (place / "containers.conf").write_text(SETTINGS.format(runtime=runtime))
     env = {**os.environ, "CONTAINERS_CONF": str(place / "containers.conf")}
-    # Podman takes no long path here.
+    # Podman does not accept a long path here.
     short = Path(await trio.to_thread.run_sync(partial(tempfile.mkdtemp, prefix="p-")))
     where = [f"--root={place}/root", f"--runroot={short}", "--storage-driver=vfs"]
     line = [program, *where]
@@ -473,7 +473,7 @@ async def real(store: Store, data_dir: Path) -> AsyncIterator[World]:
 
 
 def image(folder: Path) -> str:
-    """Return an archive with a shell and a few programs of this machine, and their libraries."""
+    """Return an archive with a shell and a few programs of this host, and their libraries."""
     (folder / "bin").mkdir(parents=True)
     for name in PROGRAMS:
         program = os.path.realpath(shutil.which(name) or "")

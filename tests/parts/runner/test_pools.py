@@ -80,7 +80,7 @@ def messages(node: Node) -> list[str]:
 async def beside(
     store: Store, data_dir: Path, slurm: FakeSlurm, **settings: Any
 ) -> AsyncIterator[World]:
-    """Open a runner with this machine and pools of the fake cluster."""
+    """Open a runner with this host and with pools of the fake cluster."""
     pools = {"hpc": POOL, "short": Pool(engine="slurm")}
     async with open_world(
         store,
@@ -211,7 +211,7 @@ async def test_a_start_does_not_wait_for_a_cluster_that_does_not_answer(
         assert (node.status, node.status_description) == (NodeStatus.INITIALIZING, NOT_ASKED)
 
 
-# ---- with time in our hands ----------------------------------------------------------------------------
+# ---- scripted answers and a controlled clock -----------------------------------------------------------
 
 
 class Script:
@@ -236,7 +236,7 @@ def host(name: str, state: str = "up", reason: str = "", **fields: Any) -> Engin
     return EngineHost(name=name, state=state, reason=reason, **given)
 
 
-NO_LAUNCHER = cast(Launcher, None)  # the looks are scripted
+NO_LAUNCHER = cast(Launcher, None)  # the tests script the answers of the cluster
 
 
 @asynccontextmanager

@@ -64,7 +64,7 @@ async def attempt(launcher: Launcher, data_dir: Path, text: str, number: int = 0
 
 @asynccontextmanager
 async def watched(running: TaskHandle) -> AsyncIterator[list[ExitResult]]:
-    """Yield a list that gets the exit of the task; the block ends with the task."""
+    """Yield a list that gets the exit of the task; at the end of the block, wait for the task."""
     ends: list[ExitResult] = []
 
     async def wait() -> None:
@@ -200,7 +200,7 @@ async def is_looked_at_where_processes_are_hidden(
     assert ends[0].signal == signal.SIGTERM
 
 
-is_looked_at_where_processes_are_hidden.before = hide_processes  # called while it is root
+is_looked_at_where_processes_are_hidden.before = hide_processes  # called as root
 
 
 async def is_destroyed_by_its_claims(

@@ -1,4 +1,4 @@
-"""Which reports of allocations share a write."""
+"""Reports of allocations that share a write, and reports that do not."""
 
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -23,7 +23,7 @@ class Writes:
         self.times: list[float] = []
 
     async def write(self, work: Callable[[Any], Any]) -> list[Allocation | None]:
-        """Note the time of a write; the allocations of its reports were purged."""
+        """Record the time of a write; return None, as for a purged allocation."""
         self.times.append(round(trio.current_time() / TICK, 3))
         await trio.lowlevel.checkpoint()
         return [None]
@@ -47,13 +47,13 @@ def writes() -> Writes:
 def reports(writes: Writes) -> ReportQueue:
     """Return a queue that is not running yet."""
     ids: Iterator[str] = (f"id-{number}" for number in count())
-    return ReportQueue(writes, StillClock(), ids)  # all that it needs
+    return ReportQueue(writes, StillClock(), ids)  # the queue needs no other part of a store
 
 
 async def stored_at(
     reports: ReportQueue, writes: Writes, steps: list[tuple[float, float]]
 ) -> list[float]:
-    """Publish a report at some times, in ticks, each within a number of seconds.
+    """Publish a report at each step: (time in ticks, seconds within which it must be stored).
 
     Return the times of the writes in ticks.
     """

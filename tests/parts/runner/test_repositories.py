@@ -109,7 +109,7 @@ async def test_download_reports_its_progress(
     sizes: list[int] = []
     wanted = order(root, repository.show(site))
     await fetcher().fetch(msgspec.structs.replace(wanted, arrived=sizes.append))
-    assert sizes[-1] > 0  # there is a look at the end
+    assert sizes[-1] > 0  # the size is also reported at the end
 
 
 async def test_revision_is_a_branch_a_tag_or_a_commit(

@@ -255,7 +255,7 @@ def test_log_manifest_is_written_atomically(
         namespace="default", job_id="job", tasks={"main": LogConfig()}
     )
     with monkeypatch.context() as killed:
-        killed.setattr(os, "rename", lambda *_, **__: None)  # the last step is not come to
+        killed.setattr(os, "rename", lambda *_, **__: None)  # a crash before the last step
         made_for(tmp_path / "a", about=msgspec.json.encode(whose))
     assert now(retained_logs.read_manifest(Direct(tmp_path), "a")) is None
     made_for(tmp_path / "a", about=msgspec.json.encode(whose))

@@ -130,7 +130,7 @@ async def test_next_daemon_unmounts_mounts_of_a_killed_daemon(store: Store, data
 
 @pytest.fixture
 async def alone(tmp_path: Path) -> AsyncIterator[Launcher]:
-    async with launchers.open_launcher(tmp_path / "a b\tc\\d") as opened:  # the kernel escapes it
+    async with launchers.open_launcher(tmp_path / "a b\tc\\d") as opened:  # the kernel escapes this
         yield opened
 
 

@@ -1,4 +1,4 @@
-"""Services of running allocations: registrations, checks, and their effects (golden: services)."""
+"""Services of running allocations: registrations, checks, and their effects (recorded: services)."""
 
 import os
 import signal
@@ -287,7 +287,7 @@ async def test_ready_service_stays_ready_until_the_first_check_of_the_next_daemo
         answers[0] = None
         async with open_world(store, data_dir) as world:
             await until_checked(world, alloc_id, CheckStatus.PENDING)
-            await world.runner.signal(alloc_id, "main", "SIGCONT")  # so that something is reported
+            await world.runner.signal(alloc_id, "main", "SIGCONT")  # so that a report is sent
             await world.until(alloc_id, lambda _: "Signaling" in world.types(alloc_id))
             await until_ready(world, alloc_id)
             await world.stop(alloc_id)

@@ -1,4 +1,4 @@
-"""Outputs of ended tasks: when all elements of a step have ended, and how many bytes count."""
+"""Outputs of ended tasks: the end of the last element of a step, and the limit of bytes."""
 
 from typing import Any
 
@@ -99,7 +99,7 @@ async def test_outputs_in_pending_reports_are_counted(
         first.report.publish()
         await first.report.stored()
         nursery.cancel_scope.cancel()
-    # From now on, the stored ones count.
+    # The outputs of the first element are stored now, so they no longer count as unstored.
     assert second.report.unstored_elsewhere() == (0, 0)
 
 

@@ -101,7 +101,7 @@ class Stage:
         return self.secrets[-1]
 
     def claim_of(self, number: int = 0) -> str:
-        """Return the claim that was issued last."""
+        """Return the last issued claim, as that of the attempt `number`."""
         return f"{ALLOC}.{number}.{self.secrets[-1]}"
 
     def attempt(self, number: int = 0, **fields: Any) -> Attempt:
@@ -150,7 +150,7 @@ def silent(text: str) -> None:
     """Do nothing."""
 
 
-# ---- as whom ---------------------------------------------------------------------------------------
+# ---- users -----------------------------------------------------------------------------------------
 
 
 async def test_exec_driver_runs_nothing_as_root_in_a_cluster(
@@ -247,7 +247,7 @@ async def test_a_separated_daemon_submits_no_job_as_root(
     assert (await stage.start("raw_exec", users, number=1, user="daemon")).attempt.user == "daemon"
 
 
-# ---- which job -------------------------------------------------------------------------------------
+# ---- identification of the job ---------------------------------------------------------------------
 
 
 async def test_a_job_is_cancelled_by_its_number_and_its_name(stage: Stage) -> None:
@@ -405,14 +405,14 @@ async def test_claimed_attempt_is_not_submitted_again(
         nursery.start_soon(run.wait_for_start, silent)
         await stage.until(lambda: stage.row().job_id == "17")
         row = msgspec.structs.replace(stage.row(), status=RunStatus.RUNNING, claimed_at=1)
-        await stage.store.write(lambda tx: cluster_runs.put(tx, row))  # it has not heard of that
+        await stage.store.write(lambda tx: cluster_runs.put(tx, row))  # unknown to `run`
         run.update_jobs([], trio.current_time())
     assert stage.row() == row
     assert run.row == row
     assert len(stage.asked("sbatch")) == 1
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.cluster.run)
-        await stage.until(lambda: bool(stage.asked("squeue")))  # it cancels first
+        await stage.until(lambda: bool(stage.asked("squeue")))  # cancellations come before `squeue`
         nursery.cancel_scope.cancel()
     assert stage.asked("scancel") == []
 

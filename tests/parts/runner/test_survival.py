@@ -299,7 +299,7 @@ async def test_directory_under_removal_kills_no_process(data_dir: Path) -> None:
     left.mkdir(parents=True)
     (left / ".claim.main.0").write_text("group -\nshim 1\nexit 0\n")
     async with reopened(data_dir) as world:
-        while left.exists():  # noqa: ASYNC110  # nobody tells
+        while left.exists():  # noqa: ASYNC110  # no event reports this
             await trio.sleep(0.005)
         assert await world.until_done(await world.place(batch(script("exit 0"))))
 

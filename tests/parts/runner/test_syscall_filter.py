@@ -19,7 +19,7 @@ from tests.parts.runner.world import World, batch, open_world, script, service
 
 FILTERED = "grep Seccomp: /proc/self/status | cut -f2"
 LINGER = "exec sleep 600"
-# Each line: what a program of the task asks for, and the number of the error that it gets.
+# Executes system calls; prints the error number of each call, or `done`.
 ASKING = """\
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
@@ -35,7 +35,7 @@ needs_python = pytest.mark.skipif(not PYTHON, reason="no interpreter that tasks 
 async def world(
     store: Store, data_dir: Path, groups: ProcessGroups, launcher: Launcher
 ) -> AsyncIterator[World]:
-    """A node whose agent lets tasks open their filter."""
+    """A node whose settings permit tasks without a filter."""
     driver = ExecDriver(groups, {}, launcher, unfiltered=True)
     attributes = driver.fingerprint()
     if reason := attributes.trouble or attributes.attributes.get("driver.exec.unenforced.seccomp"):

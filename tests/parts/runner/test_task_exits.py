@@ -1,4 +1,4 @@
-"""Task exits and their events (golden file: task-events)."""
+"""Task exits and their events (recorded: task-events)."""
 
 import os
 import pwd

@@ -1,4 +1,4 @@
-"""The usage recorder: blocks in the store, samples of a second in memory, and bounds."""
+"""The usage recorder: blocks in the store, samples of each second in memory, and limits."""
 
 from functools import partial
 
@@ -190,7 +190,7 @@ async def test_allocation_on_the_network_of_the_host_has_no_traffic(host: Host) 
 
 
 class Failing(Allocation):
-    """An allocation whose driver is away."""
+    """An allocation whose driver is not available."""
 
     async def usage(self, reader: str = "") -> AllocationUsage:
         raise PodmanFailed("podman does not answer")

@@ -89,7 +89,7 @@ async def purge_job(store: Store, job: Job) -> None:
 
 
 async def place_job(store: Store, job: Job, node_id: str, alloc_id: str, **fields: Any) -> None:
-    """Store a job, unless it is there, and an allocation of it."""
+    """Store a job, unless it exists, and an allocation of it."""
 
     def write(tx: Any) -> None:
         stored = jobs.current(tx, job.namespace, job.id) or jobs.append_version(tx, job)
@@ -258,7 +258,7 @@ async def open_world(
 
 
 def launcher_of(drivers: Mapping[str, Any], config: Settings) -> Launcher:
-    """Return the launcher that these drivers use: the one of a directory, else one in this process.
+    """Return the launcher that these drivers use, or else a launcher in this process.
 
     A launcher in this process cannot write for tasks of other users, because the user of all
     threads would change.

@@ -1,5 +1,10 @@
-"""A program that writes to a store while the disk fails it: `python -m tests.parts.storage.faults DIRECTORY
-CALL ERRNO TIMES`; it prints the outcome of the write, and ends like a crash."""
+"""A program that writes to a store whose disk fails.
+
+    python -m tests.parts.storage.faults DIRECTORY CALL ERRNO TIMES [on]
+
+The system call CALL fails with ERRNO for the first TIMES times. With `on`, the program writes again
+afterwards. It prints the outcomes, and then kills itself like a crash.
+"""
 
 import ctypes
 import logging

@@ -28,7 +28,7 @@ CHILD = "parent/dispatch-1"
 
 @pytest.fixture
 async def busy(tmp_path: Path) -> Path:
-    """Return the directory of a store in which much has happened."""
+    """Return the directory of a store with objects of many kinds."""
     async with open_store(tmp_path, cluster_id="cluster", now=NOW) as store:
         cluster = Cluster(store)
         await cluster.join()

@@ -1,4 +1,4 @@
-"""Corrupt pages: a read that finds one fails, writes stop, and other pages stay readable."""
+"""Corrupt pages: reads of such a page fail, writes stop, and other pages stay readable."""
 
 import errno
 import os
@@ -52,7 +52,7 @@ def spoil(directory: Path, page: int) -> None:
 
 @pytest.fixture
 async def spoiled(tmp_path: Path) -> int:
-    """Spoil a page of the namespaces; return its number."""
+    """Damage a page of the table of namespaces; return the number of the page."""
     await filled(tmp_path)
     page = pages_of(tmp_path, "namespaces")[-1]
     spoil(tmp_path, page)

@@ -31,7 +31,7 @@ def test_error_names_the_row_by_its_key() -> None:
 
 @pytest.mark.parametrize("table", KEYS)
 def test_error_without_a_selected_key_has_the_same_type(table: str) -> None:
-    """A worker fences this error alone; any other error would stop its loop."""
+    """The fence of a worker catches only this error type; any other error stops its loop."""
     with pytest.raises(StorageUnreadable) as error:
         decode_row(selected(document=b'{"cut'), Evaluation, table)
     assert error.value.key == ("?",) * len(KEYS[table])

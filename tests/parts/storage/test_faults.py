@@ -26,9 +26,9 @@ from tests.time_limits import HAPPENS_WITHIN
 LOG = f"{FILE_NAME}-wal"
 FAULTY = Path(__file__).parent.parent.parent / "fakes/faulty.c"
 COMPILER = shutil.which("cc") or shutil.which("gcc")
-HEADER, FRAME = 32, 24 + 4096  # bytes of a log's beginning, and of each page in it
+HEADER, FRAME = 32, 24 + 4096  # bytes of the log's header, and of each frame with a page
 EVERY = int(os.environ.get("TEST_TORN_EVERY", "499"))  # bytes between two cuts; 1 tries them all
-PARTS = 1 + 3 * FRAME // EVERY // 1000  # each has its own time limit
+PARTS = 1 + 3 * FRAME // EVERY // 1000  # number of tests; each has a time limit
 
 
 async def look(directory: Path) -> set[str]:
@@ -38,8 +38,9 @@ async def look(directory: Path) -> set[str]:
 
 
 async def crashed(directory: Path, *written: str) -> list[int]:
-    """Leave a store as a crash after these writes does; return the length of the write-ahead log
-    after each write.
+    """Leave the files of a store that crashed after these writes.
+
+    Return the length of the write-ahead log after each write.
     """
     sizes = []
     async with open_store(directory / "at work", cluster_id="c", now=NOW) as store:
@@ -75,7 +76,7 @@ async def test_truncated_wal_gives_whole_writes_or_is_refused(work: Path, part: 
     for cut in sorted(number for number in cuts if first <= number < len(whole))[part::PARTS]:
         with pytest.raises(StorageUnusable, match="confirmed writes are missing"):
             await opened_at(work, whole[:cut])
-        # Whoever accepts the loss gets what was whole.
+        # An operator who accepts the loss gets all complete writes.
         (work / MARK_NAME).unlink()
         kept = sum(size <= cut for size in sizes)
         assert await opened_at(work, whole[:cut]) == {"default", *"abc"[:kept]}

@@ -1,4 +1,4 @@
-"""Work between queries: on the event loop it has a share, and a thread does the rest."""
+"""Work between queries: limited on the event loop; longer work continues in a thread."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from storage.writer import Transaction
 
 
 def work(_: ReadSnapshot) -> int:
-    """Do more than a share of work; return the ID of the thread that ends it."""
+    """Do slightly more work than the loop permits; return the ID of the last thread."""
     spend(SHARE)
     spend(1)
     return threading.get_ident()
@@ -50,7 +50,7 @@ async def test_work_outside_of_a_read_has_no_limit(store: Store) -> None:
     ("text", "meta"),
     [
         ('ID == "web"', 0),
-        ("any Meta as one { ID == one }", 2 * SHARE),  # steps for one object
+        ("any Meta as one { ID == one }", 2 * SHARE),  # many steps for one object
         ('ID == "web" or ' * 100 + 'ID == "x"', 0),  # a long text
     ],
 )
@@ -65,7 +65,7 @@ async def test_a_costly_filter_is_evaluated_in_a_thread(store: Store, text: str,
     assert (thread == threading.get_ident()) is (len(text) < 100 and meta == 0)
 
 
-LONG = "x[^y]{900}z|x[^w]{900}q"  # of 14,000 instructions
+LONG = "x[^y]{900}z|x[^w]{900}q"  # compiles to 14,000 instructions
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def compiled() -> Iterator[Callable[[str], object]]:
         ("^x", "x" * 100_000, True, False),  # a long value
         (LONG, "x", True, True),
         (LONG, "x" * 20, True, False),  # a large pattern
-        ("x{5}", "xxxxx", False, False),  # a repetition, which may be long to compile
+        ("x{5}", "xxxxx", False, False),  # a repetition can take long to compile
         ("^x", "x" * 100, False, True),
     ],
 )

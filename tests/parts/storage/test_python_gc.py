@@ -1,4 +1,4 @@
-"""Garbage is collected when few objects live, and a thread frees large objects."""
+"""The garbage collector runs when few objects are alive, and a thread frees large objects."""
 
 import gc
 import threading

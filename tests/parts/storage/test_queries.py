@@ -341,7 +341,7 @@ async def test_no_query_is_prepared_again_for_its_parameters(
             lambda db: tallies.results(db, "default", "web", 5),
             "evaluations_unplaced (namespace=? AND job_id=?)",
         ),
-        # By so little one may find all there are, and none of a namespace that has few.
+        # A short prefix can match most of the table, but nothing in a namespace with few rows.
         (
             lambda db: search.ids_with_prefix(db, "allocations", ["few"], "0", 5),
             "allocations_of_job_in_order (namespace=?)",
@@ -425,7 +425,7 @@ async def test_collectable_objects_are_found_by_indexes(
 ) -> None:
     explained = store.read(Explained)
     store.read(lambda _: query(explained))
-    # What was found by an index is gone through; no table is.
+    # SQLite may scan the results of an index, but no table.
     tables = ("allocations", "evaluations", "deployments", "a", "d", "e", "n", "o")
     assert [line for line in explained.scanned if line.split()[1] in tables] == []
 
@@ -657,7 +657,7 @@ async def test_blocked_evaluation_runs_when_enough_capacity_was_freed(
 async def test_partial_name_is_compared_by_characters(
     store: Store, part: str, found: set[str]
 ) -> None:
-    """IDs with other than ASCII letters stay, because the caller compares them."""
+    """The result keeps all IDs with non-ASCII letters, because the caller compares them again."""
 
     def fill(tx: Transaction) -> None:
         for name in ("a_b", "axB", "50%!", "Straße"):

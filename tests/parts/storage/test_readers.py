@@ -31,8 +31,8 @@ async def test_read_after_a_nested_read_sees_current_data(store: Store) -> None:
     ("select", "most"),
     [
         ("SELECT n FROM n", 10_000),  # many rows
-        ("SELECT printf('%.*c', 100000, 'x') FROM n", 10),  # long ones
-        ("SELECT length(hex(zeroblob(500000))) FROM n", 1),  # a long text on the way
+        ("SELECT printf('%.*c', 100000, 'x') FROM n", 10),  # long rows
+        ("SELECT length(hex(zeroblob(500000))) FROM n", 1),  # a long intermediate text
         ("SELECT count(*) FROM n", 10_000_000),  # much to search for one row
     ],
 )
@@ -69,7 +69,7 @@ async def test_refused_short_read_leaves_nothing_open(store: Store) -> None:
 async def test_timed_out_read_ends_its_transaction(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_pool, "STEPS", 1)  # also in the middle of a COMMIT
+    monkeypatch.setattr(read_pool, "STEPS", 1)  # interrupts even a COMMIT
     with pytest.raises(LongRead):
         store.read_short(lambda db: db.one(f"{ROWS} ORDER BY -n", {"most": 10_000_000}))
     before = store.read(ReadSnapshot.last_index)

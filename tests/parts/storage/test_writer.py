@@ -91,7 +91,7 @@ async def test_waiting_writes_share_one_commit(
         for number in range(20):
             nursery.start_soon(store.write, add(f"n{number}"))
     assert len(names(store)) == 21
-    # The first goes alone, the others wait for it together.
+    # The first write has its own commit. The others wait for it and share one commit.
     assert len(commits) <= 2
 
 
@@ -280,7 +280,7 @@ async def test_write_that_ignores_its_time_limit_is_restarted(store: Store) -> N
     def work(tx: Transaction) -> str:
         try:
             add_many("n", [])(tx)
-        except Exception:  # whatever it is
+        except Exception:  # any error
             return "swallowed"
         return "done"
 

@@ -126,7 +126,7 @@ class Receivers:
         self.asked: list[str] = []
 
     async def test(self, name: str) -> list[ReceiverResult]:
-        """Note the name, and fail."""
+        """Record the name of the receiver, and fail."""
         self.asked.append(name)
         answer = {"name": "<night>", "kind": "webhook", "is_sent": False, "answer": "no"}
         return [ReceiverResult(milliseconds=7, **answer)]

@@ -31,7 +31,7 @@ async def test_a_year_shows_closed_days_with_their_reasons(open_site: Site) -> N
     assert "2026-12-28 to 2026-12-29</td><td>a long holiday" in page
     assert "&lt;b&gt;Christmas&lt;/b&gt;" in page
     assert "<b>Christmas" not in page
-    assert page.count('class="day-closed"') == 3 + 1  # and the key
+    assert page.count('class="day-closed"') == 3 + 1  # and one in the legend
     assert page.count('class="day-part') == 258 + 1
     assert "258 of 365 days are open" in page
     assert "366 days" in (await browser.get("/ui/calendar/business?year=2028")).text

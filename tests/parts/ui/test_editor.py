@@ -42,7 +42,7 @@ async def test_a_valid_file_has_no_problems(open_site: Site) -> None:
         ('  group "g" {\n', '  group "g" {\n    count = "x"\n', 3, "number"),
         ("}\n}\n", "}\n", 1, "nclosed"),
         ('"raw_exec"', "var.none", 4, "none"),
-        ('group "g" {\n', 'group "g" {\n    count = -1\n', 3, "ount"),  # of the validation
+        ('group "g" {\n', 'group "g" {\n    count = -1\n', 3, "ount"),  # an error of the validation
         ('"raw_exec"', '""', 4, "river"),
     ],
 )

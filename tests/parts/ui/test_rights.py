@@ -130,7 +130,7 @@ async def test_node_is_drained_and_made_eligible(site: Site, master: Browser) ->
         {},
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
-        {"Origin": "http://127.0.0.1:1"},  # another service of the same machine
+        {"Origin": "http://127.0.0.1:1"},  # another service of the same host
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
     ],

@@ -31,7 +31,7 @@ from tests.parts.ui.conftest import Browser, Site
 from tests.samples import group, job, task
 
 STEPS = 30
-FEWEST = 5  # words in a life that shows something
+FEWEST = 5  # different states that a useful run must show
 NEVER = ReschedulePolicy(attempts=0, unlimited=False)
 ROLLING = Update(max_parallel=1, health_check="task_states")
 ROW = re.compile(

@@ -120,7 +120,7 @@ async def test_missing_secret_gives_no_access(site: Site) -> None:
 async def test_cookie_gives_access_only_to_pages(site: Site) -> None:
     browser = site.browser()
     await browser.sign_in(await site.token())
-    cookie = f"{COOKIE}={browser.http.cookies.get(COOKIE)}"  # which no browser would send there
+    cookie = f"{COOKIE}={browser.http.cookies.get(COOKIE)}"  # browsers send it only to /ui/
     answer = await site.browser().http.get("/v1/jobs", headers={"Cookie": cookie})
     assert answer.status_code == 403
 
@@ -152,7 +152,7 @@ async def test_session_ends_after_its_idle_timeout(site: Site) -> None:
 async def test_used_session_and_its_cookie_are_extended(site: Site) -> None:
     browser = site.browser()
     cookie = (await browser.sign_in(await site.token())).headers["Set-Cookie"]
-    assert "Max-Age" not in cookie  # it is the daemon's matter how long, and may be for long
+    assert "Max-Age" not in cookie  # the daemon limits the session
     for _ in range(3):
         site.cluster.clock.time += IDLE
         assert (await browser.get("/ui/")).status_code == 200

@@ -24,7 +24,7 @@ ACTION = Action(name="say", command="/bin/echo", args=["a", "b"])
 OUTSIDE = (
     ("Origin", "http://evil.example"),
     ("Origin", "null"),
-    ("Origin", "http://127.0.0.1:1"),  # a service of a task, which gets our cookie as well
+    ("Origin", "http://127.0.0.1:1"),  # a service of a task; browsers send it the same cookie
     ("X-Nothing", ""),
 )
 

@@ -96,7 +96,7 @@ async def test_policy_rules_are_shown_to_the_holder_of_the_policy(site: Site) ->
     browser = site.browser()
     await browser.sign_in(await site.token(LISTER))
     page = await browser.get("/ui/policy/theirs")
-    assert 'capabilities = ["list"]' in unescape(TAG.sub("", page.text))  # as it is read
+    assert 'capabilities = ["list"]' in unescape(TAG.sub("", page.text))  # the text of the policy
     assert (await browser.get("/ui/policy/others")).status_code in (403, 404)
 
 
@@ -106,4 +106,4 @@ async def test_access_page_shows_the_identity_without_secrets(site: Site) -> Non
     text = (await browser.get("/ui/access")).text
     assert "theirs" in text
     assert secret not in text
-    assert "steward acl token list" not in text  # which only who manages them may do
+    assert "steward acl token list" not in text  # needs a management token

@@ -164,7 +164,7 @@ async def test_renewed_lock_is_extended(store: Store) -> None:
     taken = await acquire(store)
     later = NOW + 10 * SECOND
     renewed = await change.renew_lock(store, NAME, "mine", later)
-    assert renewed.index == taken.index  # nobody who watches is woken
+    assert renewed.index == taken.index  # no watcher wakes
     assert not (await put(store, "x", lock_id="mine", now=later + 14 * SECOND)).conflict
 
 

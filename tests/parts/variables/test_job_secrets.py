@@ -185,10 +185,10 @@ async def test_new_registration_after_a_purge_keeps_the_old_values(
 
 async def test_values_of_unused_versions_are_deleted(store: Store, seal: EnvelopeCipher) -> None:
     task_secret_store = TaskSecretStore(store, seal)
-    await keep(store, seal, "a", 0, "first value")  # a version of the job
-    await keep(store, seal, "a", 1, "second value")  # no version
-    await keep(store, seal, "a", 2, "third value")  # of an allocation
-    await keep(store, seal, "a", 3, "fourth value")  # of an event
+    await keep(store, seal, "a", 0, "first value")  # used by a version of the job
+    await keep(store, seal, "a", 1, "second value")  # used by no version
+    await keep(store, seal, "a", 2, "third value")  # used by an allocation
+    await keep(store, seal, "a", 3, "fourth value")  # used by an event
     run = placed(job("a"), "n1", "a1", job_version=2)
 
     def write(tx: Transaction) -> None:

@@ -29,7 +29,7 @@ class Clock:
 
 @pytest.fixture
 async def clock(store: Store) -> AsyncIterator[Clock]:
-    """A clock by which locks end."""
+    """A clock that decides when locks expire."""
     clock = Clock()
     async with open_locks(store, clock, Fences(clock)):
         yield clock

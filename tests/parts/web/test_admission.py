@@ -33,8 +33,8 @@ __all__ = ["home"]
 
 @contextmanager
 def effective_user(uid: int) -> Iterator[None]:
-    """Let the sockets that are made in this block belong to a user."""
-    "localhost".encode("idna")  # what a connection needs is imported by root
+    """Let the sockets that are created in this block belong to a user."""
+    "localhost".encode("idna")  # import the codec as root
     os.seteuid(uid)
     try:
         yield
@@ -83,7 +83,7 @@ async def test_user_with_too_many_connections_blocks_no_other_user(
             refused = await ask(await connect(port), "/all")
         served = await ask(await connect(port))
         at_the_socket = await ask(await trio.open_unix_socket(home / "steward.sock"), "/all")
-        one_has_ended = left(3)  # at most two of them are the answered requests
+        one_has_ended = left(3)  # the two answered requests may count
         for stream in held:
             await trio.aclose_forcefully(stream)
         with trio.fail_after(60):

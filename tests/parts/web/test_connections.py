@@ -243,7 +243,7 @@ async def test_connection_made_during_shutdown_is_answered(
     async with trio.open_nursery() as nursery:
         port = await nursery.start(serve)
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-            await trio.testing.wait_all_tasks_blocked(0.01)  # it is accepted
+            await trio.testing.wait_all_tasks_blocked(0.01)  # until the connection is accepted
             leave.set()
             await trio.testing.wait_all_tasks_blocked(0.01)
             await stream.send_all(asking("GET", "/show").encode())
@@ -278,7 +278,7 @@ async def test_response_is_sent_in_one_segment(
     monkeypatch.setattr(trio.SocketStream, "send_all", noted)
     monkeypatch.setattr(os, "write", written)
     answer = await server.talk(f"{target} HTTP/1.0\r\n\r\n")
-    assert sent[1:] == [answer]  # the first is what the client sent
+    assert sent[1:] == [answer]  # the first is the request
 
 
 async def test_slow_reader_gets_all_events_in_order(server: Server) -> None:
@@ -757,7 +757,7 @@ async def test_data_sent_before_the_handshake_is_refused(
 ) -> None:
     for path in ("/talk", "/nothing"):
         wish = WISH.format(path=path) + "x"
-        for _ in range(10):  # it depends on who comes first
+        for _ in range(10):  # the result could depend on timing
             assert b"HTTP/1.1 101" not in await server.talk(wish)
     assert [record for record in caplog.records if record.exc_info] == []
 
@@ -832,7 +832,7 @@ async def test_failed_connection_affects_no_other(
     async with await server.connect() as other:
         with monkeypatch.context() as broken:
             broken.setattr(H11Protocol, "_create_stream", fail)
-            assert await server.talk(asking("GET", "/stream")) == b""  # small ones need it not
+            assert await server.talk(asking("GET", "/stream")) == b""  # Hypercorn answers it
         await other.send_all(asking("GET", "/show").encode())
         assert (await other.receive_some()).startswith(b"HTTP/1.1 200 ")
     assert "a connection failed" in caplog.text

@@ -46,7 +46,8 @@ def burn() -> None:
         pass
 
 
-# ---- the account of a request ------------------------------------------------------------------------
+# ---- the CPU time of a request
+# ------------------------------------------------------------------------
 
 
 async def test_waiting_time_of_a_request_is_not_counted_as_work(
@@ -112,11 +113,11 @@ async def test_client_ahead_of_its_share_waits_for_others(
 ) -> None:
     fair = Fairness(50)
     fair.spend("busy", ALLOWED + 2)
-    fair.check("busy")  # nobody else is there
+    fair.check("busy")  # there is no other client
     fair.check("other")
     with pytest.raises(TooOften, match="client_cpu_percent") as error:
         fair.check("busy")
-    assert error.value.retry_after == 4  # half of a processor
+    assert error.value.retry_after == 4  # at half of a CPU
     fair.check("other")
     await trio.sleep(2)
     fair.check("other")
@@ -129,7 +130,7 @@ async def test_client_ahead_of_its_share_waits_for_others(
         fair.check("busy")
     assert error.value.retry_after == 60
     await trio.sleep(OTHERS)
-    fair.check("busy")  # the other asks no more
+    fair.check("busy")  # the other client is idle
 
 
 async def test_without_a_share_no_client_is_limited() -> None:

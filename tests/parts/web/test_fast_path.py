@@ -342,7 +342,7 @@ async def test_idle_connections_end_at_shutdown(
         await trio.testing.wait_all_tasks_blocked(0.01)
         if not has_asked:
             mock_clock.jump(CLOSING + 1)
-    # No time has passed on the clock since: nothing was waited for.
+    # The mock clock has not advanced, so the shutdown waited for nothing.
     assert await to_its_end(stream) == b""
     await stream.aclose()
 

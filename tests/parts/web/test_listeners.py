@@ -109,7 +109,7 @@ async def as_user(
     return result.stdout.decode()
 
 
-# ---- the socket of the machine -----------------------------------------------------------------
+# ---- the operators' socket -----------------------------------------------------------------
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="asks as root")

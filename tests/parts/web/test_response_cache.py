@@ -63,9 +63,9 @@ def read(store: Store, response_cache: ResponseCache, of: ReadRoute, *queries: s
     [
         (("", "", ""), 1),
         (("prefix=a", "prefix=b", "prefix=a"), 2),
-        (("index=1&wait=1s", "", "pretty&stale=true"), 1),  # these change nothing about it
+        (("index=1&wait=1s", "", "pretty&stale=true"), 1),  # none of these changes it
         (("namespace=a", "namespace=b"), 2),
-        (("namespace=*", "namespace=*"), 2),  # each caller sees something else
+        (("namespace=*", "namespace=*"), 2),  # depends on the caller
     ],
 )
 async def test_a_response_is_reused_for_an_equal_request(
@@ -78,7 +78,7 @@ async def test_a_response_is_reused_for_an_equal_request(
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (ask("namespace=", "b"), ask("namespace=&namespace=b")),  # of b, and of no other
+        (ask("namespace=", "b"), ask("namespace=&namespace=b")),  # both mean namespace b
         (ask(name="a/b"), ask(name="a%2Fb")),
     ],
 )

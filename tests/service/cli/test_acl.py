@@ -20,7 +20,7 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Steward]:
 
 
 async def run(steward: Steward, *words: str, stdin: str = "", token: str = SECRET) -> str:
-    """Run a command that succeeds; return what it prints."""
+    """Run a command that must succeed; return its output."""
     done = await steward.cli(*words, stdin=stdin, STEWARD_TOKEN=token)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode()

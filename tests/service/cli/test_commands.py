@@ -1,4 +1,4 @@
-"""The command line against the real daemon, as a person or a script uses it."""
+"""The command line against the real daemon, as a user or a script uses it."""
 
 import json
 import os

@@ -66,7 +66,8 @@ async def test_root_cause_is_reported_on_every_surface(steward: Steward) -> None
 
 
 async def test_the_logs_of_a_nightly_job_are_those_of_its_newest_run(steward: Steward) -> None:
-    # A run is named by the second of its start: the second run must not begin within that of the first.
+    # The name of a run contains its start time in seconds, so the two runs must not start in one
+    # second.
     text = json.loads(job_file("nightly", "sleep 1; echo of $NOMAD_JOB_ID", "batch"))
     text["Job"]["Periodic"] = {"Spec": "@yearly", "SpecType": "cron"}
     await steward.cli("run", "-", stdin=json.dumps(text))
@@ -126,7 +127,7 @@ async def test_node_status_shows_allocated_resources_on_request(steward: Steward
 async def test_failed_deployment_without_a_rollback_names_the_running_versions(
     steward: Steward,
 ) -> None:
-    # A task that fails on a busy machine must not have been healthy for a moment before.
+    # On a busy host, the failing task must not count as healthy before it fails.
     update = {**UPDATE, "AutoRevert": False, "MinHealthyTime": 2 * SECOND}
     await steward.cli("run", "-", stdin=job_file("web", FOREVER, Update=update, Count=2))
     bad = await steward.cli("run", "-", stdin=job_file("web", "exit 3", Update=update, Count=2))

@@ -1,4 +1,4 @@
-"""`steward mcp` as an assistant uses it: a program on a pipe, with the rights of its token."""
+"""`steward mcp` as an assistant uses it: a program on a pipe, with the permissions of its token."""
 
 import json
 import os

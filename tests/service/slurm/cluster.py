@@ -22,12 +22,12 @@ from tests.time_limits import HAPPENS_WITHIN
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "srun", "curl")
 PATH = os.pathsep.join([*os.environ.get("PATH", os.defpath).split(os.pathsep), "/usr/sbin"])
 NODES = ("node1", "node2")
-PORTS = range(20_000, 32_000)  # below those which the kernel gives to connections
-PAUSE = 0.05  # seconds between two looks at what has no other way to tell
+PORTS = range(20_000, 32_000)  # below the kernel's range for outgoing connections
+PAUSE = 0.05  # seconds between two polls of a state that has no notification
 
 
 def missing() -> list[str]:
-    """Return the programs of a cluster that are not on this machine."""
+    """Return the programs of a cluster that are not on this host."""
     return [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
 
 
@@ -39,7 +39,7 @@ class Cluster:
         self.config = directory / "slurm.conf"
         self.children: dict[str, subprocess.Popen[bytes]] = {}
 
-    # ---- its life ------------------------------------------------------------------------------
+    # ---- start and stop ------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start everything, and return when both nodes accept jobs."""
@@ -51,7 +51,8 @@ class Cluster:
         key.chmod(0o400)
         self._start_munge()
         self.config.write_text(self._settings())
-        # Otherwise a node looks for what is mounted there, and ends where there is nothing.
+        # Without this setting, a node searches for a mounted cgroup file system, and exits if there
+        # is none.
         (self.directory / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         self.start_controller()
         for node in NODES:
@@ -71,7 +72,10 @@ class Cluster:
         self.until("the controller answers", self.answers)
 
     def restart_controller(self) -> None:
-        """Restart the controller in order. It stores all jobs, also those that have just ended."""
+        """Stop the controller regularly, so that it stores all jobs, even just ended ones.
+
+        Start it again.
+        """
         self.end("slurmctld")
         self.start_controller()
 
@@ -146,7 +150,7 @@ class Cluster:
                 if found:
                     yield int(entry.name)
 
-    # ---- talking to it -------------------------------------------------------------------------
+    # ---- programs -------------------------------------------------------------------------
 
     def environment(self) -> dict[str, str]:
         """Return the environment in which the cluster's programs find the cluster."""
@@ -196,7 +200,7 @@ class Cluster:
     def _all_idle(self) -> bool:
         return self.nodes() == dict.fromkeys(NODES, "idle")
 
-    # ---- its settings --------------------------------------------------------------------------
+    # ---- settings --------------------------------------------------------------------------
 
     def _settings(self) -> str:
         user = getpwuid(os.getuid()).pw_name

@@ -22,7 +22,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def with_pool(directory: Path, cluster_config: str = "") -> str:
-    """Return the path of settings with the pool `hpc`; hosts reach the daemon at a port that stays."""
+    """Return the path of settings with the pool `hpc`; hosts reach the daemon at a fixed port."""
     (port,) = free_ports(random.Random(os.urandom(8)), 1)
     hosts = directory / "hosts"
     hosts.mkdir(mode=0o755)

@@ -14,7 +14,7 @@ Document = dict[str, Any]
 
 
 def script(job_id: str, text: str, **task: object) -> Document:
-    """Return a batch job with one task that runs a script; nothing of it is retried."""
+    """Return a batch job with one task that runs a script; it is never retried."""
     config = {"command": "/bin/sh", "args": ["-c", text]}
     one = {
         "Name": "main",
@@ -78,7 +78,7 @@ def was_submitted(allocations: Any) -> bool:
 
 
 async def completed(steward: Steward, job_id: str, alloc_id: str, task: Task) -> None:
-    """Assert that the one allocation of a job completes, and ran once, with all it printed."""
+    """Assert that the one allocation of a job completes, ran once, and printed all its lines."""
     (found,) = await steward.allocations(job_id, "complete", "failed", "lost")
     assert (found["ClientStatus"], found["ID"]) == ("complete", alloc_id), found
     assert task.lines() == ["began", "ended"]

@@ -218,7 +218,7 @@ def test_elements_of_an_array_are_cancelled_by_their_number(commands: Commands) 
     assert listed(commands, "elements") == [f"{number}_{one}|PENDING" for one in range(4)]
     assert commands.run("scancel", f"{number}_1", f"{number}_2").returncode == 0
     assert listed(commands, "elements") == [f"{number}_0|PENDING", f"{number}_3|PENDING"]
-    # The whole array, which is why no element is cancelled with its name.
+    # With a name, `scancel` cancels the whole array, even if the command also names one element.
     assert commands.run("scancel", "--name=elements", f"{number}_0").returncode == 0
     assert listed(commands, "elements") == [f"{number}|CANCELLED"]
 

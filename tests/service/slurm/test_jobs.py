@@ -17,7 +17,7 @@ from tests.service.slurm.cluster import Cluster
 from tests.service.slurm.jobs import script
 from tests.service.streaming import Stream, open_stream
 
-# Tasks are asked to end by SIGINT, if they name no other signal.
+# The default stop signal of a task is SIGINT.
 POLITE = "trap 'echo stopping; exit 0' INT; echo begun; while :; do sleep 1 & wait $!; done"
 STUBBORN = "trap '' INT; echo begun; while :; do sleep 1; done"
 

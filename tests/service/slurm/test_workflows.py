@@ -14,7 +14,7 @@ SUM = 'cat "$NOMAD_TASK_DIR/needs.json"; echo; echo "$PLACES"'
 
 
 def group(name: str, text: str, env: dict[str, str] | None = None, **meta: str) -> Any:
-    """Return a step, whose keys are given without their prefix."""
+    """Return a step; `meta` has its keys without the prefix `steward_`."""
     (found,) = script(name, text, Env=env or {})["TaskGroups"]
     return {**found, "Name": name, "Meta": {f"steward_{key}": meta[key] for key in meta}}
 

@@ -219,7 +219,7 @@ def test_items_of_lists_and_maps_are_compared(text: str, *, found: bool) -> None
     assert holds(text) is found
 
 
-# ---- what cannot be read ------------------------------------------------------------------------
+# ---- filters that cannot be parsed --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_some_errors_have_specific_messages(text: str, problem: str) -> None:
     assert unreadable(text) == problem
 
 
-# ---- what does not fit the document -------------------------------------------------------------
+# ---- filters that do not fit the document -------------------------------------------------------
 
 
 def missing(pointer: str, part: int, field: str) -> str:

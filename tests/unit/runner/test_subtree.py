@@ -238,7 +238,7 @@ def test_memory_kills_and_usage_are_read_from_the_kernel() -> None:
     assert memory.kernel_usage == 512
 
 
-# ---- where nothing can be had ------------------------------------------------------------------
+# ---- hosts without limits ----------------------------------------------------------------------
 
 
 def test_cgroup_that_contains_the_daemon_cannot_be_divided() -> None:

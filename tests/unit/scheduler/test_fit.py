@@ -131,7 +131,7 @@ def test_shortage_of_other_resources_has_no_amounts() -> None:
     assert exhausted == {"main": Resources(cpu=0, memory_mb=0)}
 
 
-# ---- what an allocation gets ---------------------------------------------------------------------
+# ---- allocated resources -------------------------------------------------------------------------
 
 
 def test_allocation_holds_the_resources_of_its_tasks() -> None:

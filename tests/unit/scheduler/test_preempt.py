@@ -273,7 +273,7 @@ def test_thousands_of_equal_candidates_are_checked_together() -> None:
     assert len(plan_of(wanting(cpu=700), *many).evict) == 700
 
 
-# ---- what always holds ----------------------------------------------------------------------------
+# ---- properties of all decisions ------------------------------------------------------------------
 
 sizes = some.sampled_from([0, 50, 100, 250, 400])
 tenants = some.lists(

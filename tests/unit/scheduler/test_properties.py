@@ -240,7 +240,7 @@ def play(history: Any) -> tuple[World, list[Step]]:
     return world, steps
 
 
-# ---- what always holds -----------------------------------------------------------------------------
+# ---- properties of all decisions -------------------------------------------------------------------
 
 
 def cpu(alloc: Allocation) -> int:

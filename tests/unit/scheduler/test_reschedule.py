@@ -183,7 +183,7 @@ def test_reschedules_due_within_five_seconds_share_an_evaluation() -> None:
     assert [len(batch) for _, batch in made] == [2, 2]
 
 
-# ---- as part of a plan (golden: reschedule, evaluate) ------------------------------------------------
+# ---- as part of a plan (recorded: reschedule, evaluate) ------------------------------------------------
 
 
 def started(reschedule_policy: ReschedulePolicy, kind: str = "service", **fields: Any) -> World:

@@ -1,4 +1,4 @@
-"""Deployments: their creation, their pace, and reasons to stop them (golden: deploy-*)."""
+"""Deployments: their creation, their pace, and reasons to stop them (recorded: deploy-*)."""
 
 from typing import Any
 
@@ -132,7 +132,7 @@ def test_deployment_contains_only_groups_with_an_update_block() -> None:
     assert [alloc.deployment_id for alloc in plan.place] == [plan.deployment_id, ""]
 
 
-# ---- how fast it goes ------------------------------------------------------------------------------
+# ---- speed of a rollout ----------------------------------------------------------------------------
 
 
 def test_allocations_are_replaced_one_by_one_as_each_becomes_healthy() -> None:
@@ -205,7 +205,7 @@ def test_deadline_starts_with_the_first_placement_and_is_not_reset() -> None:
     assert world.deployment.task_groups["web"].require_progress_by == began
 
 
-# ---- how it ends -----------------------------------------------------------------------------------
+# ---- end of a rollout ------------------------------------------------------------------------------
 
 
 def test_deployment_succeeds_when_all_are_healthy() -> None:

@@ -240,7 +240,7 @@ def test_new_allocation_is_complete_except_for_its_indexes() -> None:
     assert placed.desired.reschedule_tracker is None
 
 
-# ---- moving and losing (golden: evaluations-allocations) -------------------------------------------
+# ---- moving and losing (recorded: evaluations-allocations) -------------------------------------------
 
 
 def test_migrating_allocation_is_replaced_immediately() -> None:
@@ -308,7 +308,7 @@ def test_running_allocation_stays_on_an_ineligible_node() -> None:
     assert counts(world.evaluate()) == {"ignore": 2}
 
 
-# ---- batch jobs (golden: kind-batch-complete) --------------------------------------------------------
+# ---- batch jobs (recorded: kind-batch-complete) --------------------------------------------------------
 
 
 def batch(*tasks: Any, count: int = 2, **fields: Any) -> Job:

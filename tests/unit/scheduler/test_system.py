@@ -153,7 +153,7 @@ def test_single_node_without_capacity_is_named() -> None:
     assert plan.blocked.node_id == "id-of-b"
 
 
-# ---- updates (golden: plan-batch-system) -------------------------------------------------------------
+# ---- updates (recorded: plan-batch-system) -------------------------------------------------------------
 
 
 def test_update_is_counted_like_golden_plan_batch_system() -> None:
@@ -326,7 +326,7 @@ def test_failed_node_is_counted_and_prevents_a_successful_deployment() -> None:
     assert world.deployment.status == DeploymentStatus.RUNNING
 
 
-# ---- sysbatch (golden: kind-sysbatch) ----------------------------------------------------------------
+# ---- sysbatch (recorded: kind-sysbatch) ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [ClientStatus.COMPLETE, ClientStatus.FAILED])
@@ -371,7 +371,7 @@ def test_a_sysbatch_job_has_no_deployment() -> None:
     assert plan.deployment_id == ""
 
 
-# ---- deployments (golden: kind-system) -----------------------------------------------------------------
+# ---- deployments (recorded: kind-system) -----------------------------------------------------------------
 
 
 def test_deployment_of_a_version_ends_when_every_node_is_healthy() -> None:

@@ -1,4 +1,4 @@
-"""Which changes of a job a running allocation survives (golden: plan)."""
+"""Which changes of a job a running allocation survives (recorded: plan)."""
 
 from typing import Any
 

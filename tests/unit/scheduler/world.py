@@ -153,7 +153,7 @@ class World:
         self.others = list(others)
         self.deployments: list[Deployment] = []
 
-    # ---- what the scheduler sees and gives back --------------------------------------------------
+    # ---- input and result of the scheduler -------------------------------------------------------
 
     def state(self) -> ClusterState:
         known = [*self.others, *self.allocations.values()]
@@ -217,7 +217,7 @@ class World:
             self.deployments.append(stored)
         self.deployments.sort(key=lambda deployment: deployment.create_index)
 
-    # ---- what the runner does ----------------------------------------------------------------------
+    # ---- actions of the runner ---------------------------------------------------------------------
 
     def set(self, allocation: Allocation, **fields: Any) -> Allocation:
         changed = msgspec.structs.replace(allocation, **fields)
@@ -252,7 +252,7 @@ class World:
     def wait(self, seconds: float) -> None:
         self.now += int(seconds * SECOND)
 
-    # ---- what others ask for -------------------------------------------------------------------------
+    # ---- requests of users ---------------------------------------------------------------------------
 
     def mark(self, allocation: Allocation, **transition: bool) -> Allocation:
         desired = msgspec.structs.replace(
@@ -310,7 +310,7 @@ class World:
             if alloc.health is not None and alloc.health.canary:
                 self.set(alloc, health=msgspec.structs.replace(alloc.health, canary=False))
 
-    # ---- what there is ---------------------------------------------------------------------------------
+    # ---- stored objects --------------------------------------------------------------------------------
 
     def running(self, group: str | None = None) -> list[Allocation]:
         """Return the desired allocations that have not ended, by name."""
