@@ -13,7 +13,7 @@ from tests.heap import keep_present_objects
 
 _STANDARD = 1_300_000  # nanoseconds of `_work` on the host where the limits were set
 _TIMES = 9
-_MOST = 3.0  # what takes longer is a fault on any machine
+_MOST = 3.0  # a longer step is a fault on any host
 
 
 class Longest(trio.abc.Instrument):
@@ -32,7 +32,7 @@ class Longest(trio.abc.Instrument):
 class LongestWait:
     """The longest wait of the event loop for other threads, as nanoseconds of their CPU time.
 
-    A thread that holds the interpreter works while the loop waits. Other load does not count.
+    A thread that holds the GIL works while the loop waits. Other load does not count.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ async def longest_wait() -> AsyncIterator[LongestWait]:
 
 @contextmanager
 def garbage_as_in_daemon() -> Iterator[None]:
-    """Collect garbage like a daemon that is ready: rarely, and only among new objects."""
+    """Collect garbage like a running daemon: rarely, and only among new objects."""
     before = gc.get_threshold()
     keep_present_objects()
     gc.set_threshold(*_GARBAGE)

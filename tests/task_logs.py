@@ -24,12 +24,12 @@ def now(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def logs_below(directory: Path) -> Logs:
-    """Return the logs of all allocations in a directory; it also contains retained logs."""
+    """Return the logs of all allocations in a directory, including retained logs."""
     return Logs(Direct(directory), directory / "output")
 
 
 def log_of(data_dir: Path, alloc_id: str, task: str, kind: str) -> TaskLog:
-    """Return a log by the data directory of its daemon."""
+    """Return a log of an allocation below the data directory of a daemon."""
     logs = Logs(Direct(alloc_dir(data_dir)), output_dir(data_dir))
     return logs.log(alloc_id, task, kind, DEFAULTS)
 

@@ -139,7 +139,7 @@ ALLOWED = {
 def calls(
     node: ast.AST, within: tuple[str, ...] = ()
 ) -> Iterator[tuple[ast.Call, tuple[str, ...]]]:
-    """Yield each call of a tree with its function."""
+    """Yield each call of a tree with the names of the functions that contain it."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         within = (*within, node.name)
     if isinstance(node, ast.Call):

@@ -360,7 +360,7 @@ def test_no_file_pattern_is_built_from_variable_text() -> None:
         and node.func.attr in ("glob", "rglob", "fnmatch")
         and not isinstance(node.args[0], ast.Constant)
     ]
-    assert set(made) <= {"storage.schema"}  # once, at start
+    assert set(made) <= {"storage.schema"}  # used once, at the start
 
 
 # A separate package, although it is inside another one.

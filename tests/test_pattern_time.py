@@ -1,8 +1,8 @@
 """Regular expressions of the code take linear time, for each way in which the code runs them.
 
-The interpreter holds all threads during a search. So a pattern with quadratic time holds up the event
-loop, also from another thread. The test runs each pattern over repeated texts, which is the input
-that makes such patterns slow.
+The interpreter holds all threads during a search. So a pattern with quadratic time delays the event
+loop, even if another thread runs it. The test runs each pattern over repeated texts, which is the
+input that makes such patterns slow.
 """
 
 import ast

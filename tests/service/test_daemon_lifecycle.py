@@ -255,7 +255,8 @@ async def test_store_of_a_newer_steward_is_refused(tmp_path: Path) -> None:
 
 async def test_store_is_not_readable_by_other_users(steward: Steward) -> None:
     files = [path for path in steward.data_dir.glob("*") if path.is_file()]
-    assert [path.name for path in files] == ["kept-defaults.json"]  # not secret
+    # This file belongs to the user that started the daemon.
+    assert [path.name for path in files] == ["kept-defaults.json"]
     assert [path.stat().st_mode & 0o022 for path in files] == [0]
     assert store_dir(steward.data_dir).stat().st_mode & 0o777 == 0o700
     kept = list(store_dir(steward.data_dir).rglob("*"))

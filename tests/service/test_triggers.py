@@ -15,7 +15,7 @@ def follower(job_id: str, after: str, **keys: str) -> dict[str, Any]:
 
 
 async def fired(steward: Steward, job_id: str, number: int = 1) -> list[dict[str, Any]]:
-    """Return the ledger of a job when this many of its lines have fired."""
+    """Return the trigger ledger of a job once `number` of its entries have started a job."""
 
     def are_there(found: list[dict[str, Any]]) -> bool:
         return sum(item["State"] == "fired" for item in found) >= number

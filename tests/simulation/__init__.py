@@ -15,5 +15,5 @@ follows for long enough, everything must settle. Simulated days take seconds.
 
 A seed that breaks a promise prints itself with the complete trace. `python -m bench.simulate --seed
 N` repeats the run, byte for byte. Fix the defect with a test of the faulty part, because any other
-change gives the seed another run.
+change of the code changes the run of the seed.
 """

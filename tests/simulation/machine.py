@@ -180,8 +180,8 @@ class SimulatedDriver:
         if process is None:
             process = self._machine.start(name, block, attempt.resources)
             for log in attempt.logs.values():
-                await log.writing()  # a real driver creates it too
-        await turns(rng.randrange(3))  # it runs, and the daemon does not know it yet
+                await log.writing()  # a real driver also creates the log file
+        await turns(rng.randrange(3))  # the process runs before the daemon knows it
         return SimulatedTask(process, hangs=rng.randrange(100) < block.hangs, dice=rng)
 
     async def _empty_group(self, name: Name, rng: random.Random) -> None:

@@ -38,7 +38,7 @@ class SimulatedClock:
 
 @contextmanager
 def one_order(seed: int) -> Iterator[None]:
-    """Run everything in the block in the order of a seed."""
+    """Run all tasks of the block in an order that only the seed determines."""
     threads = random.Random(f"threads {seed}")
 
     async def inline(function: Callable[..., T], *args: Any, **_: object) -> T:

@@ -34,7 +34,8 @@ _LASTING = {
     Cause.DEPLOYMENT,
 }
 
-# Limit for a job in a run of usual length: each operation creates one, and a rollback another.
+# Limit for the versions of a job in a normal run: each operation can create a version, and a
+# rollback another one.
 _MOST_VERSIONS = 500
 
 
@@ -164,7 +165,7 @@ def _canaries(latest: Deployment | None, group: str) -> set[str]:
 
 
 def _undecided(db: ReadSnapshot, job: Job, world: World) -> Iterator[str]:
-    """Yield pending decisions of the scheduler, of which there must be none after settling."""
+    """Yield pending decisions of the scheduler; after settling, there must be none."""
     if job.launches_children or children.is_queued(db, job.namespace, job.id):
         return
     evaluation = new_evaluation(job, "once-more", Trigger.JOB_REGISTER)
@@ -266,7 +267,7 @@ def _ledger(db: ReadSnapshot, job: Job, now: int) -> Iterator[str]:
 
 
 def live(world: World) -> list[tuple[str, str]]:
-    """Return all expected running tasks for a later comparison."""
+    """Return ID and client status of all allocations that must run, for a later comparison."""
     node_id = world.runner.node_id
     found = world.store.read(lambda db: allocations.to_run(db, node_id))
     return [(alloc.id, alloc.client_status) for alloc in found]

@@ -15,10 +15,10 @@ from tests.simulation.promises import always, at_rest, live
 from tests.simulation.world import World
 
 STEPS = 60
-# Pause between two operations, mostly short so that they overlap.
 _BAD_LUCK = 8  # maximum number of failures until the next operation
+# Seconds between two operations, mostly few so that the operations overlap.
 _PAUSES = (0, 0, 0, 0.01, 1, 5, 20, 60, 60, 300, 3600)
-_REST, _LOOKS = 6 * HOUR // SECOND, 20  # seconds between checks for a settled state
+_REST, _LOOKS = 6 * HOUR // SECOND, 20  # seconds between checks for a settled state; checks
 
 
 class Broken(Exception):

@@ -77,7 +77,7 @@ def test_pool_cannot_be_configured_in_the_environment(tmp_path: Path) -> None:
         loaded(tmp_path, "", {"STEWARD_POOLS": "hpc"})
 
 
-# ---- where what runs there reports to --------------------------------------------------------------------
+# ---- address for the reports of tasks --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

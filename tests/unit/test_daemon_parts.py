@@ -1,4 +1,4 @@
-"""The table of the daemon's parts: its order satisfies its dependencies, and these are complete."""
+"""The table of the daemon's parts: its order fits the dependencies, and none is missing."""
 
 import ast
 import inspect

@@ -94,7 +94,7 @@ def _direct_comparisons(path: Path) -> list[str]:
 
 def test_only_the_table_defines_equivalent_names() -> None:
     table = ROOT / "storage/records/driver.py"
-    # Its messages have two drivers and refuse every other name: no job's word arrives there.
+    # The launcher's messages permit only two driver names, so it never gets the name from a job.
     launcher = ROOT / "daemon/launcher"
     others = [path for path in _modules() if path != table and launcher not in path.parents]
     assert [at for path in others for at in _direct_comparisons(path)] == []

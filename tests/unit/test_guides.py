@@ -70,7 +70,7 @@ SETTINGS = [
 
 @pytest.mark.parametrize("text", SETTINGS)
 def test_settings_of_a_guide_are_accepted(text: str, tmp_path: Path) -> None:
-    # A command has to be a program of the machine.
+    # The program of a command must exist on the host, so use a program that always exists.
     program = "/usr/local/bin/notify-mail"
     file = tmp_path / "steward.toml"
     file.write_text(text.replace(program, "/bin/true"))

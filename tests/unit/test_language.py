@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-MOST_WORDS = 25  # of a sentence
+MOST_WORDS = 25  # words in a sentence
 
 PHRASES = {
     r"\bfor who\b": "name the reader: 'for operators', 'if you come from cron'",
@@ -166,8 +166,8 @@ OLD_FOLDERS = {
     "bench": 0,
     "packaging": 0,
 }
-LOOSE = {"daemon"}  # folders of which only the modules at the root count
-SLACK = 10  # by which a bound may be higher than the count before it must be lowered
+LOOSE = {"daemon"}  # of these folders, only the modules at the root count
+SLACK = 10  # a bound that exceeds the count by more must be lowered
 
 PAGES = sorted(
     str(page.relative_to(ROOT))

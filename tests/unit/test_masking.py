@@ -13,7 +13,7 @@ from daemon.text import masking
 from daemon.text.masking import LEAST, Matcher, TaskSecrets, find_mask, mask_of, may_have_mask
 
 SECRET = b"p4ss/w0rd+&x"
-# No byte of a mask: so what the property looks for cannot come from one.
+# None of these letters occurs in a mask, so a match in the output cannot come from a mask.
 LETTERS = st.sampled_from(b"xyz")
 
 
@@ -153,7 +153,8 @@ def test_binary_secret_is_masked_in_every_encoding(
     for form in (secret, quote(secret, safe="").encode()):
         assert form not in matcher.mask(before + form + after)
     encoded = base64.b64encode(before + secret + after)
-    # Three bytes of the secret give four digits; those that it shares with others say little.
+    # In base64, three bytes become four characters. The characters at both ends also depend on
+    # other bytes, and reveal little.
     inner = base64.b64encode(b"\0" * (len(before) % 3) + secret)[4:-4]
     assert len(inner) < LEAST or inner not in matcher.mask(encoded)
 

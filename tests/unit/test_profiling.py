@@ -108,7 +108,7 @@ def test_busy_thread_gets_the_samples_and_a_waiting_one_gets_none() -> None:
     of_wait = [values for stack, values in seen.items() if stack[0].endswith("Condition.wait")]
     assert sum(cpu for _, cpu in of_work) > 10 * sum(cpu for _, cpu in of_wait)
     assert any(stack[0].endswith("Condition.wait") for stack in stacks)
-    assert usual > profiling.INTERVAL  # as it was before
+    assert usual > profiling.INTERVAL  # the switch interval is restored
 
 
 def test_cancelled_profile_restores_the_switch_interval() -> None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Replay the golden scenarios of the directory-identity method.
+"""Replay the recorded scenarios of the directory-identity method.
 
     python ../fakes/fakecloud.py --port 8700 &
     python replay_auth.py --url http://127.0.0.1:8200 --cloud http://127.0.0.1:8700 --token <operator token> [files or folders]

@@ -21,22 +21,22 @@ from tests.wire import replay
 
 HERE = Path(__file__).parent
 GOLDEN = HERE / "golden" / "jobs"
-OURS = HERE / "ours"  # in the same form: what the specification says and nobody captured
+OURS = HERE / "ours"  # scenarios of the specification that no recording covers, in the same form
 AUTH = HERE / "golden" / "auth"
 
-# What a scenario expects of its server (golden/jobs/README.md, section 1).
+# The node that scenarios expect on their server (golden/jobs/README.md, section 1).
 NODE = (
     *("--node-name", "node-1", "--node-class", "class-1", "--node-meta", "zone=a"),
     *("--memory-total-mb", "24000"),
 )
-# Through which each scenario passes: small requests come through the lean door, or all the other way.
+# Each scenario runs twice: with the fast path for small requests (`lean`), and without it (`wide`).
 DOORS = {"lean": {"STEWARD_LEAN_DOOR": "true"}, "wide": {"STEWARD_LEAN_DOOR": "false"}}
 # Seconds for a scenario, for its predecessors, and for a retry of differing steps. Some scenarios
 # take fifty seconds.
 PATIENCE = 300
 GIVE_UP_AFTER = 1.0  # seconds that a step known to fail may repeat its request
-# It waits for the version of a job that the decided difference of `scale/25` never registers. The
-# last answer is compared after the wait.
+# Because of the intended difference in `scale/25`, this step waits for a job version that is never
+# registered. The last response is compared after the wait.
 WAITS_IN_VAIN = {"scale/27"}
 
 Failures = Mapping[str, str]  # step -> the first difference
@@ -56,7 +56,7 @@ def login_scenarios() -> dict[str, dict[str, Any]]:
 
 
 def wanted(request: pytest.FixtureRequest) -> list[tuple[str, str]]:
-    """Return the scenarios and doors of those tests of a module that are run, in their order."""
+    """Return (scenario, door) of the module's tests that are run, in their order."""
     tests = [item for item in request.session.items if item.path == request.node.path]
     found = [test.callspec.params for test in tests if isinstance(test, pytest.Function)]
     return list(
@@ -70,7 +70,8 @@ def names_in(file: str) -> set[str]:
     return {line.split()[0] for line in lines if line.strip() and not line.startswith("#")}
 
 
-# Read once: scenarios run in threads, and pytest changes its own meanwhile.
+# Read the environment once, because scenarios run in threads, and pytest changes its own variables
+# in the meantime.
 OUTSIDE = {
     name: value
     for name, value in os.environ.items()

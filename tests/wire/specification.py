@@ -6,7 +6,7 @@ have another name or place for Nomad's clients than in the specification.
 
 from typing import NamedTuple
 
-REQUIRED = "required"  # instead of a default
+REQUIRED = "required"  # marks a field without a default
 
 
 class Call(NamedTuple):
@@ -235,7 +235,7 @@ _UPDATE = (
     "ProgressDeadline"
 )
 
-# Record -> its fields, in our own names for the records.
+# Record -> its fields. The names of the records are those of the specification.
 RECORDS = {
     "SubmittedJob": "ID Name ParentID Region Namespace Type NodePool Priority Version CreateIndex "
     "ModifyIndex JobModifyIndex SubmitTime AllAtOnce Stop Stable Dispatched Datacenters Status "
@@ -302,12 +302,12 @@ RECORDS = {
     "ObjectDiff": "Name Type Fields Objects",
 }
 
-# The peer's clients know these under another name, which both sides of the wire use.
+# Fields that have another name in Nomad's clients. Requests and responses use that name.
 NAMED_OTHERWISE = {("Submission", "JobIndex"): "JobModifyIndex"}
-# A listing does not show these; the object itself does.
+# Fields that are not in a list, but in the object itself.
 ELSEWHERE = {("AllocationListItem", "PreviousAllocation"): "AllocationResponse"}
 
-# Values that states have been seen to have: record, field -> values.
+# Values that the recorded responses contain: (record, field) -> values.
 STATES = {
     ("Job", "Status"): "pending running",
     ("Job", "Type"): "service batch sysbatch",

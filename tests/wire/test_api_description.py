@@ -19,7 +19,7 @@ DESCRIPTION: dict[str, Any] = json.loads(msgspec.json.encode(describe(ROUTES, EN
 SCHEMAS = Schemas(DESCRIPTION)
 ROUTER = Router(ROUTES)
 ANYTHING: Mapping[str, Any] = {}
-# Answers that a placeholder or a comparison of less than the whole stands for.
+# Comparison modes of steps whose recorded response is complete.
 WHOLE = ("full", "shape", None)
 OTHERWISE = names_in("decided.txt") | names_in("pending.txt")
 

@@ -16,7 +16,7 @@ from daemon.jobspec.parse import FILE_NAME, JobFile, parse_job
 
 GOLDEN = Path(__file__).parent / "golden" / "hcl"
 NAMES = sorted(path.stem for path in GOLDEN.glob("*.hcl"))
-# What we do otherwise on purpose; tests/unit/jobspec/test_parser_differences.py says what instead.
+# Intended differences; tests/unit/jobspec/test_parser_differences.py tests Steward's results.
 DECIDED = {
     "affinity-weight-range",
     "constraints-shortcut-sets",

@@ -17,7 +17,7 @@ ALL = login_scenarios()
 PENDING = names_in("pending.txt")
 KNOWN = PENDING | names_in("decided.txt")
 
-Results = Mapping[tuple[str, str], Future[Failures]]  # of a scenario, through a door
+Results = Mapping[tuple[str, str], Future[Failures]]  # by (scenario, door)
 
 
 def run(name: str, door: str) -> Failures:

@@ -25,13 +25,13 @@ ALL = scenarios()
 PENDING = names_in("pending.txt")
 DECIDED = names_in("decided.txt")
 
-Results = Mapping[tuple[str, str], Future[Failures]]  # of a scenario, through a door
+Results = Mapping[tuple[str, str], Future[Failures]]  # by (scenario, door)
 
 
 def run(name: str, door: str) -> Failures:
     """Return the differences; a second daemon decides about unexpected ones.
 
-    Some steps measure how long an answer took, and a busy machine can be late once.
+    Some steps measure the time of a response, which a busy host can exceed once.
     """
     first = once(name, door)
     return once(name, door) if unexpected(name, first) else first

@@ -81,7 +81,7 @@ def bodies(call: Call) -> Iterator[set[str]]:
 
 def answers(call: Call) -> Iterator[set[str]]:
     for step in steps_of(call):
-        body = step.get("response", {}).get("body")  # what was begun is answered by a later step
+        body = step.get("response", {}).get("body")  # some responses are in a later step
         for item in body if isinstance(body, list) else [body]:
             if isinstance(item, dict):
                 yield set(item)

@@ -1,4 +1,4 @@
-"""When lines of a log were written, and which part of a log an attempt wrote."""
+"""The time at which each line of a log was written, and the part of a log that an attempt wrote."""
 
 import time
 from pathlib import Path
@@ -91,7 +91,8 @@ def test_lines_are_taken_up_to_a_time(tmp_path: Path) -> None:
     found = tail(tmp_path)
     while now(found.pull(100, is_last=True)):
         pass
-    # The first line is dated by the mark, and the lines of a log stay in their order.
+    # A mark gives the first line its time. A line cannot be older than the line before it in the
+    # same log.
     assert [line.time - NOON for line in found.queue] == [9, 9, 20, 20]
     assert found.take(until=NOON + 9).count(b"\n") == 2
     assert found.take(until=NOON + 20).count(b"\n") == 2

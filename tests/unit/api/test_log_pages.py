@@ -15,7 +15,7 @@ MEGABYTE = 1024 * 1024
 
 @pytest.fixture
 def stream(tmp_path: Path) -> Stream:
-    """Yield a log of 3 MiB in lines of 64 bytes, of which two files of 1 MiB are kept."""
+    """Yield a log after 3 MiB in lines of 64 bytes; only its last two files of 1 MiB remain."""
     log = log_in(tmp_path / ("a" * 8), config=SMALL)
     path_of(log).parent.mkdir(parents=True)
     lines = [f"line {number:06} ".ljust(63, ".") for number in range(3 * MEGABYTE // 64)]

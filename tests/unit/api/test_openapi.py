@@ -72,7 +72,7 @@ def test_registration_contains_a_job() -> None:
 
 def test_page_names_every_call_and_loads_no_other_file() -> None:
     _, page = handlers(lambda: ROUTES, ENDPOINTS)
-    reply = page(None, None)  # neither is looked at
+    reply = page(None, None)  # the handler ignores both arguments
     body = bytes(reply.body).decode()
     assert all(f"<code>{path}</code>" in body for path in DESCRIPTION["paths"])
     assert all(word not in body for word in ("<script", "<img", "src=", "http://", "https://"))

@@ -1,4 +1,4 @@
-"""Answers of a daemon that tests of the command line begin with."""
+"""Default responses of a fake daemon, for tests of the command line."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The help of every command: what it does, and an example that the command takes."""
+"""The help of every command: a description, and an example that the command accepts."""
 
 import shlex
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from daemon.__main__ import command_line
 from daemon.cli.core.help import sections
 from daemon.text.option_syntax import normalize_options, short_option
 
-# These speak with a terminal, hand on what a program prints, or set up this machine.
+# Commands that use a terminal, forward the output of a program, or configure the host.
 WITHOUT_JSON = {
     "agent",
     "alloc exec",
@@ -57,7 +57,7 @@ def test_every_help_has_a_valid_example(name: str) -> None:
     assert command is ALL[name]
     command.make_context(
         "example", words, parent=context
-    ).close()  # raises for what it does not take
+    ).close()  # raises an error for invalid arguments
 
 
 @pytest.mark.parametrize("name", sorted(ALL.keys() - WITHOUT_JSON))

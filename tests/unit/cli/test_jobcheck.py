@@ -42,8 +42,8 @@ def test_group_without_a_task_is_located_in_the_file() -> None:
     "job",
     [
         {"TaskGroups": [FULL], "Periodic": {"Spec": "*/5 * * * *"}},
-        {"TaskGroups": [{"Name": "bare"}]},  # nobody knows where it stands
-        {"TaskGroups": "none"},  # the daemon tells more about that
+        {"TaskGroups": [{"Name": "bare"}]},  # its position is not known
+        {"TaskGroups": "none"},  # the daemon has a better message
         {"Periodic": {"Spec": "nonsense"}},
         {},
         None,

@@ -24,7 +24,7 @@ class Response(msgspec.Struct):
 
 
 class Client:
-    """A daemon that has received more than its answers say."""
+    """A daemon that has received more bytes than its responses report."""
 
     def __init__(self, *states: UploadState) -> None:
         self._states: Iterator[UploadState] = iter(states)

@@ -11,7 +11,7 @@ _WORD = 0xFFFFFFFF
 
 
 def instructions(program: bytes) -> list[tuple[int, int, int, int]]:
-    """Return each instruction: its code, both ways of a jump, its value."""
+    """Return each instruction as (code, offset if true, offset if false, value)."""
     return list(struct.iter_unpack("=HBBI", program))
 
 

@@ -33,7 +33,10 @@ WIDTHS = {0x61: "=I", 0x69: "=H", 0x71: "=B"}
 
 
 class Kernel:
-    """Runs a program: registers hold numbers, and memory is one piece behind the context and the stack."""
+    """Runs a program.
+
+    Registers hold numbers, and the context and the stack are one block of memory.
+    """
 
     def __init__(self, program: bytes, context: bytes, packet: bytes = b"") -> None:
         self.steps = [*struct.iter_unpack("=BBhI", program)]

@@ -10,7 +10,7 @@ from tests.unit.confinement.interpreter import ALLOW, AUDIT, answer, check
 
 MACHINES = sorted(AUDIT)
 EPERM, ENOSYS = refuse(errno.EPERM), refuse(errno.ENOSYS)
-HIGH = 0xDEADBEEF << 32  # what the kernel does not read of an argument
+HIGH = 0xDEADBEEF << 32  # the upper half of an argument, which the kernel ignores
 NAMESPACES = (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
 THREAD = 0x3D0F00  # flags of pthread_create
 FORK = 0x1200011
@@ -102,5 +102,5 @@ def test_no_file_gets_a_set_id_bit(machine: str, mode: int) -> None:
     assert {ask(machine, name, *values, mode) for name, values in known.items()} == {EPERM}
     assert {ask(machine, name, *values, 0o1755) for name, values in known.items()} == {ALLOW}
     assert ask(machine, "openat", 0, 0, O_TMPFILE, mode | HIGH) == EPERM
-    assert ask(machine, "openat", 0, 0, 0, mode) == ALLOW  # no file is made: it is not a mode
+    assert ask(machine, "openat", 0, 0, 0, mode) == ALLOW  # without O_CREAT, the mode is ignored
     assert ask(machine, "openat2") == ENOSYS

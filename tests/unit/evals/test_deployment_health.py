@@ -101,10 +101,10 @@ def test_healthy_and_unhealthy_allocations_are_counted(
 @pytest.mark.parametrize(
     ("healths", "before", "after"),
     [
-        ((None,), LATER, LATER),  # nothing has come up: the time runs
-        ((True,), LATER, rfc3339(NOW + DEADLINE)),  # each that comes up moves it on
+        ((None,), LATER, LATER),  # nothing is healthy yet: the deadline stays
+        ((True,), LATER, rfc3339(NOW + DEADLINE)),  # a healthy allocation extends it
         ((False,), LATER, LATER),
-        ((True,), rfc3339(NOW + 9 * DEADLINE), rfc3339(NOW + 9 * DEADLINE)),  # never back
+        ((True,), rfc3339(NOW + 9 * DEADLINE), rfc3339(NOW + 9 * DEADLINE)),  # not shortened
     ],
 )
 def test_newly_healthy_allocation_extends_the_deadline(
@@ -122,25 +122,25 @@ def test_deployment_without_a_progress_deadline_has_none() -> None:
 @pytest.mark.parametrize(
     ("healths", "fields", "policy", "failure"),
     [
-        # unhealthy, and nothing will replace it
+        # an unhealthy allocation that will not be replaced fails the deployment
         ((False,), {"progress_deadline": DEADLINE, "require_progress_by": LATER}, NEVER, UNHEALTHY),
         ((False,), {"progress_deadline": DEADLINE, "require_progress_by": LATER}, None, UNHEALTHY),
-        # a replacement gets its chance until the deadline
+        # a replacement can become healthy until the deadline
         ((False,), {"progress_deadline": DEADLINE, "require_progress_by": LATER}, ENDLESS, ""),
         ((False,), {"progress_deadline": DEADLINE, "require_progress_by": EARLIER}, ENDLESS, TOO_SLOW),
-        # without a deadline the first unhealthy one is enough
+        # without a deadline, the first unhealthy allocation fails the deployment
         ((False,), {}, ENDLESS, UNHEALTHY),
-        # slow
+        # an allocation that is not healthy at the deadline
         ((None,), {"progress_deadline": DEADLINE, "require_progress_by": EARLIER}, ENDLESS, TOO_SLOW),
         ((None,), {"progress_deadline": DEADLINE, "require_progress_by": LATER}, ENDLESS, ""),
-        # done in time, whatever the clock says now
+        # all are healthy, so the deadline no longer matters
         (
             (True, True),
             {"progress_deadline": 0, "require_progress_by": EARLIER},
             ENDLESS,
             "",
         ),
-        # canaries that wait for a person are in no hurry
+        # canaries that wait for a promotion have no deadline
         (
             (True,),
             {"desired_canaries": 1, "progress_deadline": 0, "require_progress_by": EARLIER},
@@ -232,8 +232,8 @@ def test_next_check_is_at_the_earliest_deadline_of_unfinished_groups() -> None:
 @pytest.mark.parametrize(
     ("healths", "fields", "calls"),
     [
-        ((True, True), {}, True),  # to finish
-        ((True,), {"placed_allocs": 1}, True),  # to place the next
+        ((True, True), {}, True),  # to complete the deployment
+        ((True,), {"placed_allocs": 1}, True),  # to place the next allocation
         ((True,), {}, False),  # all are placed: wait
         ((True,), {"desired_canaries": 1}, True),  # waits for a promotion
         ((False,), {}, True),  # failed

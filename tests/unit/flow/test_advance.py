@@ -416,4 +416,4 @@ def test_step_with_queues_requests_slots_and_starts_with_one() -> None:
     )
     known = {one.name: one for one in granted.steps}
     later = advance(queued, RUN, known, {"b": Elements(good=1)}, now=8)
-    assert (later.wanted_steps, later.ask) == ({"b"}, frozenset())  # it waits for its next slot
+    assert (later.wanted_steps, later.ask) == ({"b"}, frozenset())  # b waits for its next slot

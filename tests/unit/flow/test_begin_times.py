@@ -77,7 +77,7 @@ def test_rerun_step_with_fulfilled_needs_is_not_too_late(
     began = at("2026-11-27T21:00:00Z")
     found = window(timed_step(first, last), met=at(met), began=began, is_again=True)
     if found.first is not None and found.first <= at(met):
-        found = Window(last=found.last)  # it does not hold the step
+        found = Window(last=found.last)  # a time in the past does not hold the step
     assert found == Window(first=at(begins) if begins else None, last=at(ends) if ends else None)
 
 

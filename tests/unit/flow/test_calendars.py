@@ -50,7 +50,7 @@ def why(calendar: CompiledCalendar, at: str) -> str:
     return Openings(calendar).why_closed(moment(at))
 
 
-# --- one moment ---
+# --- one point in time ---
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_search_ends_at_its_limit_of_steps(days: tuple[int, ...]) -> None:
 def test_second_search_continues_at_the_end_of_the_first() -> None:
     never = made(Calendar(name="always"), except_=["always"])
     openings, at = Openings(never, most_steps=20_000), moment("2026-11-26T00:00:00Z")
-    for hour in range(1000):  # of which one takes about 8000 steps
+    for hour in range(1000):  # the first search takes about 8000 steps
         assert openings.next_open(at + hour * HOUR) is None
     assert not openings.is_limited
     assert openings.searched_until == at + (5 * 366 * 24 + 999) * HOUR

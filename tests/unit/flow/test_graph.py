@@ -222,7 +222,7 @@ def test_reported_cycle_is_a_shortest_one(seed: int) -> None:
     found = shortest_cycle(needs)
     assert max(len(found) - 1, 0) == brute_force(needs)
     assert all(after in needs[before] for before, after in itertools.pairwise(found))
-    # It begins with its first group in the file.
+    # The cycle begins with its first group in the order of the file.
     assert found[:1] == [name for name in names if name in found][:1]
 
 
@@ -307,7 +307,7 @@ def test_duplicate_name_in_a_long_list_is_found_quickly() -> None:
 @pytest.mark.parametrize(
     ("chosen", "found"),
     [
-        (["c"], {"c"}),  # nothing before it is to be redone
+        (["c"], {"c"}),  # no step before c has `steward_redo`
         (["use"], {"up", "use", "down"}),
         (["down"], {"up", "use", "down"}),
         (["a"], {"a", "up", "use", "down", "c"}),

@@ -23,7 +23,8 @@ def rules(draw: st.DrawFn) -> Repetition:
     numbers = st.sampled_from([1, 2, -1] if numbered and draw(st.booleans()) else [0])
     weekdays = draw(st.frozensets(st.tuples(st.integers(0, 6), numbers), max_size=2))
     month_days = draw(st.frozensets(st.sampled_from([1, 13, 29, 31, -1, -2]), max_size=2))
-    # Of both kinds of days together, only those without numbers have one meaning.
+    # Together with days of the month, numbered weekdays are ambiguous, so only plain weekdays are
+    # used.
     if month_days:
         weekdays = frozenset((name, 0) for name, _ in weekdays)
     has_set = bool(weekdays or month_days)

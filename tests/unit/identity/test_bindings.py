@@ -226,7 +226,7 @@ def test_request_that_contradicts_the_claims_is_refused(
             Claims(xms_mirid=MACHINE),
             "subscription not authorized",
         ),
-        (  # what the request names must agree with the claims before it counts
+        (  # the fields of the request are compared with the claims first
             bound(bound_subscription_ids=["sub"], bound_resource_groups=["rg-one"]),
             asked(vm_name="vm-two", resource_group_name="rg-two"),
             Claims(xms_mirid=MACHINE),

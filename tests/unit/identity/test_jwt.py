@@ -268,8 +268,8 @@ def check(payload: dict[str, Any], leeways: TimeLeeways = TimeLeeways()) -> None
         claims(aud=["c", "b"]),
         claims(exp=AT - 60),  # within the clock skew
         claims(nbf=AT + 60),
-        claims(exp=None, nbf=None, iat=AT - 200),  # ends 150 s after its start, and the skew
-        claims(exp=AT + 200, nbf=None),  # begins 150 s before its end, and the skew
+        claims(exp=None, nbf=None, iat=AT - 200),  # expires 150 s after `iat`, plus the skew
+        claims(exp=AT + 200, nbf=None),  # valid from 150 s before `exp`, less the skew
     ],
 )
 def test_token_within_its_bindings_is_accepted(payload: dict[str, Any]) -> None:

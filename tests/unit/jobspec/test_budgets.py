@@ -20,7 +20,7 @@ NETWORK = [{"DynamicPorts": [{"Label": "a"}], "ReservedPorts": [{"Label": "b", "
 SERVICES = [{"Name": "a", "Checks": [{"Name": "a"}, {"Name": "b"}]}, {"Name": "b"}]
 DEVICES = [{"Name": "gpu", "Constraints": WHERE, "Affinities": WHERE}]
 
-# setting, the job, how many of that it has, what the error begins with
+# the setting, a job, the number of limited elements in the job, and the beginning of the error
 CASES: list[tuple[str, Document, int, str]] = [
     (
         "job_max_groups",

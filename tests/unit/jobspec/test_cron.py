@@ -172,7 +172,7 @@ def test_utc_needs_no_database(name: str) -> None:
         ("* * friL", ["01-30", "02-27", "03-27"]),
         ("* * 2#3", ["01-20", "02-17", "03-17"]),
         ("* * 4#5", ["01-29", "04-30", "07-30"]),
-        ("13 * 5", ["01-02", "01-09", "01-13"]),  # either
+        ("13 * 5", ["01-02", "01-09", "01-13"]),  # the 13th, or a Friday
         ("29 2 *", ["02-29", "02-29", "02-29"]),
     ],
 )
@@ -223,14 +223,14 @@ SINCE, UNTIL = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) for year in (2
 
 
 def changes(local: tzinfo) -> Iterator[tuple[int, int, int]]:
-    """Return each change of a zone's clock: its second since the epoch, and the offsets around it."""
+    """Return each change of a zone's clock: (seconds since epoch, offset before, offset after)."""
 
     def offset(at: int) -> int:
         found = datetime.fromtimestamp(at, local).utcoffset()
         assert found is not None
         return found // timedelta(seconds=1)
 
-    for low in range(SINCE, UNTIL, TEN_DAYS):  # no clock is changed back sooner
+    for low in range(SINCE, UNTIL, TEN_DAYS):  # no zone reverts a change sooner
         before, after = offset(low), offset(low + TEN_DAYS)
         if before != after:
             seconds = range(low, low + TEN_DAYS)
@@ -238,7 +238,7 @@ def changes(local: tzinfo) -> Iterator[tuple[int, int, int]]:
 
 
 def came_true(spec: str, window: range, local: tzinfo) -> list[int]:
-    """Return the seconds of a window at which an expression matches."""
+    """Return the times in a window at which an expression matches, in seconds since the epoch."""
     found, at = [], window.start - 1
     while (following := cron.next_after(spec, at * SECOND, local) or 0) < window.stop * SECOND:
         at = following // SECOND
@@ -247,7 +247,7 @@ def came_true(spec: str, window: range, local: tzinfo) -> list[int]:
 
 
 def test_every_clock_change_skips_and_repeats_like_the_local_time() -> None:
-    found = {}  # zones that change at once, and alike, are one
+    found = {}  # zones with the same change count once
     for name in available_timezones():
         local = cron.zone(name)
         found.update(dict.fromkeys(changes(local), local))

@@ -259,11 +259,11 @@ def test_changed_network_is_deleted_and_added() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "kinds"),
     [
-        (["a:1"], ["b:2"], ["Edited"]),  # there is but one
+        (["a:1"], ["b:2"], ["Edited"]),  # a single service matches any other
         (["a:1", "b:2"], ["b:2", "a:1"], []),
-        (["a:1", "b:2"], ["b:3", "a:1"], ["Edited"]),  # the name matches
-        (["a:1", "b:2"], ["c:2", "a:1"], ["Added", "Deleted"]),  # the port alone does not
-        (["a:1", "b:2"], ["a:1", "c:2"], ["Edited"]),  # port and place do
+        (["a:1", "b:2"], ["b:3", "a:1"], ["Edited"]),  # matched by name
+        (["a:1", "b:2"], ["c:2", "a:1"], ["Added", "Deleted"]),  # not matched by port alone
+        (["a:1", "b:2"], ["a:1", "c:2"], ["Edited"]),  # matched by port and position
     ],
 )
 def test_services_are_matched_by_name_port_and_position(
@@ -433,7 +433,7 @@ def test_diff_survives_an_api_round_trip() -> None:
     assert msgspec.json.decode(msgspec.json.encode(job_diff), type=JobDiff) == job_diff
 
 
-# Whatever a task's own configuration may hold, numbers of hundreds of digits among it.
+# Any values that the `config` of a task can contain, including numbers with hundreds of digits.
 VALUES = st.recursive(
     st.none()
     | st.booleans()

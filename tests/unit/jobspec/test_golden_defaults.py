@@ -14,7 +14,7 @@ from tests.unit.jobspec import recorded
 
 # Changes of a job after its registration: its head, and the effects of stopping and scaling.
 NOT_COMPARED = {*HEAD_FIELDS, "Stop", "ServiceTokenID"}
-# There the server itself puts an earlier version back.
+# A scenario in which the server itself reverts to an earlier version.
 CHANGED_BY_THE_SERVER = {"deploy-auto-revert"}
 
 
@@ -27,7 +27,7 @@ def shown_job(step: recorded.Step) -> Any:
 
 
 def pairs() -> Iterator[tuple[str, Any, Any]]:
-    """Yield each registered job, and the job as read before another change."""
+    """Yield step ID, registered job and the job that Nomad returns before it is changed again."""
     for name, steps in recorded.scenarios():
         registered: dict[tuple[str, str], Any] = {}
         for step in steps if name not in CHANGED_BY_THE_SERVER else ():

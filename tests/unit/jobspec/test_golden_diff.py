@@ -51,7 +51,7 @@ def stored(version: dict[str, Any]) -> Job:
 
 
 def stopped_if(body: dict[str, Any], job: Job | None) -> Job | None:
-    """Return a job in the state before a recorded plan, in which it may have been stopped."""
+    """Return the job as it was before a recorded plan: stopped, if the plan's diff says so."""
     was = {field["Name"]: field["Old"] for field in body["Diff"]["Fields"] or ()}
     return msgspec.structs.replace(job, stop=was.get("Stop") == "true") if job else None
 

@@ -34,7 +34,7 @@ def steps(*, path: str) -> list[recorded.Step]:
     found = [
         step
         for name, steps in recorded.scenarios()
-        if not name.startswith("acl-")  # there it is about permission
+        if not name.startswith("acl-")  # their errors concern permissions
         for step in steps
         if is_about_the_job(step)
     ]
@@ -46,7 +46,7 @@ def findings(step: recorded.Step) -> ValidationResult:
 
 
 def is_warned_like(step: recorded.Step, validation_result: ValidationResult) -> bool:
-    """Return whether a job gets the warnings of a step, unless the step has none recorded."""
+    """Return whether a job gets a step's recorded warnings; true if warnings are not compared."""
     expected = step["response"]["body"].get("Warnings", "")
     return "/Warnings" in step.get("loose", ()) or validation_result.warnings == expected
 

@@ -81,13 +81,13 @@ def test_documentation_examples_work(name: str, good: Document, bad: Document) -
         ("all TaskGroups.Tasks as t { t.KillTimeout == 5000000000 }", True),
         ("any TaskGroups.Tasks as t { t.Name == side }", True),
         ("any TaskGroups.Tasks as t { t.Name == other }", False),
-        ("all TaskGroups.Services as s { s.Name == never }", True),  # there is none
+        ("all TaskGroups.Services as s { s.Name == never }", True),  # the job has no service
         ("any TaskGroups.Services as s { s.Name == never }", False),
         ("any TaskGroups as g { any g.Tasks as t { t.Name == side } }", True),
         ("any TaskGroups.0.Tasks as t { t.Name == side }", True),
         ("all TaskGroups.Tasks as i, t { i < 2 }", True),
         ("any TaskGroups.Tasks.Env as key, value { key == A and value == `1` }", True),
-        ("all TaskGroups.Tasks as t { t.Config.port <= 80 }", False),  # one has none
+        ("all TaskGroups.Tasks as t { t.Config.port <= 80 }", False),  # one task has no port
         ("any TaskGroups.Tasks as t { t.Config.port <= 80 }", True),
         ("Periodic is nil", True),
         ("Periodic.TimeZone == UTC", False),

@@ -151,7 +151,7 @@ def limited(
     ("given", "texts"),
     [
         ({}, []),
-        ({"Attempts": 0, "Unlimited": False, "Delay": 1}, []),  # not in force
+        ({"Attempts": 0, "Unlimited": False, "Delay": 1}, []),  # rescheduling is off
         (
             {"Delay": SECOND},
             ["Delay cannot be less than 5s (got 1s)"],

@@ -1,4 +1,4 @@
-"""Rules of the job itself: its names, what launches it, and its groups together."""
+"""Rules of the job itself: its names, its schedule or dispatch, and its groups together."""
 
 from typing import Any
 

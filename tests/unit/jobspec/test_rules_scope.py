@@ -262,7 +262,7 @@ def test_each_spread_is_validated(given: dict[str, Any], texts: list[str]) -> No
         ("task", "../..", True),
         ("task", "../../etc", True),
         ("task", "a/../../..", True),
-        ("task", "/etc/passwd", False),  # taken from the folder
+        ("task", "/etc/passwd", False),  # relative to the folder
         ("task/local", "../../x", False),
         ("task/local", "../../../x", True),
     ],

@@ -86,7 +86,7 @@ def test_invalid_variables_are_reported(before: str, given: str, complaint: str)
     if complaint:
         assert complaint in refused(text, variables=given)
     else:
-        parse(text, variables=given)  # nobody asks for its value
+        parse(text, variables=given)  # no expression uses the value
 
 
 def test_several_errors_in_variables_and_locals_are_reported_together() -> None:

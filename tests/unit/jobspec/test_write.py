@@ -21,8 +21,8 @@ from storage.records.job import Job
 from tests.unit.jobspec.build import complete, group, job, task
 from tests.unit.jobspec.recorded import GOLDEN, document, scenarios, sent_job
 
-# Jobs of the recorded requests that job files cannot describe: `Spec` of another kind, a policy of
-# a task that is horizontal, an empty mesh proxy, a name that is text of another form.
+# Jobs of the recorded requests that job files cannot describe: a `Spec` of an unknown type, a
+# horizontal scaling policy of a task, an empty mesh proxy, and a name that HCL would normalize.
 UNSAYABLE = {"periodic", "register-limits", "register-validation", "task-scaling-policies"}
 REFUSED = (StewardError, msgspec.ValidationError)
 
@@ -83,7 +83,7 @@ def test_every_registered_job_of_the_scenarios_survives_a_round_trip() -> None:
     ] == []
 
 
-# Text with everything that means something in a job file.
+# Text that contains all special characters of job files.
 TEXT = st.text(
     st.one_of(st.sampled_from('${}%"\\\n\t\r#<EOF~ ab.'), st.characters(codec="utf-8")), max_size=12
 )
@@ -186,7 +186,7 @@ def test_written_job_is_parsed_as_the_same_job(given_job: Document) -> None:
     assert source is None or same_definition(read(source), whole)
 
 
-# Without names and texts that HCL cannot have (composed otherwise, or no name of an argument).
+# ASCII only, because HCL normalizes other texts.
 PLAIN = st.text(st.characters(codec="ascii"), max_size=12)
 
 

@@ -34,7 +34,7 @@ TOO_LARGE = r"(\pL{100}|x)" * 9
         ("(?s)a.c", "a\nc", True),
         ("^c$", "ab\nc", False),
         ("(?m)^c$", "ab\nc", True),
-        ("a$", "a\n", False),  # unlike elsewhere
+        ("a$", "a\n", False),  # `$` does not match before a final newline
         (r"\Aa\z", "a", True),
         ("(?i)ABC", "xabcx", True),
         ("(?i)\u00e4", "\u00c4", True),
@@ -51,7 +51,7 @@ TOO_LARGE = r"(\pL{100}|x)" * 9
         ("^a{2,}$", "aaaaa", True),
         ("^a{0,2}$", "aaa", False),
         ("^a*?b$", "aaab", True),
-        ("a{,2}", "a{,2}", True),  # no repetition
+        ("a{,2}", "a{,2}", True),  # not a repetition, but literal text
         ("a{x}", "a{x}", True),
         ("^[abc]+$", "cab", True),
         ("^[^abc]+$", "xyz", True),
@@ -84,7 +84,7 @@ TOO_LARGE = r"(\pL{100}|x)" * 9
         (r"^\\C$", r"\C", True),
         (r"^\.\*\[\]$", ".*[]", True),
         ("(?P<name>a)(?<other>b)", "ab", True),
-        ("(?P<name>a)(?P<name>b)", "ab", True),  # Go has nothing against it
+        ("(?P<name>a)(?P<name>b)", "ab", True),  # Go permits duplicate names
         ("[(?P<\u00e9>]", "\u00e9", True),
         ("(?:ab)*c", "ababc", True),
         ("(?U)a+", "aaa", True),
@@ -166,7 +166,7 @@ def test_no_pattern_blocks_the_daemon(pattern: str) -> None:
     assert time.process_time() - start < 2
 
 
-# What Python and Go read alike.
+# Elements of patterns with the same meaning in Python and Go.
 _ATOMS = some.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\d", r"\w", "1", "(?:a|b)"])
 _TIMES = some.sampled_from(["", "", "*", "+", "?", "{2}", "{1,3}"])
 _PIECES = some.builds(str.__add__, _ATOMS, _TIMES) | some.sampled_from(["^", r"\b", r"\Z"])
@@ -227,14 +227,14 @@ def test_possibly_slow_search_is_refused() -> None:
     with pytest.raises(Invalid, match=r"`x\[\^y\]\{900\}z` in 100000 characters may take longer"):
         search("x[^y]{900}z", LONG)
     assert time.thread_time() - began < 0.5
-    assert not search("x[^y]{900}z", LONG, most=None)  # the caller counts
+    assert not search("x[^y]{900}z", LONG, most=None)  # no limit
 
 
 def test_patterns_of_a_block_share_a_limit() -> None:
     many = [f"a[^b]c{number}" for number in range(1_000)]
     with limited(3_000), pytest.raises(PatternsTooCostly, match=r"take longer than 0\.003 s: use"):
         [search(item, "abc" * 100) for item in many]
-    with limited(3_000), pytest.raises(PatternsTooCostly):  # also to compile them
+    with limited(3_000), pytest.raises(PatternsTooCostly):  # compiling counts too
         pattern_error("unseen pattern " * 10)
 
 

@@ -55,7 +55,7 @@ def test_invalid_constraint_is_found_without_a_version(case: dict[str, str]) -> 
 @pytest.mark.parametrize(
     ("constraint", "version", "meets"),
     [
-        (">= 5.15", "5.15.1-rc1", True),  # a pre-release counts by its order alone
+        (">= 5.15", "5.15.1-rc1", True),  # a pre-release is compared only by its order
         (">= 5.15", "5.15.0-91-generic", False),
         ("> 1.0", "1.0.1-beta", True),
         (">= 1.0.0", "1.0.0-rc1", False),
@@ -115,8 +115,8 @@ ORDER = ["0.9", "1.0.0-alpha", "1.0.0-alpha.1", "1.0.0-beta", "1.0.0-rc.2", "1.0
         ("1.0-1", "1.0-a"),
         ("1.0-2", "1.0-10"),
         ("1.0-a.-5", "1.0-a.3"),
-        ("1.0-a.b", "1.0-a"),  # but a number after it makes it higher
-        (f"1.0-{2**63 - 1}", f"1.0-{2**63}"),  # no number any more
+        ("1.0-a.b", "1.0-a"),  # more identifiers make it lower, unless they are numbers
+        (f"1.0-{2**63 - 1}", f"1.0-{2**63}"),  # the second one is compared as text
     ],
 )
 def test_versions_are_ordered_by_numbers_then_by_pre_release(lower: str, higher: str) -> None:
@@ -155,7 +155,7 @@ def test_pessimistic_operator_fixes_all_numbers_except_the_last(
     assert satisfies(version, constraint, VersionDialect.VERSION) is meets
 
 
-# ---- input without measure ------------------------------------------------------------------------
+# ---- input of any size ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

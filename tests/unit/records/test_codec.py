@@ -241,7 +241,7 @@ def test_long_number_of_the_wrong_type_is_truncated() -> None:
         decode(SubmittedJob, b'{"Priority": %s}' % (b"9" * 300))
 
 
-# ---- bodies that are much ------------------------------------------------------------------------
+# ---- large bodies --------------------------------------------------------------------------------
 
 
 def body_of(*, values: int, text: str = "") -> bytes:

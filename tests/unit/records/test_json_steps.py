@@ -88,7 +88,7 @@ def test_steps_have_the_result_of_one_call(piece: int, monkeypatch: pytest.Monke
         expected = _result(msgspec.json.decode, body)
         try:
             found = _result(decode_in_steps, body)
-        except Malformed:  # a limit, which the pieces of the daemon do not reach here
+        except Malformed:  # a limit that only such small pieces reach
             continue
         assert found == expected, body
         compared += 1

@@ -50,7 +50,7 @@ def test_file_system_has_a_usage_percentage(tmp_path: Path) -> None:
 
 
 class Place:
-    """A file system that gets emptier by each directory that is removed."""
+    """A file system whose usage drops by 2 % for each removed directory."""
 
     def __init__(self, disk: float) -> None:
         self.disk = disk
@@ -105,7 +105,7 @@ A, B = ("default", "a"), ("default", "b")
         ([4, 4, 2], []),
         ([4, 4, 3], ["0"]),
         ([4, 9, 3], ["0", "1"]),
-        ([1, 1, 11], ["0", "1"]),  # the newest stays, however large
+        ([1, 1, 11], ["0", "1"]),  # the newest stays, regardless of its size
     ],
 )
 def test_oldest_directories_of_a_job_are_removed_until_the_job_is_within_its_limit(
@@ -134,7 +134,7 @@ async def test_number_of_allocations_of_a_job_is_limited(
     async def ended() -> list[str]:
         left = [name for name in "abc" if name not in place.removed]
         if len(left) < 3:
-            looked.set()  # again
+            looked.set()  # the GC has looked again
         return left
 
     async def owned(_: object) -> dict[str, tuple[str, str]]:

@@ -82,7 +82,7 @@ def test_tasks_without_exclusive_cores_avoid_those_of_others(tmp_path: Path) -> 
     bounds.prepare("b", "main", ResourceLimits(cores=(0, 2)))
     assert cores.read_text() == "3"
     (tmp_path / "root/cpuset/b.main/cpuset.cpus").write_text("0,2-3")
-    # Where all are given away, the others have to be somewhere.
+    # If all cores are reserved, tasks without reserved cores share all of them.
     bounds.prepare("d", "main", ResourceLimits())
     assert cores.read_text() == "0,1,2,3"
     shutil.rmtree(tmp_path / "root/cpuset/b.main")  # as the kernel does

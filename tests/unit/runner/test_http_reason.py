@@ -1,4 +1,4 @@
-"""Why a request of the runner failed, in words that a person reads in an event of a task."""
+"""The reason why a request of the runner failed, as a text for users in a task event."""
 
 import errno
 

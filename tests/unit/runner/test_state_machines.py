@@ -17,7 +17,7 @@ from storage.records.cluster_run import RunStatus
 
 PAGE = (Path(__file__).parents[3] / "docs/architecture.md").read_text()
 
-# Each machine: its table, the states in which it may begin, and those in which it may stay.
+# Each machine: its table, the states in which it may begin, and the states in which it may remain.
 MACHINES: dict[str, tuple[StateTable[Any], set[Any], set[Any]]] = {
     "task": (
         task_states.TABLE,

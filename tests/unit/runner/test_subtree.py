@@ -136,7 +136,7 @@ def test_task_is_limited_to_its_resources() -> None:
     assert kernel.files[f"{group}/memory.swap.max"] == "0"
     assert kernel.files[f"{group}/pids.max"] == "4096"
     assert found.of("a", "main").label == group
-    assert found.entries("a", "main", LIMITS) == []  # it is entered as the group that ends it
+    assert found.entries("a", "main", LIMITS) == []  # the group that kills the task also limits it
 
 
 def test_task_without_exclusive_cores_runs_on_all() -> None:
@@ -166,13 +166,13 @@ def test_tasks_without_exclusive_cores_avoid_those_of_others() -> None:
     assert kernel.files[f"{shared}/cpuset.cpus"] == "0,2,3"
     prepare("c", 0, 3)
     assert kernel.files[f"{shared}/cpuset.cpus"] == "2"
-    # Where all are given away, the others have to be somewhere.
+    # If all cores are reserved, tasks without reserved cores share all of them.
     prepare("d", 2)
     assert kernel.files[f"{shared}/cpuset.cpus"] == "0,1,2,3"
     end("b")
     end("d")
     assert kernel.files[f"{shared}/cpuset.cpus"] == "1,2"
-    # Another daemon finds things as they are.
+    # The next daemon takes over the existing groups.
     again = opened(kernel)
     again.prepare("e", "main", limits_of(Resources(), (1,)))
     assert kernel.files[f"{shared}/cpuset.cpus"] == "2"
@@ -306,7 +306,7 @@ def test_real_root_cgroup_can_be_divided() -> None:
     kernel = Kernel()
     kernel.inhabited.add(MOUNT)
     assert opened(kernel, "/").parent.startswith("/steward-limits-")
-    kernel.files[f"{MOUNT}/cgroup.type"] = "domain"  # a container's, which only looks like one
+    kernel.files[f"{MOUNT}/cgroup.type"] = "domain"  # only the namespace root of a container
     assert isinstance(find(Path("/data"), "", CgroupMount(MOUNT, "/"), kernel), str)
 
 

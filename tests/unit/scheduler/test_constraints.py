@@ -62,7 +62,7 @@ def test_target_is_resolved_to_the_value_of_the_node(target: str, value: str | N
         (">=", "10.0", "9.5"),
         (">", "1e2", "99"),
         ("<", "-1", "0"),
-        ("<", "10", "9a"),  # not both numbers: as text
+        ("<", "10", "9a"),  # one is not a number: compared as text
         ("<", "abc", "abd"),
         ("regexp", "debian-12", "^debian-1[0-9]$"),
         ("version", "1.5.0", ">= 1.2, < 2.0"),

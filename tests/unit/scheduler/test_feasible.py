@@ -33,7 +33,7 @@ def with_volume(**fields: Any) -> TaskGroup:
     return group(volumes={"data": Volume(name="data", type="host", source="data", **fields)})
 
 
-# ---- what is looked at ---------------------------------------------------------------------------
+# ---- considered nodes ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_available_nodes_are_counted_by_datacenter() -> None:
     assert metric.nodes_in_pool == metric.nodes_evaluated == 3
 
 
-# ---- obstacles -----------------------------------------------------------------------------------
+# ---- reasons -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_distinct_hosts_apply_across_groups_of_a_job_or_within_a_group() -> None
     assert len(of_group.place) == 2
 
 
-# ---- what the waiting evaluation says ----------------------------------------------------------------
+# ---- blocked evaluations -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_distinct_hosts_apply_across_groups_of_a_job_or_within_a_group() -> None
         (job(constraints=[NOT_THERE]), {"v1:1": False}),
         (job("web", group("web", task(driver="nope"))), {"v1:1": False}),
         (job("web", group("web", task(resources=Resources(memory_mb=10**9)))), {"v1:1": True}),
-        (job("web", with_volume()), {"v1:1": True}),  # may come without a new class
+        (job("web", with_volume()), {"v1:1": True}),  # nodes can get the volume later
         (job("web", group(constraints=[NOT_THERE]), group("db")), {"v1:1": True}),
         (job(datacenters=["dc9"]), None),
     ],

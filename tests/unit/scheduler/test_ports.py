@@ -121,7 +121,7 @@ def test_unavailable_ports_are_named(network: Network, here: Node, dimension: st
     [
         ({20000}, [20001]),
         ({20001}, [20000]),
-        ({20000, 20001}, [20000, 20001]),  # then it is tried all the same
+        ({20000, 20001}, [20000, 20001]),  # no other port is free, so they are used
     ],
 )
 def test_dynamic_port_has_no_listener(listening: set[int], taken: list[int]) -> None:

@@ -107,19 +107,19 @@ def victims(plan: Plan) -> list[str]:
         (wanting(memory_mb=500), [holder("a", 20, memory=600, job_id="big")], []),
         (wanting(memory_mb=400), [holder("a", 20, memory=600)], []),
         (wanting(memory_mb=1001), [holder("a", 20, memory=600)], []),
-        # The least important, even if it takes more of them.
+        # The allocations with the lowest priority, even if more of them must be preempted.
         (
             wanting(memory_mb=500),
             [holder("a", 30, memory=500), holder("b", memory=250), holder("c", memory=250)],
             ["b", "c"],
         ),
-        # Where these do not suffice, only those of them that are needed besides.
+        # If the lowest priority does not suffice, no more of its allocations than necessary.
         (
             wanting(memory_mb=600),
             [holder("a", 30, memory=600), holder("b", memory=200), holder("c", memory=200)],
             ["a"],
         ),
-        # Of equals the one that suffices, and the smallest of those.
+        # Among equal priorities, the smallest allocation that suffices alone.
         (
             wanting(memory_mb=300),
             [holder("a", memory=100), holder("b", memory=500), holder("c", memory=400)],
@@ -130,7 +130,7 @@ def victims(plan: Plan) -> list[str]:
             [holder("a", memory=400), holder("b", memory=100), holder("c", memory=500)],
             ["c"],
         ),
-        # Of those that are the same, the youngest.
+        # Among equal allocations, the youngest.
         (
             wanting(memory_mb=500),
             [holder("a", memory=500), holder("b", memory=500)],
@@ -216,7 +216,7 @@ def test_no_allocation_is_preempted_on_an_infeasible_node() -> None:
     assert not schedule(crowded, evaluation(made), now=NOW, ids=ids()).evict
 
 
-# ---- what follows ---------------------------------------------------------------------------------
+# ---- effects of a preemption ----------------------------------------------------------------------
 
 
 def test_preempted_jobs_are_evaluated_once() -> None:

@@ -69,7 +69,10 @@ def _group(name: str, kind: str, *, scarce: bool) -> some.SearchStrategy[TaskGro
 
 
 def jobs(kind: str, *, scarce: bool) -> some.SearchStrategy[Job]:
-    """Return the strategy for jobs, some of which may request a resource that a node has once."""
+    """Return the strategy for jobs.
+
+    If `scarce`, some jobs request a resource that a node has only once.
+    """
     return some.builds(
         job,
         some.just("web"),
@@ -397,7 +400,7 @@ def _promote_well(world: World, number: int) -> None:
         world.promote()
 
 
-# Versions, and what happens between them while nothing fails.
+# New versions and the events between them; nothing fails.
 rollouts = some.lists(
     some.one_of(
         some.builds(lambda value: task(env={"A": value}), some.sampled_from("abc")),
@@ -417,7 +420,7 @@ def test_update_preserves_the_required_number_of_healthy_allocations(
     world.run(job("web", group("web", count=count, update=update)))
     world.settle()
     for event in course:
-        # What was well and is only updated in place runs on all the time.
+        # A healthy allocation that is updated in place counts as healthy all the time.
         well |= {alloc.id for alloc in world.running() if alloc.health and alloc.health.healthy}
         if not isinstance(event, Task):
             event(world, number)

@@ -159,7 +159,7 @@ def test_nonzero_spread_score_is_shown() -> None:
     assert [score["allocation-spread"] for score in shown if "allocation-spread" in score] == [0.5]
 
 
-# ---- what failed, and what leaves something behind ---------------------------------------------------
+# ---- failed allocations, and sticky disks ------------------------------------------------------------
 
 
 def test_node_with_a_previous_failure_is_avoided() -> None:

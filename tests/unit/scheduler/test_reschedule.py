@@ -99,7 +99,7 @@ def test_restarted_fibonacci_repeats_its_first_delay() -> None:
     assert next_delay(policy("fibonacci"), [event(20), event(5)], NOW) == 5 * SECOND
 
 
-# ---- whether -------------------------------------------------------------------------------------
+# ---- decision to reschedule ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_failure_time_is_the_end_of_the_last_task() -> None:
     assert failed_at(unknown) == NOW + 3
 
 
-# ---- what is remembered --------------------------------------------------------------------------
+# ---- stored reschedule events --------------------------------------------------------------------
 
 
 def test_replacement_records_the_previous_failure() -> None:
@@ -327,7 +327,7 @@ def test_policy_of_the_failed_version_is_used() -> None:
     ]
 
 
-# ---- while it is being deployed ----------------------------------------------------------------------
+# ---- during a deployment -----------------------------------------------------------------------------
 
 
 def deploying(reschedule_policy: ReschedulePolicy) -> World:
@@ -357,7 +357,7 @@ def test_allocation_of_a_failed_deployment_is_not_placed_again() -> None:
     assert not world.evaluate().place
 
 
-# ---- without room ----------------------------------------------------------------------------------------
+# ---- without capacity ------------------------------------------------------------------------------------
 
 
 def test_failure_that_cannot_be_placed_is_retried_by_the_blocked_evaluation() -> None:

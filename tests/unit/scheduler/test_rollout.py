@@ -42,7 +42,7 @@ def settled(wanted: Job) -> World:
     return world
 
 
-# ---- when there is one ---------------------------------------------------------------------------
+# ---- creation of a deployment --------------------------------------------------------------------
 
 
 def test_first_version_has_a_deployment_and_is_placed_immediately() -> None:

@@ -30,7 +30,7 @@ def stopped(kind: JobType, **fields: object) -> World:
 @pytest.mark.parametrize("kind", list(JobType))
 def test_stopped_job_stops_everything_with_the_text_of_golden_kind(kind: JobType) -> None:
     world = stopped(kind)
-    # Evaluations of a stop are of type service, whatever the job is.
+    # The evaluation of a stop has the type service, regardless of the type of the job.
     plan = world.evaluate(triggered_by=Trigger.JOB_DEREGISTER, type="service")
     assert counts(plan, "web") == counts(plan, "db") == {"stop": 1}
     assert plan.queued == {"web": 0, "db": 0}

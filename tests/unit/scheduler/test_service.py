@@ -33,7 +33,7 @@ def settled(wanted: Job) -> World:
     return world
 
 
-# ---- golden: plan --------------------------------------------------------------------------------
+# ---- recorded: plan ------------------------------------------------------------------------------
 
 IMPOSSIBLE = Constraint(l_target="${attr.kernel.name}", operand="=", r_target="plan9")
 
@@ -122,7 +122,7 @@ def test_excessive_memory_is_counted_like_golden_plan() -> None:
     assert metric.coalesced_failures == 1
 
 
-# ---- golden: blocked-evaluation --------------------------------------------------------------------
+# ---- recorded: blocked-evaluation ------------------------------------------------------------------
 
 
 def test_unplaced_allocation_gets_a_separate_blocked_evaluation() -> None:
@@ -170,7 +170,7 @@ def test_unplaced_allocation_gets_a_separate_blocked_evaluation() -> None:
     assert later.place[0].eval_id == plan.blocked.id
 
 
-# ---- which ones ------------------------------------------------------------------------------------
+# ---- chosen allocations ----------------------------------------------------------------------------
 
 
 def test_names_are_numbered_from_the_lowest_free_one() -> None:
@@ -367,7 +367,7 @@ def test_drained_batch_allocation_keeps_its_name() -> None:
     assert not world.evaluate().place
 
 
-# ---- all at once, and nothing at all ------------------------------------------------------------------
+# ---- all-at-once plans, and empty plans ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("all_at_once", [False, True])

@@ -42,7 +42,7 @@ def settled(wanted: Job, *nodes: Node) -> World:
     return world
 
 
-# ---- where -----------------------------------------------------------------------------------------
+# ---- chosen nodes ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wanted", [system(), sysbatch()])
@@ -228,7 +228,7 @@ def test_allocation_no_longer_desired_on_a_node_is_stopped(changed: Job, descrip
     assert [alloc.desired.description for alloc in plan.change] == [description]
 
 
-# ---- nodes and allocations that go -------------------------------------------------------------------
+# ---- lost nodes, and ended allocations ---------------------------------------------------------------
 
 
 def test_allocation_on_a_lost_node_is_lost_and_returns_with_it() -> None:

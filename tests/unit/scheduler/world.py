@@ -70,7 +70,7 @@ def node(name: str = "node-1", **fields: Any) -> Node:
 
 
 def small(name: str = "node-1", *, cpu: int = 100, memory: int = 100, **fields: Any) -> Node:
-    """Return a node with room for five of the tasks that tests begin with."""
+    """Return a node with capacity for five default tasks."""
     room = resources(
         cpu=NodeCPU(cpu_shares=cpu, total_cpu_cores=1, reservable_cpu_cores=[0]),
         memory=NodeMemory(memory_mb=memory),

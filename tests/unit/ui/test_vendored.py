@@ -8,7 +8,7 @@ from daemon.ui.render import HERE
 
 ROOT = Path(__file__).parents[3]
 EVERY = tomllib.loads((ROOT / "packaging/vendor/packages.toml").read_text())["package"]
-PACKAGES = [item for item in EVERY if "to" not in item]  # others are for tests, and not kept
+PACKAGES = [item for item in EVERY if "to" not in item]  # the others are only for tests
 OURS = {
     *("app.js", "log.js", "live.js", "terminal.js", "editor.js", "upload.js"),
     *("style.css", "icon.svg", "job-keys.json"),

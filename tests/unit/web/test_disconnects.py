@@ -35,7 +35,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 @pytest.mark.parametrize("unread", [0, 1])
 async def test_reset_cancels_the_request(departures: DisconnectWatcher, unread: int) -> None:
     with pair() as (ours, theirs):
-        ours.send(b"x" * unread)  # what he has not read makes his end a break
+        ours.send(b"x" * unread)  # closing with unread data resets the connection
         scope = trio.CancelScope()
         with trio.fail_after(5), scope, departures.cancelling(ours.fileno(), scope):
             theirs.close()
@@ -79,7 +79,7 @@ async def test_reset_cancels_the_request_despite_unread_data(departures: Disconn
 async def test_connection_closed_by_other_code_is_removed(
     departures: DisconnectWatcher,
 ) -> None:
-    with pair() as (ours, theirs), ours.dup():  # the kernel keeps reporting it
+    with pair() as (ours, theirs), ours.dup():  # the kernel still reports the duplicate
         scope = trio.CancelScope()
         with departures.cancelling(ours.fileno(), scope):
             ours.close()

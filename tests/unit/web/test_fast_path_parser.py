@@ -61,7 +61,7 @@ LEFT = [
     b"GET /v1/job/a HTTP/1.1\r\n",
     GET,
     b"\r\n" + GET + b"\r\n",
-    # more than one request, or something behind it
+    # more than one request, or other data after it
     GET + b"\r\n" + GET + b"\r\n",
     GET + b"\r\n\r\n",
     GET + b"Content-Length: 0\r\n\r\nx",
@@ -129,7 +129,7 @@ LEFT = [
     b"GET /a HTTP/2.0\r\nHost: b\r\n\r\n",
     b"GET /a\r\nHost: b\r\n\r\n",
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    # other protocols, and what has to be answered before the body
+    # other protocols, and requests that need a response before the body
     GET + b"Upgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
     GET + b"Upgrade: h2c\r\n\r\n",
     GET + b"Connection: Upgrade, HTTP2-Settings\r\n\r\n",
@@ -162,7 +162,7 @@ def by_h11(data: bytes) -> tuple[bytes, bytes, dict[str, str], bytes, bytes]:
     return request.method, request.target, headers, body, connection.trailing_data[0]
 
 
-# Pieces of requests, of which some fit together: in any order, and with a few bytes changed.
+# Pieces of requests, to be combined in any order. Some combinations are valid requests.
 PIECES = st.sampled_from(
     [
         *(

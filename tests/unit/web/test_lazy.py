@@ -7,7 +7,7 @@ import pytest
 
 from daemon.web.lazy import LazyModule, unwrap_handler
 
-LATE = "colorsys"  # of the standard library, and nobody's business
+LATE = "colorsys"  # a module that no other code imports
 
 
 @pytest.fixture(autouse=True)

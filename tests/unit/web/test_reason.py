@@ -1,4 +1,4 @@
-"""Reason phrases: the text behind every status that a response can have."""
+"""Reason phrases: the text after every status that a response can have."""
 
 import pytest
 

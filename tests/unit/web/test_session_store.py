@@ -1,4 +1,4 @@
-"""Sessions of browsers: how many there are, and which ones a new one evicts."""
+"""Sessions of browsers: their maximum number, and the sessions that a new one evicts."""
 
 from itertools import count
 

@@ -9,7 +9,7 @@ from daemon.jobspec.hcl.source import HclError
 from daemon.jobspec.parse import FILE_NAME, JobFile, parse_job
 from storage.records.codec import Document
 
-OUTSIDE = FunctionEnvironment(random=bytes)  # as many zeros
+OUTSIDE = FunctionEnvironment(random=bytes)  # zeros instead of random bytes
 
 
 def job(config: str, *, before: str = "") -> str:

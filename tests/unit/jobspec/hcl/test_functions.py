@@ -100,7 +100,7 @@ def test_exactly_the_functions_of_nomad_are_available() -> None:
         ('yamldecode("2001-12-14T21:59:43Z")', "2001-12-14T21:59:43Z"),
         ('yamldecode("|\\n  a\\n  b\\n")', "a\nb\n"),
         ('yamldecode("1: a\\ntrue: b\\n")', {"1": "a", "true": "b"}),
-        # text by verbs
+        # format verbs
         ('format("%v %v %v", 1.5, 1000000, 1234567)', "1.5 1e+06 1.234567e+06"),
         ('format("%d %d", 1000000, 123456789012345678901)', "1000000 123456789012345678901"),
         ('format("%s", 1000000)', "1000000"),

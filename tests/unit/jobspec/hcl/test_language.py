@@ -18,7 +18,7 @@ locals {
 @pytest.mark.parametrize(
     ("expression", "result"),
     [
-        # operators: rank, conversion, both sides
+        # operators: precedence, conversion, evaluation of both operands
         ("1 + 2 * 3 - 4 / 2", 5),
         ("10 - 2 - 3", 5),
         ("2 * 3 % 4", 2),
@@ -73,7 +73,7 @@ locals {
         ('"${{ a = 1 }.a}"', 1),
         ('"\\u00e9\\U0001f600\\t"', "é😀\t"),
         ('"e\\u0301"', "é"),
-        # left for the time when a task runs
+        # references that stay until a task runs
         ("node.x", "${node.x}"),
         ('"${ node.x }"', "${ node.x }"),
         ('"a-${attr.kernel.name}-${ NOMAD_X }"', "a-${attr.kernel.name}-${ NOMAD_X }"),
@@ -214,14 +214,14 @@ def heredoc(*lines: str) -> object:
     ("lines", "text"),
     [
         (("    a", "  b"), "  a\nb\n"),
-        # a line that begins with a directive or a hole has no indentation
+        # a line that begins with a directive or an interpolation has no indentation
         (("%{ if true }", "    a", "%{ endif }"), "\n    a\n\n"),
         (('${"a"}', "    b"), "a\n    b\n"),
         # an indented directive has the indentation before it
         (("  %{ if true }", "    a", "  %{ endif }"), "\n  a\n\n"),
-        # behind a `~` that takes the end of its line no line begins
+        # a `~` that removes the line end also joins the next line
         (("  %{ if true ~}", "    a", "  %{ endif ~}", "  b"), "    a\n  b\n"),
-        # a `~` before a directive takes its indentation, and with it that of all
+        # a `~` before a directive removes its indentation, so the common indentation is zero
         (("  %{~ if true }", "    a", "  %{ endif }"), "\n    a\n  \n"),
         (("    a", "   ", "    b"), "a\n   \nb\n"),
         (("\ta", "\t\tb"), "a\n\tb\n"),
