@@ -27,7 +27,7 @@ def copy(
     found = connection.execute(f"SELECT * FROM {table} WHERE {source}")
     columns = [item[0] for item in found.description]
     rows = found.fetchall()
-    assert rows, f"nothing in {table} to copy"
+    assert rows, f"the table {table} has no row to copy"
     values = []
     for place, column in enumerate(columns):
         value = column

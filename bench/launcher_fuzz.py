@@ -20,5 +20,5 @@ with tempfile.TemporaryDirectory() as directory:
     ended = fuzz(random.Random(seed), Path(directory), number)
 print(
     f"{number} messages in {time.monotonic() - began:.0f} s: "
-    f"{ended} ended a launcher, none created anything"
+    f"{ended} stopped a launcher, and no message created a file"
 )

@@ -62,7 +62,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="steward-waiting-", dir=Path.cwd()) as name:
         none = started(Path(name) / "none")
-        print(f"none waits: ready after {none[0]:.2f} s, {none[1]} MiB", flush=True)
+        print(f"no waiting children: ready after {none[0]:.2f} s, {none[1]} MiB", flush=True)
         for way, change in WAYS.items():
             directory = Path(name) / way.replace(" ", "-")
             trio.run(begin, directory)
@@ -130,7 +130,7 @@ async def handed_out(directory: Path, way: str) -> float:
         if way == "for capacity":  # first without free capacity, then with enough
             await store.write(lambda tx: nodes.put(tx, node(), "NodeRegistration"))
             await store.write(lambda tx: tx.touch(evaluations.ROOM))
-            print(f"{way}: found that none fits in {timed(partial(look, store)):.3f} ms")
+            print(f"{way}: decided in {timed(partial(look, store)):.3f} ms that none fits")
             with closing(sqlite3.connect(directory / FILE_NAME)) as connection:
                 connection.execute("UPDATE evaluations SET needs_cpu = 10, needs_memory = 10")
                 connection.commit()

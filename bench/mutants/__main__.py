@@ -100,7 +100,7 @@ def line_map(area: str, directory: Path) -> list[dict[str, Any]]:
         names = {str(path) for path in files(area)}
         run = functools.partial(_pytest, AREAS[area].tests, [LinePlugin(names, part)])
         code = run_inside(run, directory, MAP_SECONDS)
-        print(f"{area}: the tests ended with {code}", file=sys.stderr)
+        print(f"{area}: the tests exited with status {code}", file=sys.stderr)
         part.rename(output)
     return [json.loads(line) for line in output.read_text().splitlines()]
 

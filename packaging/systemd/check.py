@@ -211,7 +211,7 @@ def keeps_apart(machine: Machine) -> None:
     found = {place: machine.run("stat", "-c", "%U %G %a", place) for place in MODES}
     expect(f"owners and modes are correct: {found}", holds=found == MODES)
     options = machine.run("findmnt", "-no", "OPTIONS", "/var/lib/steward/tasks").split(",")
-    expect("tasks are mounted nosuid,nodev", holds={"nosuid", "nodev"} <= {*options})
+    expect("task directories are mounted nosuid,nodev", holds={"nosuid", "nodev"} <= {*options})
 
 
 def gives_root_away(machine: Machine) -> None:

@@ -99,12 +99,12 @@ def mount_silent(place: Path, exit_stack: ExitStack, more: str = "") -> None:
     try:
         server = os.open("/dev/fuse", os.O_RDWR)
     except OSError as error:
-        pytest.skip(f"no FUSE here: {error}")
+        pytest.skip(f"this host has no FUSE: {error}")
     exit_stack.callback(os.close, server)
     options = f"fd={server},rootmode=40000,user_id={NOBODY},group_id={NOBODY}{more}".encode()
     library = ctypes.CDLL(None, use_errno=True)
     if library.mount(b"fuse", os.fsencode(place), b"fuse", _LOCKED, options):
-        pytest.skip(f"nothing of FUSE can be mounted here: {os.strerror(ctypes.get_errno())}")
+        pytest.skip(f"FUSE file systems cannot be mounted here: {os.strerror(ctypes.get_errno())}")
     mounted = os.open(place, os.O_PATH)  # the mount stays reachable after its parent is renamed
     exit_stack.callback(os.close, mounted)
     exit_stack.callback(library.umount2, b"/proc/self/fd/%d" % mounted, _DETACH)

@@ -18,9 +18,11 @@ from tests import launchers
 from tests.readable_home import UID, can_enter, entering
 
 pytestmark = pytest.mark.skipif(
-    not can_enter(), reason="a daemon of another user needs root, and mounts of its own"
+    not can_enter(), reason="a daemon of another user needs root, and permission to mount"
 )
-needs_landlock = pytest.mark.skipif(not kernel.landlock_version(), reason="no Landlock here")
+needs_landlock = pytest.mark.skipif(
+    not kernel.landlock_version(), reason="this kernel has no Landlock"
+)
 Ask = Callable[[str], str]
 ROOT = Path(__file__).parents[2]
 

@@ -32,7 +32,7 @@ done
 def guarded_group(tmp_path: Path) -> Path:
     """Return a new control group; skip the test if the kernel permits no BPF programs for it."""
     if (groups := cgroup_v2.find(tmp_path)) is None:
-        pytest.skip("no control groups of version 2 for the daemon")
+        pytest.skip("the daemon cannot use cgroup v2")
     (place,) = cgroup_v2.mount_points(groups.parent)
     trial = guarded(Settings(task_egress=GUARDED), [place])
     trouble = trial.trouble
@@ -41,7 +41,7 @@ def guarded_group(tmp_path: Path) -> Path:
     if trouble:
         pytest.skip(trouble)
     if shutil.which("bash", path="/usr/bin:/bin") is None:
-        pytest.skip("no bash that tasks can see")
+        pytest.skip("tasks cannot access bash")
     return place
 
 

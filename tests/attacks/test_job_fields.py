@@ -16,7 +16,7 @@ import trio
 
 from tests.service.daemon import Steward, open_steward
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the daemon of this test is root")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the daemon of this test runs as root")
 SECRET = "only root reads this"  # noqa: S105  # of a test
 RULES = """
 namespace "default" { capabilities = ["submit-job", "read-job", "read-logs"] }

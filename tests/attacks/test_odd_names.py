@@ -50,7 +50,7 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
     place.mkdir(parents=True)
     library = ctypes.CDLL(None, use_errno=True)
     if library.mount(b"steward", os.fsencode(place), b"tmpfs", 0, None):
-        pytest.skip(f"nothing can be mounted here: {os.strerror(ctypes.get_errno())}")
+        pytest.skip(f"this host permits no mounts: {os.strerror(ctypes.get_errno())}")
     yield place
     library.umount2(os.fsencode(place), _DETACH)
 
@@ -84,6 +84,6 @@ def test_process_with_any_name_is_killed(process: subprocess.Popen[bytes]) -> No
     with closing(open(f"/proc/{process.pid}/cgroup", encoding="utf-8")) as lines:
         own = next((line[3:].rstrip("\n") for line in lines if line.startswith("0::")), None)
     if own is None:
-        pytest.skip("no cgroup v2 here")
+        pytest.skip("this host has no cgroup v2")
     cgroups._kill(str(process.pid), f"/sys/fs/cgroup{own}")
     assert process.wait(timeout=30) == -9

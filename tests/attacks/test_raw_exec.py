@@ -17,7 +17,7 @@ import trio
 
 from tests.service.daemon import Steward, open_steward
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the daemon of this test is root")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the daemon of this test runs as root")
 STORES = Path(__file__).parents[1] / "parts/storage/forms/stores"
 OF_OLD_STORE = "e9734af1-61d8-470c-95c5-6bb32e7a1977"  # the bootstrap token of the older store
 OPEN = "raw_exec = true\n"

@@ -18,7 +18,7 @@ from tests.parts.runner.world import World, batch, script
 
 pytestmark = pytest.mark.usefixtures("walls")
 PERL = Path("/usr/bin/perl")
-needs_perl = pytest.mark.skipif(not PERL.exists(), reason="no /usr/bin/perl that tasks can see")
+needs_perl = pytest.mark.skipif(not PERL.exists(), reason="tasks cannot access /usr/bin/perl")
 # System calls that the filter must refuse, because they are dangerous or would undo the filter or
 # the namespaces.
 CALLS = (

@@ -66,7 +66,7 @@ def _attack(talk: Talk, place: Place, open_place: Path, wait: str, **order: Any)
     try:
         while "ready" not in place.out.read_text():
             if not Path(f"/proc/{answer.pid}").exists():
-                pytest.skip(f"no namespaces for tasks: {place.out.read_text()}")
+                pytest.skip(f"tasks cannot create namespaces: {place.out.read_text()}")
             os.sched_yield()
         inside = ordered("/bin/true", **order | {"driver": "exec"})
         answered = talk.ask(SESSION, passed(inside)).body

@@ -21,7 +21,7 @@ pytestmark = needs_root
 
 async def test_a_set_user_id_program_has_no_effect_below_the_mount(tmp_path: Path) -> None:
     if not may_mount(tmp_path):
-        pytest.skip("this machine lets us mount nothing")
+        pytest.skip("this host permits no mounts")
     async with open_steward(tmp_path, *as_development(tmp_path), executed=True) as steward:
         job = service()
         text = "cp /bin/dash local/sh; chmod 6755 local/sh; ls -l local/sh; exec sleep 600"

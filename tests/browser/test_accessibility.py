@@ -113,7 +113,7 @@ async def test_pages_fit_a_phone_and_axe_finds_no_serious_violation(
                     await keep(browser, "phone" if width < PHONE_OR_LESS else "dark")
                 assert await violations(browser, scheme) == [], (address, scheme, width)
     if not AXE.exists():
-        pytest.skip("axe-core is not there: python packaging/vendor/fetch.py")
+        pytest.skip("axe-core is missing: run python packaging/vendor/fetch.py")
 
 
 # Pages that appear only as the response to a form. Each row has the page of the form, the form's
@@ -148,7 +148,7 @@ async def test_axe_finds_no_serious_violation_in_form_responses(
     browser: Tab, tmp_path: Path
 ) -> None:
     if not AXE.exists():
-        pytest.skip("axe-core is not there: python packaging/vendor/fetch.py")
+        pytest.skip("axe-core is missing: run python packaging/vendor/fetch.py")
     async with opened(tmp_path, browser, "forms") as (first, *_):
         for page, action, fields, heading in RESULTS:
             await browser.open(f"{first.rpartition('/')[0]}/{page}")

@@ -89,7 +89,7 @@ class KillableDaemon(Steward):
         log = self.log.read_text()[-5000:]
         # The kill may have hit its launcher. Then the daemon exits and logs the reason.
         is_left_alone = status == EXIT_FAILURE and str(LauncherGone()) in log
-        assert status == -9 or is_left_alone, f"it ended by itself; its log:\n{log}"
+        assert status == -9 or is_left_alone, f"the daemon ended without a kill; its log:\n{log}"
         await self.kill()
 
 

@@ -293,10 +293,10 @@ class World:
         for at, shows in self._facts.items():
             answer = await self.steward.request("GET", at)
             if shows is None:
-                assert answer.status_code == _GONE, f"{at} is there: {answer.text}"
+                assert answer.status_code == _GONE, f"{at} still exists: {answer.text}"
             else:
-                assert answer.is_success, f"{at} is gone: {answer.status_code} {answer.text}"
-                assert _holds(answer.json(), shows), f"{at} shows not {shows}: {answer.text}"
+                assert answer.is_success, f"{at} is lost: {answer.status_code} {answer.text}"
+                assert _holds(answer.json(), shows), f"{at} does not contain {shows}: {answer.text}"
         for token in self._tokens:
             answer = await self.steward_as(token, "GET", "/v1/auth/token/lookup-self")
             assert answer.is_success, answer.text
@@ -308,7 +308,7 @@ class World:
             while orphans:
                 await self.moment()
                 orphans = await self._orphans(wanted := await self._at_rest())
-        assert not orphans, f"wanted: {wanted}, and otherwise: {orphans}"
+        assert not orphans, f"expected allocations: {wanted}; faults: {orphans}"
         await self._examine_runs()
         assert check(store_dir(self.steward.data_dir)) == []
 

@@ -39,7 +39,7 @@ class AnyValue(_Message, frozen=True, kw_only=True):
         given = [
             item for item in map(self.__getattribute__, self.__struct_fields__) if item is not UNSET
         ]
-        assert len(given) == 1, "exactly one of the values is set"
+        assert len(given) == 1, "exactly one of the values must be set"
         return given[0] if self.int_value is UNSET else int(str(self.int_value))
 
 

@@ -108,7 +108,7 @@ class Attack:
                 if pair["ClientStatus"] == "running":
                     return str(pair["ID"])
                 index = pair["ModifyIndex"]
-        raise AssertionError("the task to talk to does not run")
+        raise AssertionError("the task for exec sessions does not run")
 
     def fault_of_talk(self, sent: frames.Sent, alloc_id: str) -> str | None:
         """Exchange frames over a WebSocket and disconnect; return the errors in the answers."""

@@ -298,7 +298,7 @@ def directory_token(text: str) -> bool:
         encode(jwt_verification.read_claims(token))
     except Refused:
         return False
-    assert text.strip() in genuine(), "a token was believed that nobody signed"
+    assert text.strip() in genuine(), "a forged token was accepted"
     return True
 
 
@@ -309,7 +309,7 @@ def own_token(text: str) -> bool:
         encode(jwt_signing.read(text, [key], samples.AUDIENCE, samples.NOW))
     except jwt_signing.InvalidToken:
         return False
-    assert text.strip() in genuine(), "a token was believed that nobody signed"
+    assert text.strip() in genuine(), "a forged token was accepted"
     return True
 
 

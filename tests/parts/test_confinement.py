@@ -22,8 +22,10 @@ FILTER = """\
 kernel.give_up_new_privileges()
 kernel.filter_calls(filters.of_daemon(bpf.host_architecture(), programs={programs}))
 """
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to give away")
-needs_landlock = pytest.mark.skipif(not kernel.landlock_version(), reason="no Landlock here")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has privileges to drop")
+needs_landlock = pytest.mark.skipif(
+    not kernel.landlock_version(), reason="this kernel has no Landlock"
+)
 
 
 def answers(text: str, *arguments: str) -> list[str]:

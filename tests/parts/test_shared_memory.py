@@ -55,7 +55,7 @@ def shared_group() -> Iterator[Path]:
             return
         finally:
             group.rmdir()
-    pytest.skip("this host lets the test limit the memory of no group")
+    pytest.skip("this host permits no memory limit for the test's group")
 
 
 def run_in(group: Path, *words: str) -> "subprocess.Popen[str]":
@@ -69,7 +69,7 @@ def run_in(group: Path, *words: str) -> "subprocess.Popen[str]":
     )
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may be preferred")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can raise its priority")
 @pytest.mark.parametrize("is_set", [True, False])
 def test_memory_limit_of_a_shared_cgroup_ends_the_task_and_not_the_daemon(
     shared_group: Path, tmp_path: Path, is_set: bool

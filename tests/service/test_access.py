@@ -9,7 +9,7 @@ import pytest
 
 from tests.service.daemon import as_development, open_steward
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="root is the operator")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the operator of this test is root")
 
 
 @pytest.fixture

@@ -368,7 +368,7 @@ async def test_development_daemon_removes_its_groups_at_its_end(
             await made.close()
 
 
-@pytest.mark.skipif(not can_enter(), reason="a daemon of another user needs mounts")
+@pytest.mark.skipif(not can_enter(), reason="a daemon of another user needs permission to mount")
 async def test_unprivileged_daemon_runs_groups_on_the_bridge(outside: World) -> None:
     with tempfile.TemporaryDirectory(prefix="steward-bridge-") as name:
         place = Path(name)

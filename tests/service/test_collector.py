@@ -21,7 +21,8 @@ from tests.time_limits import HAPPENS_WITHIN
 
 PROGRAM = Path(__file__).parents[1] / "collector/collector"
 pytestmark = pytest.mark.skipif(
-    not PROGRAM.exists(), reason="there is no collector: go build -o collector . in tests/collector"
+    not PROGRAM.exists(),
+    reason="the collector is missing: run go build -o collector . in tests/collector",
 )
 
 

@@ -10,7 +10,9 @@ from tests.fakes import fakecloud
 from tests.wire.login import CLIENT_ID, CLIENT_SECRET, RESOURCE, URLS, bootstrap, cloud
 from tests.wire.scenarios import daemon
 
-hvac = pytest.importorskip("hvac", reason="a client library: in the group dev of pyproject.toml")
+hvac = pytest.importorskip(
+    "hvac", reason="the client library is missing: install the group dev of pyproject.toml"
+)
 MACHINE = (
     f"/subscriptions/{fakecloud.SUB_A}/resourceGroups/rg-one/providers/Microsoft.Compute/"
     "virtualMachines/vm-sys"

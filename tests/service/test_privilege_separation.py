@@ -27,7 +27,7 @@ from tests.service.test_daemon_lifecycle import service
 from tests.service.test_launcher import launcher_of
 
 pytestmark = pytest.mark.skipif(
-    not can_enter(), reason="a daemon of another user needs root, and mounts of its own"
+    not can_enter(), reason="a daemon of another user needs root, and permission to mount"
 )
 SETTINGS = """
 user = "{user}"
@@ -351,7 +351,7 @@ async def test_git_runs_as_a_separate_user(place: Path, user: str, nursery: trio
     try:
         await steward.start()
         if not await can_sandbox(steward):
-            pytest.skip("no sandboxes here")
+            pytest.skip("this host supports no sandboxes")
         await steward.register(batch_with(source, "cat local/f"))
         (allocation,) = await steward.allocations("clones", "complete")
         assert await steward.log_of(allocation["ID"], "main") == "from the repository"
@@ -365,7 +365,7 @@ async def test_git_runs_as_a_separate_user(place: Path, user: str, nursery: trio
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 async def test_git_ends_with_a_killed_daemon(steward: Steward, nursery: trio.Nursery) -> None:
     if not await can_sandbox(steward):
-        pytest.skip("no sandboxes here")
+        pytest.skip("this host supports no sandboxes")
     site = await open_site(nursery)
     site.put("/r.git/info/refs", b"")
     site.pages["/r.git/HEAD"] = b"hang"

@@ -13,7 +13,9 @@ import pytest
 
 from tests.wire.scenarios import bootstrapped, daemon
 
-nomad = pytest.importorskip("nomad", reason="a client library: in the group dev of pyproject.toml")
+nomad = pytest.importorskip(
+    "nomad", reason="the client library is missing: install the group dev of pyproject.toml"
+)
 api = pytest.importorskip("nomad.api")
 
 UNSUPPORTED = {
@@ -66,7 +68,7 @@ class World:
             if found := look():
                 return found
             time.sleep(0.05)  # the library has no blocking queries
-        raise AssertionError("it did not happen")
+        raise AssertionError("the expected result did not appear")
 
     def events(self) -> Any:
         thread, end, found = self.n.event.stream.get_stream(index=1, topic={"Job": "web"})

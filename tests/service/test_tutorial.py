@@ -45,7 +45,7 @@ def steps(text: str) -> Iterator[Command | File]:
         if match := NAMED.fullmatch(about):
             yield File(match[1], body)
             continue
-        assert about == "console", f"nobody would run this block: {about}"
+        assert about == "console", f"this test does not execute blocks of type {about}"
         assert body.startswith("$ "), body
         for part in body.removeprefix("$ ").split("\n$ "):
             typed, *shown = part.rstrip("\n").split("\n")

@@ -77,7 +77,7 @@ async def live(directory: Path, wanted: dict[str, Any], pause: str, made: list[i
         await trio.sleep(1)  # its deployment has begun
         for paused in {"running": (), "paused": (True,), "resumed": (True, False)}[pause]:
             active = world.store.read(deployments.active)
-            assert active, "there is nothing to pause"
+            assert active, "no deployment is active"
             for deployment in active:
                 await deployment_actions.pause(world.store, deployment.id, paused=paused, **call())
             await trio.sleep(5)
@@ -97,7 +97,7 @@ async def live(directory: Path, wanted: dict[str, Any], pause: str, made: list[i
 CASES = [
     *product(UPDATED, CHECKS, PAUSES, ["limited"]),
     *product(["service"], CHECKS, PAUSES, ["endless"]),  # others have no such policy
-    # Nothing reads the check of a job without deployments, and there is nothing to pause.
+    # Nothing reads the check of a job without deployments, and no deployment is active.
     *product(["batch", "sysbatch"], ["task_states"], ["running"], ["limited"]),
     ("batch", "task_states", "running", "endless"),
 ]

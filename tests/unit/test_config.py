@@ -250,7 +250,7 @@ def test_command_writable_by_others_is_refused(tmp_path: Path) -> None:
         loaded(tmp_path, f"[notify_commands]\nmail = ['{file}']")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a directory")
 def test_command_below_a_directory_of_the_daemon_user_is_refused(tmp_path: Path) -> None:
     above = tmp_path / "store"
     inner = above / "bin"

@@ -22,7 +22,7 @@ set_priority()
 print(before, [Path("/proc/self", name).read_text().split()[-1] for name in sys.argv[2:]])
 """
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may be preferred")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can raise its priority")
 with_autogroups = pytest.mark.skipif(not AUTOGROUP.exists(), reason="the kernel has no autogroups")
 
 

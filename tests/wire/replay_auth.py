@@ -79,11 +79,11 @@ def play(path, options, names):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Replay the golden scenarios of the directory-identity method.")
+    parser = argparse.ArgumentParser(description="Replay the recorded scenarios of the directory-identity method.")
     parser.add_argument("paths", nargs="*", default=[os.path.dirname(os.path.abspath(__file__))])
     parser.add_argument("--url", required=True)
     parser.add_argument("--cloud", required=True, help="base URL of the fake cloud")
-    parser.add_argument("--token", required=True, help="a token that may do everything")
+    parser.add_argument("--token", required=True, help="a token with all permissions")
     parser.add_argument("--peer", action="store_true")
     parser.add_argument("--env", action="store_true")
     parser.add_argument("--wif", action="store_true")
@@ -91,7 +91,7 @@ def main():
     parser.add_argument("--wif-subject", default="plugin-identity:root:auth:{{accessor}}")
     parser.add_argument("--only", action="append")
     parser.add_argument("--all", action="store_true")
-    parser.add_argument("--extra-keys", action="store_true", help="allow keys the golden data lacks")
+    parser.add_argument("--extra-keys", action="store_true", help="allow keys that the recorded data lacks")
     options = parser.parse_args()
     names = {"root_token": options.token, "tenant": "11111111-2222-4333-8444-555555555555",
              "resource": "api://steward-login", "client_id": "c1000000-0000-4000-8000-000000000001",

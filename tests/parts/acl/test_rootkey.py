@@ -60,7 +60,7 @@ def test_a_key_file_that_others_can_read_is_refused(tmp_path: Path, mode: int) -
         key_of(Settings(key_file=file))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a file")
 def test_a_key_file_of_another_user_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "key", KEY)
     os.chown(file, 65534, 65534)
@@ -93,7 +93,7 @@ def test_development_daemon_creates_a_key_in_its_data_directory(tmp_path: Path) 
     assert (store_dir(tmp_path) / "root.key").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root's place is /etc/steward")
+@pytest.mark.skipif(os.geteuid() == 0, reason="the key file of root is in /etc/steward")
 def test_daemon_of_a_user_stores_the_key_outside_of_the_data_directory(tmp_path: Path) -> None:
     key_of(Settings(data_dir=tmp_path / "data"), XDG_CONFIG_HOME=str(tmp_path / "config"))
     assert (tmp_path / "config" / "steward" / "root.key").exists()

@@ -27,7 +27,7 @@ from tests.parts.launcher.conftest import ALLOCATION, Talk
 
 PREVIOUS = "1b8a1c52-1c7e-4b6e-8f43-0123456789ab"
 NOBODY = 65534
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has other users")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 
 
 def room(task: str = "main", user: str = "", *, is_seen: bool = True) -> TaskDirLayout:

@@ -347,7 +347,7 @@ def test_file_other_than_a_log_is_neither_read_nor_truncated(
             place.hardlink_to(victim)
         case _:
             if os.geteuid() != 0:
-                pytest.skip("only root has other users")
+                pytest.skip("only root can act as another user")
             place.write_text("planted")
             os.chown(place, NOBODY, NOBODY)
     assert looker.log() in (errno.EEXIST, errno.ELOOP)

@@ -78,7 +78,7 @@ def mine(greeted: Talk, tmp_path: Path) -> Task:
 def theirs(greeted: Talk, tmp_path: Path, request: pytest.FixtureRequest) -> Task:
     """A task of another user; in the sandbox its directory belongs to root."""
     if OURS != 0:
-        pytest.skip("only root has other users")
+        pytest.skip("only root can act as another user")
     laid_out(greeted, room(user="nobody", is_seen=request.param == "seen"))
     return Task(greeted, tmp_path / ALLOCATION)
 

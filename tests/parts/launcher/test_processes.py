@@ -333,7 +333,7 @@ def groups(tmp_path: Path) -> Iterator[cgroup_v2.CgroupV2Groups]:
     """Return groups below a group that belongs to the test."""
     found = cgroup_v2.find(tmp_path)
     if found is None:
-        pytest.skip("this machine lets us make no control groups")
+        pytest.skip("this host permits no new control groups")
     found.delegate((os.geteuid(), os.getegid()))
     yield found
     while not found.release():

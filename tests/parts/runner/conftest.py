@@ -80,7 +80,7 @@ def groups(request: pytest.FixtureRequest, data_dir: Path) -> Iterator[ProcessGr
     """Both mechanisms that group the processes of a task."""
     found = cgroup_v2.find(data_dir) if request.param == "cgroup" else ProcessScanner()
     if found is None:
-        pytest.skip("this machine lets us make no control groups")
+        pytest.skip("this host permits no new control groups")
     yield found
     end_all_of(data_dir)
     discard(data_dir)

@@ -34,7 +34,7 @@ def unit() -> Iterator[Path]:
     try:
         made.mkdir()
     except OSError as error:
-        pytest.skip(f"needs the right to make control groups: {error}")
+        pytest.skip(f"needs permission to create control groups: {error}")
     yield made
     for place, _, _ in os.walk(made, topdown=False):
         os.rmdir(place)
@@ -51,7 +51,7 @@ def test_launcher_moves_to_a_subgroup_with_its_daemon(unit: Path) -> None:
     try:
         os.setxattr(unit, "trusted.delegate", b"1")
     except OSError as error:
-        pytest.skip(f"needs the right to mark control groups: {error}")
+        pytest.skip(f"needs permission to set a `trusted` attribute: {error}")
     with_launcher = f"from daemon.launcher.fork import begin\nchannel = begin()\n{LOOKS}"
     enter = f'echo 0 >"{unit}/cgroup.procs" && exec "$@"'
     told = f"{with_launcher}\nprint(Path(sys.argv[1]).read_text().split())"
@@ -73,7 +73,7 @@ def test_daemon_in_a_delegated_unit_moves_to_a_subgroup(unit: Path) -> None:
     try:
         os.setxattr(unit, "trusted.delegate", b"1")
     except OSError as error:
-        pytest.skip(f"needs the right to mark control groups: {error}")
+        pytest.skip(f"needs permission to set a `trusted` attribute: {error}")
     for _ in range(2):  # the second run is that of a restarted daemon
         own, tasks = looks_from(unit)
         assert own == f"/{unit.name}/main"
@@ -92,7 +92,7 @@ def test_daemon_does_not_move_next_to_threaded_cgroups(unit: Path) -> None:
     try:
         os.setxattr(unit, "trusted.delegate", b"1")
     except OSError as error:
-        pytest.skip(f"needs the right to mark control groups: {error}")
+        pytest.skip(f"needs permission to set a `trusted` attribute: {error}")
     own, tasks = looks_from(unit)
     assert own == f"/{unit.name}"
     assert tasks.startswith(f"{own}/steward-")

@@ -355,7 +355,7 @@ async def test_sandboxed_task_is_recovered_by_the_next_daemon(
 ) -> None:
     driver = ExecDriver(groups, {}, launcher, UNLIMITED)
     if driver.fingerprint().trouble:
-        pytest.skip("no sandbox here")
+        pytest.skip("this host supports no sandboxes")
     async with open_world(store, data_dir, drivers={"exec": driver}) as world:
         alloc_id = await world.place(service(inside(f"echo up; {LINGER}")))
         await world.until_printed(alloc_id, "up")

@@ -36,7 +36,7 @@ async def test_thousand_open_sessions_are_accepted_and_further_ones_refused(worl
     import resource
 
     if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < DESCRIPTORS:
-        pytest.skip("this machine lets nobody have so many descriptors")
+        pytest.skip("the descriptor limit of this host is too low")
     alloc_id = await world.place(service(script(LINGER)))
     await world.until_status(alloc_id, "running")
     clients = [Client() for _ in range(_MOST_SESSIONS)]

@@ -196,7 +196,7 @@ def test_token_file_is_readable_only_by_its_owner(
     assert held.identities.environment == {}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a file")
 def test_token_file_belongs_to_the_user_of_the_task(tmp_path: Path) -> None:
     held = Held(tmp_path, given(default(file=True)), owner=(65534, 65534))
     held.hand_over()

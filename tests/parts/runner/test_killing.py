@@ -173,7 +173,7 @@ async def test_main_process_outside_its_cgroup_is_killed(
 ) -> None:
     elsewhere = groups.of(next(unique_ids()), "main")  # as of another allocation
     if not elsewhere.entry:
-        pytest.skip("without groups nobody can leave one")
+        pytest.skip("without control groups, no process can leave one")
     elsewhere.prepare()
     text = f"trap '' INT; echo 0 >{elsewhere.entry}; echo $$ >$PIPE; while :; do sleep 0.01; done"
     alloc_id, (main,) = await begun(held_world, pipe, text, kill_timeout=SECOND // 5)

@@ -53,7 +53,7 @@ class Held(NamedTuple):
         for kind in kinds:
             how = self.bounds.held.get(kind, self.bounds.missing.get(kind, "nothing"))
             if not how.startswith("cgroup v"):
-                pytest.skip(f"{kind} is not held by a group here: {how}")
+                pytest.skip(f"{kind} is not limited by a control group here: {how}")
 
     def task(self, text: str, **fields: Any) -> Task:
         return script(text, driver=self.driver, **fields)
@@ -109,7 +109,7 @@ async def test_task_over_its_memory_limit_is_killed(held: Held) -> None:
 
 async def test_process_cannot_map_more_than_its_limit(held: Held) -> None:
     if not held.bounds.held[MEMORY].startswith("rlimit"):
-        pytest.skip("a group bounds the memory of the whole task")
+        pytest.skip("a control group limits the memory of the whole task")
     end = await held.end_of("ulimit -d; " + TAKE_MEMORY, resources=Resources(memory_mb=32))
     assert end.exit_code != 0
     assert (end.details or {})["oom_killed"] == "false"
@@ -169,7 +169,7 @@ async def test_tasks_do_not_use_exclusive_cores_of_others(held: Held) -> None:
     held.needs(CORES)
     every = os.sched_getaffinity(0)
     if len(every) < 2:
-        pytest.skip("this machine has one core")
+        pytest.skip("this host has one core")
     own = min(every)
     world, task = held.world, held.task("echo up; " + LINGER)
 

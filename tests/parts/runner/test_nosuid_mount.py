@@ -20,7 +20,7 @@ SECRETS = "alloc/one/main/secrets"
 def tasks(tmp_path: Path) -> Iterator[Path]:
     """The directory of all tasks, with one that has secrets in memory."""
     if not may_mount(tmp_path):
-        pytest.skip("this machine lets us mount nothing")
+        pytest.skip("this host permits no mounts")
     place = tmp_path / "ta sks"
     (place / SECRETS).mkdir(parents=True)
     yield place

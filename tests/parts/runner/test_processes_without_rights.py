@@ -36,7 +36,7 @@ STUBBORN = "trap '' INT TERM; setsid sleep 600 & while :; do sleep 600 & wait $!
 def driver_of(launcher: Launcher, holding: TaskCgroups, *, scans: bool = False) -> RawExecDriver:
     groups = ProcessScanner() if scans else holding.groups
     if isinstance(groups, ProcessScanner) is not scans:
-        pytest.skip("this machine lets us make no control groups")
+        pytest.skip("this host permits no new control groups")
     return RawExecDriver(groups, {}, launcher, holding.bounds, MOST)
 
 
@@ -217,7 +217,7 @@ async def is_destroyed_by_its_claims(
 
 async def is_held_to_its_memory(launcher: Launcher, data_dir: Path, holding: TaskCgroups) -> None:
     if not holding.bounds.held["memory"].startswith("cgroup"):
-        pytest.skip("no group bounds the memory of tasks here")
+        pytest.skip("no control group limits the memory of tasks here")
     running = await driver_of(launcher, holding).start(
         await attempt(launcher, data_dir, TAKE_MEMORY)
     )
@@ -228,7 +228,7 @@ async def is_held_to_its_processes(
     launcher: Launcher, data_dir: Path, holding: TaskCgroups
 ) -> None:
     if "processes" not in holding.bounds.held:
-        pytest.skip("no group bounds the processes of tasks here")
+        pytest.skip("no control group limits the processes of tasks here")
     running = await driver_of(launcher, holding).start(await attempt(launcher, data_dir, MULTIPLY))
     end = await running.wait()
     assert end.code

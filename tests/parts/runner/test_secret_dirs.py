@@ -36,7 +36,7 @@ def may_mount(directory: Path) -> bool:
 @pytest.fixture(autouse=True)
 def can_mount(tmp_path: Path) -> None:
     if not may_mount(tmp_path):
-        pytest.skip("this machine lets us mount nothing")
+        pytest.skip("this host permits no mounts")
 
 
 pytestmark = needs_root

@@ -257,7 +257,7 @@ async def test_task_with_a_deleted_claim_does_not_run_twice(
     data_dir: Path, pipe: Pipe, point: str, lost: str
 ) -> None:
     if point == "unrecorded" and cgroup_v2.find(data_dir / "alloc") is None:
-        pytest.skip("this machine lets us make no control groups")
+        pytest.skip("this host permits no new control groups")
     alloc_id = alloc_id_in(data_dir)
     text = counted(data_dir, f"echo $$ >{pipe.path}; exec sleep 600")
     with daemon(data_dir, point, text) as process:
@@ -324,7 +324,7 @@ def test_shutdown_keeps_the_cgroup_of_a_starting_task(
 ) -> None:
     groups = cgroup_v2.find(data_dir / "alloc")
     if groups is None:
-        pytest.skip("this machine lets us make no control groups")
+        pytest.skip("this host permits no new control groups")
     group = groups.of(str(uuid4()), "main")
     group.prepare()
     assert not groups.release()
@@ -398,7 +398,7 @@ async def test_cgroup_left_incomplete_by_a_killed_daemon_is_completed(
 ) -> None:
     groups = cgroup_v2.find(data_dir / "alloc")
     if groups is None:
-        pytest.skip("this machine lets us make no control groups")
+        pytest.skip("this host permits no new control groups")
     alloc_id = alloc_id_in(data_dir)
     with suppress(FileExistsError):  # an earlier run of this test has left it
         os.mkdir(groups.of(alloc_id, "main").label)

@@ -28,7 +28,7 @@ for number in {numbers}:
     print(ctypes.get_errno() if done == -1 else "done")
 """
 PYTHON = next((item for item in ("/usr/bin/python3",) if Path(item).exists()), "")
-needs_python = pytest.mark.skipif(not PYTHON, reason="no interpreter that tasks can see")
+needs_python = pytest.mark.skipif(not PYTHON, reason="tasks cannot access a Python interpreter")
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ async def test_agent_that_forbids_nested_sandboxes_runs_no_such_task(
 ) -> None:
     driver = ExecDriver(groups, {}, launcher)
     if driver.fingerprint().trouble:
-        pytest.skip("no sandbox here")
+        pytest.skip("this host supports no sandboxes")
     async with open_world(store, data_dir, drivers={"exec": driver}) as world:
         alloc_id = await world.place(batch(opened("echo ran", **settings)))
         await world.until_done(alloc_id)

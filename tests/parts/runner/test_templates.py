@@ -290,7 +290,7 @@ async def test_secrets_file_is_readable_only_by_its_owner(world: World) -> None:
     assert stat.S_IMODE((await path.stat()).st_mode) == 0o600
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a file")
 async def test_template_file_has_the_configured_owner(world: World) -> None:
     one = template("x", uid=65534, gid=65533, perms="640")
     show = "stat -c '%u %g %a' local/out"

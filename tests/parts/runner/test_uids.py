@@ -22,7 +22,7 @@ from tests.parts.runner.world import World, batch, open_world, script, service
 
 def skip_without_walls(world: World) -> None:
     if not world.node().drivers["exec"].healthy:
-        pytest.skip("no sandbox here")
+        pytest.skip("this host supports no sandboxes")
 
 
 @needs_root

@@ -261,7 +261,7 @@ async def test_no_query_is_prepared_again_for_its_parameters(
 
     options = [row[0] for row in store.read(lambda db: db.all("PRAGMA compile_options"))]
     if "ENABLE_STMTVTAB" not in options:
-        pytest.skip("this SQLite does not tell what it does with statements")
+        pytest.skip("this SQLite cannot explain statements")
     assert store.read(prepared_anew) == []
 
 

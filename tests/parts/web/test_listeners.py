@@ -112,7 +112,7 @@ async def as_user(
 # ---- the operators' socket -----------------------------------------------------------------
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="asks as root")
+@pytest.mark.skipif(not IS_ROOT, reason="needs root")
 async def test_root_needs_no_token_on_the_socket(store: Store, home: Path) -> None:
     async with serving(store, data_dir=home):
         answer = await through_socket(home / "steward.sock")
@@ -134,13 +134,13 @@ async def test_unknown_token_on_the_socket_is_refused_despite_the_users_rights(
     assert answer.startswith("HTTP/1.1 403")
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="takes the place of other users")
+@pytest.mark.skipif(not IS_ROOT, reason="needs root, to act as other users")
 async def test_other_users_cannot_connect_to_the_operator_socket(store: Store, home: Path) -> None:
     async with serving(store, data_dir=home):
         assert await as_user(home / "steward.sock") == ""
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="takes the place of other users")
+@pytest.mark.skipif(not IS_ROOT, reason="needs root, to act as other users")
 @pytest.mark.parametrize("groups", [{"gid": 1}, {"more": [1]}], ids=["first", "further"])
 async def test_members_of_the_group_are_operators(
     store: Store, home: Path, groups: dict[str, object]
@@ -153,7 +153,7 @@ async def test_members_of_the_group_are_operators(
     assert stranger == ""
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="takes the place of other users")
+@pytest.mark.skipif(not IS_ROOT, reason="needs root, to act as other users")
 async def test_every_client_of_the_task_socket_needs_a_token(store: Store, home: Path) -> None:
     async with serving(store, data_dir=home):
         assert (await as_user(home / "tasks.sock")).startswith("HTTP/1.1 403")

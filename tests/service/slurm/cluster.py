@@ -188,7 +188,7 @@ class Cluster:
         while not happened():
             said = {name: child.returncode for name, child in self.children.items() if child.poll()}
             assert time.monotonic() < ends, (
-                f"not yet: {what}; {self.nodes()} {self.jobs()}; ended: {said}; {self.tails()}"
+                f"timeout: {what}; {self.nodes()} {self.jobs()}; ended: {said}; {self.tails()}"
             )
             time.sleep(PAUSE)
 
