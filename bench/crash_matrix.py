@@ -60,7 +60,7 @@ def run(directory: Path, kept: Path, options: argparse.Namespace) -> int:
         show("no scene reaches", matrix_of(kept, options.seed).missed(points()))
     done = {row.number for row in rows_of(kept)}
     left = [number for number in range(options.runs) if number not in done]
-    random.Random(options.seed).shuffle(left)  # so that no worker gets all slow runs
+    random.Random(options.seed).shuffle(left)  # distributes the slow runs among the workers
     workers = [
         multiprocessing.get_context("spawn").Process(
             target=work, args=(directory, kept, options.seed, left[first :: options.workers])

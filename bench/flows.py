@@ -216,7 +216,7 @@ def frozen(steward: Daemon, pid: int, number: int) -> None:
     used, began = spent(pid), time.perf_counter()
     steward.send("DELETE", f"/v1/freeze/{freeze}")
     while steward.get("/v1/job/hold/summary")["Children"]["Pending"]:
-        time.sleep(0.1)  # one request per 100 ms is little work for the daemon
+        time.sleep(0.1)  # a short pause, so that the requests cost little CPU time
     took = time.perf_counter() - began
     print(
         f"{number} runs held by a freeze: began within {took:.1f} s, {number / took:.1f} per s, "

@@ -72,7 +72,7 @@ class Child:
 
     def send_signal(self, number: int) -> None:
         if self._status is None:
-            with suppress(ProcessLookupError):  # it has ended, and its status is on its way
+            with suppress(ProcessLookupError):  # the process has just ended
                 signal.pidfd_send_signal(self._descriptor, number)
 
     def kill(self) -> None:
@@ -288,7 +288,7 @@ async def run_process(
 
         async def feed() -> None:
             assert process.stdin is not None
-            with suppress(trio.BrokenResourceError):  # it has ended, or reads nothing
+            with suppress(trio.BrokenResourceError):  # the process reads no further input
                 await process.stdin.send_all(stdin)
             await process.stdin.aclose()
 
@@ -326,7 +326,7 @@ def _compare(expected: Mapping[str, object], found: Mapping[str, object]) -> Non
         raise ExecutableNeeded(f"only the executable follows {', '.join(different)}")
 
 
-_VARIABLES = environment()  # before any test
+_VARIABLES = environment()  # as it was before the first test
 _FIXED = _fixed(_VARIABLES)
 
 

@@ -67,7 +67,7 @@ async def open_launcher(
     directory: Path, policy: LauncherPolicy = EVERYTHING
 ) -> AsyncIterator[Launcher]:
     """Serve a directory of allocations with a launcher while the block runs."""
-    for item in (directory, directory.parent, directory.parent.parent):  # as `prepare` does
+    for item in (directory, directory.parent, directory.parent.parent):  # for other users
         item.mkdir(parents=True, exist_ok=True)
         item.chmod(item.stat().st_mode | 0o111)
     channel = begin()

@@ -63,7 +63,7 @@ def _is_database(item: object) -> bool:
 
 
 def random_state() -> list[str]:
-    """Return a random number of each source of random numbers."""
+    """Return a number from each source of random numbers."""
     sources = random.random, uuid.uuid4, secrets.token_hex, random.SystemRandom().random
     return [str(source()) for source in sources]
 

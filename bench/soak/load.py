@@ -453,7 +453,7 @@ class Browser:
 
     def __init__(self, soak: Soak, http: httpx.AsyncClient) -> None:
         self._soak, self._http, self._lock = soak, http, trio.Lock()
-        self._life: trio.Event | None = None  # the life of the daemon in which the session began
+        self._life: trio.Event | None = None  # the daemon process of the session
 
     def _url(self, path: str) -> str:
         return f"{self._soak.steward.address}/ui/{path}"

@@ -234,7 +234,7 @@ def begun(held: Held) -> Iterator[Held]:
         os.sched_yield()
     yield held
     for pid in family(started.pid):
-        with suppress(ProcessLookupError):  # it ended with its parent
+        with suppress(ProcessLookupError):  # the process ended with its parent
             os.kill(pid, 9)
 
 

@@ -19,7 +19,7 @@ from daemon.scheduler.alloc_names import AllocNameIndex
 from tests.parts.launcher.test_directories import needs_root
 
 _DETACH = 2
-_ODD = "\r\x0b\x1c\x85\u2028\xa0end"  # only Python splits lines or words at these
+_ODD = "\r\x0b\x1c\x85\u2028\xa0end"  # separators for Python, but not for the kernel
 _LINES = f"""\
 30 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 31 30 0:50 / /{_ODD} rw,nosuid,relatime - tmpfs steward rw

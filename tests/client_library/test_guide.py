@@ -33,7 +33,7 @@ async def test_examples_run_in_order(
         names: dict[str, object] = {"__name__": "guide"}
         first, *others = EXAMPLES
         await run(first, names)
-        await names["main"]()  # a function of the first example
+        await names["main"]()  # `main` is defined by the first example
         async with Client() as client:
             names["client"] = client
             for example in others:

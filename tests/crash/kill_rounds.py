@@ -181,7 +181,7 @@ def true_code(allocation: dict[str, Any]) -> int:
 
 async def forget(steward: Steward, ledger: Ledger) -> None:
     """Purge all jobs, so that the next round starts with an empty table."""
-    for item in await steward.get("/v1/jobs"):  # also unacknowledged writes
+    for item in await steward.get("/v1/jobs"):  # includes jobs of unacknowledged writes
         if item["ID"] != "parent":
             await steward.delete(f"/v1/job/{item['ID']}", purge=True)
     ledger.versions.clear()

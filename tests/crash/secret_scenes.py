@@ -198,7 +198,7 @@ async def methods(world: World) -> None:
     login = {"AuthMethodName": "ci", "LoginToken": await world.mint()}
     await world.steward.request("POST", "/v1/acl/login", login)
     await world.change("DELETE", rule_at, at=rule_at, shows=None)
-    world.forget("/v1/acl/binding-rule/")  # its deletion also deletes rules of killed rounds
+    world.forget("/v1/acl/binding-rule/")  # deleting the method also deletes rules of killed rounds
     await world.change("DELETE", at, at=at, shows=None)
 
 

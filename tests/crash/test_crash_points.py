@@ -65,7 +65,7 @@ def test_kill_happens_before_or_after_the_call_at_the_requested_count(
 ) -> None:
     from storage.store import lock
 
-    monkeypatch.setattr(os, "pwrite", os.pwrite)  # so that the wrapper is removed with the test
+    monkeypatch.setattr(os, "pwrite", os.pwrite)  # restored by the fixture
     Wrappers(counters, kill).plain(os, "pwrite", "os.pwrite")
     point = "storage/store.py:lock:os.pwrite"
     counters.arm(point, AFTER, 2)

@@ -70,7 +70,7 @@ class World:
         self.starts = Starts(steward.directory)
         self.shared = str(steward.directory / "shared")
         self.is_root = os.geteuid() == 0
-        self._facts: dict[str, Any] = {}  # a path and its expected contents; None: nothing
+        self._facts: dict[str, Any] = {}  # path -> its expected contents; None: not found
         self._tokens: set[str] = set()
         self._again: Counter[str] = Counter()
         self._stopped: dict[str, bool] = {}
@@ -92,7 +92,7 @@ class World:
     ) -> Any:
         """Send a change. After the response, the path `at` must show the values in `shows`."""
         if at:
-            self._facts.pop(at, None)  # before the response, both states are valid
+            self._facts.pop(at, None)  # until the response, the old and the new state are valid
         if raw is None and body is not None:
             raw = msgspec.json.encode(body)
         answer = await self.send(method, path, raw=raw, headers=headers, **query)

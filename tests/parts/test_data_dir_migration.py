@@ -135,7 +135,7 @@ def test_older_directory_is_moved_without_entries_of_other_users(tmp_path: Path)
         zip(OF_TASKS, OF_TASKS, strict=True)
     )
     assert sorted(os.listdir(place)) == sorted((*OTHERS, "alloc", LOCK_NAME, "store", "tasks"))
-    assert (place / OF_TASKS[0]).read_text() == OF_TASKS[0]  # by the path that tasks know
+    assert (place / OF_TASKS[0]).read_text() == OF_TASKS[0]  # by the path in running tasks
     assert alloc_dir(place).is_dir()
     assert logs_dir(place).is_dir()
     assert uids_dir(place).is_dir()

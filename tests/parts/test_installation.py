@@ -148,7 +148,7 @@ def test_every_line_of_a_unit_is_explained(name: str) -> None:
     assert {name for name in names if f"`{name}" not in docs} == set()
 
 
-# ---- for a user without root's rights ---------------------------------------------------------------
+# ---- for an ordinary user ---------------------------------------------------------------
 
 
 def test_user_installs_a_user_unit(tmp_path: Path) -> None:

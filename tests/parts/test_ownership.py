@@ -60,7 +60,7 @@ def test_interrupted_change_of_owner_continues(
     monkeypatch.setattr(os, "fchown", fchown)
     with pytest.raises(KeyboardInterrupt):
         change_owner(store, THEM)
-    assert store.stat().st_uid == 0  # until the end, only root can enter it
+    assert store.stat().st_uid == 0  # only root can enter it until all files have the new owner
     monkeypatch.setattr(os, "fchown", real)
     assert change_owner(store, THEM)
     assert owners(store) == {THEM[1:3]}

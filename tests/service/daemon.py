@@ -144,7 +144,7 @@ class Steward:
             await self._end(signal.SIGTERM)
         await self._http.aclose()
         for pid in self.processes():
-            with suppress(ProcessLookupError):  # it has just ended
+            with suppress(ProcessLookupError):  # the daemon has just ended
                 os.kill(pid, signal.SIGKILL)
         for mount in reversed([*mounts()]):
             if mount.place.startswith(f"{self.directory}/"):
@@ -287,7 +287,7 @@ async def open_steward(
 def _environ(process: Path) -> bytes:
     try:
         return (process / "environ").read_bytes()
-    except OSError:  # it has ended, or belongs to another user
+    except OSError:  # the process has ended, or belongs to another user
         return b""
 
 

@@ -18,7 +18,7 @@ RULES = 'namespace "default" { policy = "read" }\npath "sys/auth" { capabilities
 
 @pytest.fixture
 async def guarded(tmp_path: Path) -> AsyncIterator[Steward]:
-    """Run a daemon that requires tokens, with the first token created."""
+    """Run a daemon that requires tokens; use its bootstrap token."""
     async with open_steward(tmp_path, "--dev", "--acl") as steward:
         await steward.post("/v1/acl/bootstrap", {"BootstrapSecret": SECRET})
         yield steward

@@ -26,7 +26,7 @@ def job(job_id: str, namespace: str = "default") -> dict[str, object]:
 
 @pytest.fixture
 async def guarded(tmp_path: Path) -> AsyncIterator[Steward]:
-    """Run a daemon that requires tokens, with the first token."""
+    """Run a daemon that requires tokens; use its bootstrap token."""
     async with open_steward(tmp_path, "--dev", "--acl") as steward:
         await steward.post("/v1/acl/bootstrap", {"BootstrapSecret": SECRET})
         steward.token = SECRET
@@ -55,7 +55,7 @@ async def make_namespace(steward: Steward, name: str) -> None:
     await steward.request("POST", "/v1/namespace", {"Name": name})
 
 
-# ---- the first token -------------------------------------------------------------------------
+# ---- the bootstrap token -------------------------------------------------------------------------
 
 
 async def test_first_start_writes_a_secret_readable_only_by_the_daemon_user(tmp_path: Path) -> None:

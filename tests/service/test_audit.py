@@ -1,4 +1,4 @@
-"""The audit log from outside: actions and refusals of users can be looked up."""
+"""The audit log over the API: actions of users and refused requests."""
 
 import json
 from pathlib import Path

@@ -29,7 +29,7 @@ def parameterized(namespace: str = "default") -> dict[str, object]:
 
 @pytest.fixture
 async def steward(tmp_path: Path) -> AsyncIterator[Steward]:
-    """Run a daemon with a small cloud that requires tokens, with the first token."""
+    """Run a daemon that requires tokens and has a small cloud; use its bootstrap token."""
     config = tmp_path / "steward.toml"
     config.write_text("dev_cloud_port = 0\n")
     flags = ("--dev", "--acl", "--dev-cloud", "--config", str(config))

@@ -55,7 +55,7 @@ async def test_each_process_is_shown_with_its_kernel_state(running: Steward) -> 
     assert walled["capabilities"]
     assert walled["no_new_privileges"]
     assert walled["nosuid"]
-    assert not walled["namespaces"]  # it is in the network of the host
+    assert not walled["namespaces"]  # the task uses the network of the host
     assert not rules(found["raw_exec"])["namespaces"]
     assert (found["exec"]["Task"], found["raw_exec"]["Task"]) == ("walled", "bare")
 

@@ -11,7 +11,7 @@ from tests.service.daemon import Steward, open_steward
 from tests.service.streaming import open_stream
 
 READERS = 50
-JOBS = 60  # each makes several events
+JOBS = 60  # each job causes several events
 
 Seen = list[tuple[int, str, str, str]]
 
@@ -82,7 +82,7 @@ async def test_every_reader_sees_every_event_once_and_in_order(steward: Steward)
 
 
 async def test_slow_reader_delays_no_other_reader(steward: Steward) -> None:
-    async with open_stream(steward, "/v1/event/stream", index=1):  # and never reads
+    async with open_stream(steward, "/v1/event/stream", index=1):  # a client that never reads
         for number in range(JOBS):
             await steward.register(idle(f"job-{number}"))
         reader = Reader(steward)

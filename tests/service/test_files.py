@@ -1,4 +1,4 @@
-"""The files of an allocation from outside (recorded: client-files-logs)."""
+"""The files of an allocation over the API (recorded: client-files-logs)."""
 
 import json
 from collections.abc import AsyncIterator

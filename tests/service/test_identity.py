@@ -1,4 +1,4 @@
-"""Identity tokens from outside: their public keys, and tasks that use their tokens."""
+"""Identity tokens of a real daemon: their public keys, and tasks that use their tokens."""
 
 import json
 from pathlib import Path

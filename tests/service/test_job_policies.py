@@ -1,4 +1,4 @@
-"""Job policies from outside: they apply to every route that registers or scales a job."""
+"""Job policies of a real daemon apply to every route that registers or scales a job."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

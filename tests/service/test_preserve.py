@@ -1,4 +1,4 @@
-"""Updates that keep the counts of groups, or the resources of tasks, from outside."""
+"""Updates over the API that keep the counts of groups, or the resources of tasks."""
 
 from typing import Any
 

@@ -408,7 +408,7 @@ async def open_site(nursery: trio.Nursery) -> Site:
     made = Site()
 
     async def serve(stream: trio.SocketStream) -> None:
-        await made.serve(stream)  # which a test may replace
+        await made.serve(stream)  # tests may replace this method
 
     (listener,) = await nursery.start(partial(trio.serve_tcp, host="127.0.0.1"), serve, 0)
     made.port = listener.socket.getsockname()[1]

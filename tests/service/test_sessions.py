@@ -1,4 +1,4 @@
-"""Commands inside tasks over a WebSocket, from outside (recorded: alloc-exec, actions)."""
+"""Commands inside tasks over a WebSocket of a real daemon (recorded: alloc-exec, actions)."""
 
 import json
 from contextlib import AbstractAsyncContextManager

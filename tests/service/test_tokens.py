@@ -17,7 +17,7 @@ SECRET = "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11"  # noqa: S105  # of a test
 
 @pytest.fixture
 async def guarded(tmp_path: Path) -> AsyncIterator[Steward]:
-    """Run a daemon that requires tokens, with the first token."""
+    """Run a daemon that requires tokens; use its bootstrap token."""
     async with open_steward(tmp_path, "--dev", "--acl") as steward:
         await steward.post("/v1/acl/bootstrap", {"BootstrapSecret": SECRET})
         steward.token = SECRET

@@ -1,7 +1,7 @@
 """The daemon takes over the data directory of the first version that had a store.
 
 `recorded/version-0001.tar.gz` is that directory after a kill of its daemon: the dump of the store,
-the allocation directories, the root key and the first token. Its tasks ended with their host.
+the allocation directories, the root key and the bootstrap token. Its tasks ended with their host.
 """
 
 import sqlite3

@@ -1,4 +1,4 @@
-"""Variables from outside: locks, lists and conflicts as a client sees them."""
+"""Variables over the API: locks, lists and conflicts as a client sees them."""
 
 from pathlib import Path
 

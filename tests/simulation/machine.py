@@ -40,10 +40,10 @@ class Block(msgspec.Struct, frozen=True):
     """The behavior of a task: seconds, and percentages of attempts."""
 
     run_for: int = 0  # 0: until it is stopped
-    fails: int = 0  # it exits with 1 instead of 0; an endless task exits at some time
+    fails: int = 0  # exits with 1 instead of 0; an endless task exits at some time
     start_fails: int = 0  # another attempt can succeed
     start_breaks: int = 0  # no other attempt can succeed
-    hangs: int = 0  # it ignores the request to stop
+    hangs: int = 0  # ignores the stop signal
     version: int = 0  # no meaning: makes two configurations differ
 
 
@@ -89,7 +89,7 @@ class Machine:
     """Running and ended processes. `faults` lists events that must never happen."""
 
     def __init__(self, seed: int) -> None:
-        self.bad_luck = 0  # number of failures that can still happen: they are clustered
+        self.bad_luck = 0  # how many more attempts may fail; failures come in clusters
         self.faults: list[str] = []
         self.processes: dict[Name, Process] = {}
         self.lost: set[Name] = set()  # processes known only by their control groups
@@ -129,7 +129,7 @@ class Machine:
         return strikes
 
     def kill_some(self, rng: random.Random) -> list[Name]:
-        """Let some running processes fail."""
+        """Let some running processes fail; return their names."""
         alive = self.alive()
         chosen = rng.sample(alive, rng.randint(0, min(3, len(alive))))
         for item in chosen:

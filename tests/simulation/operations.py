@@ -274,7 +274,7 @@ class Operations:
             self._world.fences.release(fault.kind, fault.key)
         await self._world.fences.save(self._world.store)
         for job_id in cured:
-            with suppress(StewardError):  # it is purged, or launches children
+            with suppress(StewardError):  # the job is purged, or launches children
                 await evaluate_job(
                     self._world.store, NAMESPACE, job_id, EvalOptions(), **self._call()
                 )

@@ -64,7 +64,7 @@ def one_order(seed: int) -> Iterator[None]:
 
 
 class _CpuTime:
-    """The CPU time of the thread: it advances at each call, and rarely exceeds a share."""
+    """The CPU time of the thread: each call advances it, rarely by more than a write may take."""
 
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice

@@ -74,7 +74,7 @@ async def live(directory: Path, wanted: dict[str, Any], pause: str, made: list[i
             **call(),
             scaling_ids=world.ids,
         )
-        await trio.sleep(1)  # its deployment has begun
+        await trio.sleep(1)  # the deployment begins in this time
         for paused in {"running": (), "paused": (True,), "resumed": (True, False)}[pause]:
             active = world.store.read(deployments.active)
             assert active, "no deployment is active"
@@ -96,7 +96,7 @@ async def live(directory: Path, wanted: dict[str, Any], pause: str, made: list[i
 
 CASES = [
     *product(UPDATED, CHECKS, PAUSES, ["limited"]),
-    *product(["service"], CHECKS, PAUSES, ["endless"]),  # others have no such policy
+    *product(["service"], CHECKS, PAUSES, ["endless"]),  # other job types have no endless policy
     # Nothing reads the check of a job without deployments, and no deployment is active.
     *product(["batch", "sysbatch"], ["task_states"], ["running"], ["limited"]),
     ("batch", "task_states", "running", "endless"),

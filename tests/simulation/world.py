@@ -65,7 +65,7 @@ class World:
             disk_total_mb=DISK,
             gc_interval_seconds=3600,
             alloc_disk_seconds=3600,
-            usage_history=False,  # it reads the usage of the real host
+            usage_history=False,  # the recorder would read the usage of the real host
             gc_max_allocs=20,
             gc_disk_usage_threshold=100,
             gc_inode_usage_threshold=100,

@@ -321,8 +321,7 @@ def test_undecodable_environment_is_refused(tmp_path, name: str) -> None:
         loaded(tmp_path, "", {f"STEWARD_{name}": "a=b,c=\udcff"})
 
 
-# ---- Nomad's spellings
-# ------------------------------------------------------------------------------
+# ---- Nomad's spellings ---------------------------------------------------------------------------
 
 
 def test_nomad_spelling_of_users_and_raw_exec_is_read(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ NOUN_CLAUSES = {
 SHARP = [(re.compile(pattern), advice) for pattern, advice in PHRASES.items()]
 SHARPER = [(re.compile(pattern), advice) for pattern, advice in PRODUCT_PHRASES.items()]
 SHARPEST = [*SHARPER, *((re.compile(item), advice) for item, advice in NOUN_CLAUSES.items())]
-ANY = re.compile("|".join(PHRASES))  # one search for the many sentences that have none
+ANY = re.compile("|".join(PHRASES))  # a single search for most sentences, which match no phrase
 
 COMMENT = re.compile(r"(?:^|\s)# (?!noqa|type:)(.*)$")
 

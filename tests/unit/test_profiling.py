@@ -146,7 +146,7 @@ class Listed:
 
     def __init__(self) -> None:
         self.generations: list[int] | None = None
-        sys.addaudithook(self._note)  # it cannot be removed
+        sys.addaudithook(self._note)  # an audit hook cannot be removed
 
     def _note(self, event: str, arguments: tuple[object, ...]) -> None:
         if event == "gc.get_objects" and self.generations is not None:

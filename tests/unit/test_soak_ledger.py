@@ -59,7 +59,7 @@ def test_line_without_an_accepted_run_is_unknown(tmp_path: Path) -> None:
 def test_due_slots_follow_the_zone_of_the_job(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     ledger.zones = {"tick": "Asia/Kathmandu"}  # 5:45 hours ahead
-    ledger.began, ledger.ended = 1_795_824_000.0, 1_795_824_000.0 + 500  # on the hour
+    ledger.began, ledger.ended = 1_795_824_000.0, 1_795_824_000.0 + 500  # the start is on the hour
     assert [run.job for run in sorted(ledger.slots())] == [
         "tick/periodic-1795824240",
         "tick/periodic-1795824480",

@@ -37,7 +37,7 @@ def test_duration_is_measured_in_milliseconds_for_any_outcome(timers: Timers, cl
 
 def test_summary_covers_the_last_complete_interval(timers: Timers, clock: Clock) -> None:
     timers.add("a", 1)
-    assert timers.last_interval(timers.timers)["a"].count == 1  # there is no other yet
+    assert timers.last_interval(timers.timers)["a"].count == 1  # no interval is complete yet
     clock.now += INTERVAL
     timers.add("a", 3)
     timers.add("a", 5)

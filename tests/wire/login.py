@@ -39,7 +39,7 @@ def cloud() -> Iterator[str]:
 
 @contextmanager
 def world(needs: list[str], door: str) -> Iterator[tuple[str, str, str]]:
-    """Run a cloud and a daemon that reaches it; `door` is `lean` (the fast path) or `wide`.
+    """Run a cloud and a daemon that uses the cloud; `door` is `lean` (the fast path) or `wide`.
 
     Yield the address of the daemon, the address of the cloud and an operator's token.
     """

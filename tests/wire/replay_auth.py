@@ -7,9 +7,9 @@
 The server under test must reach the same fake cloud.  Comparison, placeholders and captures are those of
 replay.py (see its README); this file only adds the second target, the header names and the starting names.
 
-  --peer   send the peer's own header names and also check the steps marked peer_only
-  --env    also replay scenarios that need the environment variables (environment-fallback)
-  --wif    also replay scenarios that need federation (wif-exchange)
+--peer send Vault's header names and also check the steps marked peer_only --env also replay
+scenarios that need the environment variables (environment-fallback) --wif also replay scenarios
+that need federation (wif-exchange)
 """
 
 import argparse

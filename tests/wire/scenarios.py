@@ -112,7 +112,7 @@ def run_scenario(scenario: Mapping[str, Any], known: set[str], door: str) -> Fai
 
 
 def bootstrapped(url: str) -> Mapping[str, Any]:
-    """Create the first token with a chosen secret; return the names for replaying."""
+    """Create the bootstrap token with a chosen secret; return the placeholders for the replay."""
     secret = str(uuid.uuid4())
     body = json.dumps({"BootstrapSecret": secret}).encode()
     urllib.request.urlopen(f"{url}/v1/acl/bootstrap", body).close()  # noqa: S310  # ours

@@ -82,7 +82,7 @@ def test_fields_without_effect_are_listed() -> None:
 
 def test_every_write_of_the_vault_api_declares_its_fields() -> None:
     silent = {endpoint.path for endpoint in ENDPOINTS if endpoint.write and endpoint.knows is None}
-    assert silent == {"/v1/sys/wrapping/wrap"}  # it accepts any fields
+    assert silent == {"/v1/sys/wrapping/wrap"}  # the route accepts any fields
     assert {endpoint.path for endpoint in ENDPOINTS} >= KNOWN.keys()
 
 

@@ -355,7 +355,7 @@ def test_partly_correct_secret_is_as_wrong_as_any_other() -> None:
         sum(a == b for a, b in zip(keyring.hash(secret), keyring.hash(item), strict=True))
         for item in near
     ]
-    assert max(alike) <= 3  # of 32 bytes
+    assert max(alike) <= 3  # equal bytes, of 32
 
 
 # ---- speed -----------------------------------------------------------------------------------
@@ -512,7 +512,7 @@ async def test_long_grant_of_a_task_identity_is_built_once_in_a_thread(
 async def test_grant_of_many_short_policies_is_built_in_a_thread(
     tokens: TokenStore, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = [f"missing-{number}" for number in range(100)]  # each is looked up
+    names = [f"missing-{number}" for number in range(100)]  # forces a lookup of each name
     issued = await tokens.issue(token("a", *names))
     threads = noted_threads(monkeypatch)
     await tokens.identify(issued.secret)

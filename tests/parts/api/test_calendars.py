@@ -47,7 +47,7 @@ async def test_calendar_without_an_opening_has_the_end_of_the_search(store: Stor
     await put(store, {"Blackouts": [{"Begin": "2020-01-01", "End": "2100-01-01"}]})
     found = days(store)
     assert (found.is_open, found.next_opening) == (False, "")
-    assert found.searched_until == "2031-11-25T01:40:00Z"  # after 5 * 366 days
+    assert found.searched_until == "2031-11-25T01:40:00Z"  # 5 * 366 days later
 
 
 async def test_a_concurrent_change_has_status_409(store: Store) -> None:

@@ -34,7 +34,7 @@ __all__ = ["searched_seldom"]  # a fixture
 
 
 class Launcher:
-    """Directories of volumes in memory; Removing a directory raises `error`."""
+    """Directories of volumes in memory; if `error` is set, removing a directory raises it."""
 
     def __init__(self, node_id: str) -> None:
         self.node_id = node_id

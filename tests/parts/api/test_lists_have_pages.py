@@ -236,7 +236,7 @@ async def page(asking: tuple[Dispatcher, str], path: str, query: str) -> tuple[i
     answer = await ask(asking, "".join(parts), f"{query}{everywhere}{QUERIES.get(path, '')}", b"")
     is_json = answer.headers.get("Content-Type", "") == "application/json"
     body = msgspec.json.decode(answer.body) if is_json and answer.status == 200 else None
-    if path == "/v1/services":  # its pages count services, and its elements are namespaces
+    if path == "/v1/services":  # pages count services, elements are namespaces
         body = [service for group in body for service in group["Services"]]
     return answer.status, body, answer.headers.get("X-Service-NextToken", "")
 

@@ -219,7 +219,7 @@ async def test_evaluations_are_counted_without_reading_documents(
 ) -> None:
     counted.steps = 0
     answer = await ask(asking, "/v1/evaluations/count", "namespace=*", b"")
-    assert counted.steps <= 2 * NUMBER * COUNTED  # for the children, and as many for one job
+    assert counted.steps <= 2 * NUMBER * COUNTED  # rows of the children, and of one large job
     assert msgspec.json.decode(answer.body)["Count"] > 2 * NUMBER - 10
 
 

@@ -27,7 +27,7 @@ async def test_cancelled_profile_ends_its_thread_and_frees_its_resources(store: 
         with trio.fail_after(HAPPENS_WITHIN):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(make, store, "profile", "seconds=300")
-                while sys.getswitchinterval() == usual:  # until its thread has begun
+                while sys.getswitchinterval() == usual:  # until the profile's thread has begun
                     await trio.lowlevel.checkpoint()
                 nursery.cancel_scope.cancel()
         assert (limiter.borrowed_tokens, sys.getswitchinterval()) == (0, usual)

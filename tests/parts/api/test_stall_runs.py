@@ -110,7 +110,7 @@ async def test_no_read_of_a_long_run_blocks_the_event_loop(
     request = Asked(path, "GET", path.replace("{job_id}", "etl"), query)
 
     async def work() -> int:
-        await store.write(_change)  # no cached response is left
+        await store.write(_change)  # invalidates cached responses
         longest = await asking.longest(request)
         assert asking.answer.status == 200
         return longest

@@ -202,7 +202,7 @@ async def test_list_omits_only_the_unreadable_row(
                     f"{column.table}.{column.name}: the check does not name {named}: {found}"
                 )
     assert faults == []
-    assert untried <= {"allocations.desired"}  # an index reads it
+    assert untried <= {"allocations.desired"}  # an index on this column refuses damaged text
 
 
 async def test_read_of_an_unreadable_row_and_the_health_report_name_the_row(

@@ -877,8 +877,7 @@ def test_running_tasks_of_a_cluster_are_listed_by_host(
     assert "name the pool, such as hpc" in nameless.stderr
 
 
-# ---- common behavior of all commands
-# ------------------------------------------------------------------
+# ---- common behavior of all commands -------------------------------------------------------------
 
 
 def test_nomad_variables_are_read_without_steward_variables(

@@ -1,4 +1,4 @@
-"""Completions of Tab: commands, options, and names that the daemon knows."""
+"""Tab completion: commands, options, and names that the daemon knows."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""Commands of everyday operation, against a fake daemon: nodes, evaluations, tidying up."""
+"""Commands for operators, against a fake daemon: nodes, evaluations, garbage collection."""
 
 from typing import Any
 

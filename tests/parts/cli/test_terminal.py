@@ -35,7 +35,7 @@ def test_a_table_has_a_bold_header_and_statuses_in_color(
 def test_the_layout_is_the_same_with_and_without_color(
     screen: TerminalScreen, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "20")  # nothing is cut or folded
+    monkeypatch.setenv("COLUMNS", "20")  # narrow, but lines are neither cut nor folded
     plain = Screen(OutputOptions())
     for item in (screen, plain):
         item.title("What it is")

@@ -98,8 +98,7 @@ class Cluster:
         found = self.store.read(lambda db: next_evaluations(db, now=self.clock.now(), paused=held))
         return found[0] if found else None
 
-    # ---- actions of the runner
-    # ----------------------------------------------------------------------
+    # ---- actions of the runner -------------------------------------------------------------------
 
     async def report(
         self, alloc: Allocation, status: ClientStatus, *, healthy: bool | None = None
@@ -139,8 +138,7 @@ class Cluster:
     def wait(self, seconds: float) -> None:
         self.clock.time += int(seconds * SECOND)
 
-    # ---- stored objects
-    # -----------------------------------------------------------------------------
+    # ---- stored objects --------------------------------------------------------------------------
 
     def job(self, job_id: str = "web") -> Job:
         found = self.store.read(lambda db: jobs.current(db, "default", job_id))

@@ -308,8 +308,7 @@ async def test_allocation_that_failed_with_its_deployment_is_not_retried(full: C
     )
 
 
-# ---- the attempts of one allocation
-# -------------------------------------------------------------------
+# ---- the attempts of one allocation --------------------------------------------------------------
 
 
 def tries(cluster: Cluster, alloc: Allocation) -> tuple[int, int, str, int]:

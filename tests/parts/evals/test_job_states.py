@@ -127,7 +127,7 @@ async def test_permanent_failure_names_its_error(full: Cluster) -> None:
 
 @pytest.mark.parametrize(
     ("status", "code"),
-    [(ClientStatus.COMPLETE, None), (ClientStatus.RUNNING, 0)],  # a service should not end
+    [(ClientStatus.COMPLETE, None), (ClientStatus.RUNNING, 0)],  # a completed service is not normal
 )
 async def test_successful_exit_is_an_error_only_for_services(
     full: Cluster, status: ClientStatus, code: int | None

@@ -345,7 +345,7 @@ async def test_version_with_another_policy_replaces_the_active_run(cluster: Clus
     await begun(cluster, updated("finish", *OTHER))
     await begun(cluster, updated("replace", *OTHER))
     assert numbers(cluster) == [(1, 0, "stopping")]
-    await begun(cluster, updated("finish", step("y")))  # too late for the first run
+    await begun(cluster, updated("finish", step("y")))  # the first run does not get this version
     await ended(cluster, "a")
     assert numbers(cluster) == [(1, 0, "canceled"), (2, 3, "running")]
     assert at_work(cluster) == ["y"]
@@ -490,7 +490,7 @@ async def test_unchanged_good_steps_are_taken_over_with_their_outputs(cluster: C
 @pytest.mark.parametrize(
     ("change", "again"),
     [
-        ({"a": step("a", script="false")}, "a"),  # also the steps after it
+        ({"a": step("a", script="false")}, "a"),  # the steps after a also run again
         ({"b": step("b", "a", script="false")}, "b"),
         ({"b": step("b", "a", parallel="1")}, "b"),
         ({"b": step("b", "a", count=2)}, "bb"),

@@ -319,7 +319,7 @@ async def test_health_can_be_set_only_for_allocations_of_the_deployment(cluster:
         await deployment_actions.set_health(
             store, found, {first.id: True, other.id: True}, now=NOW, eval_id="e"
         )
-    assert cluster.wanted()[0].health is None  # all or nothing
+    assert cluster.wanted()[0].health is None  # one unknown ID refuses the whole request
 
 
 Hand = Callable[[Store, str], Awaitable[object]]
@@ -466,7 +466,8 @@ async def test_failure_to_assess_a_deployment_fails_only_this_deployment(
 def loads(monkeypatch: pytest.MonkeyPatch, store: Store) -> list[tuple[object, bool]]:
     """Unload the module with the history of versions.
 
-    Return a list that notes, for each write, whether the module is loaded at its beginning.
+    Return a list that gets an entry for each write: whether the module is loaded when the write
+    begins.
     """
     name, before, seen = version_history.__name__, store.write, list[tuple[object, bool]]()
     monkeypatch.setattr(jobs_package, "version_history", version_history)

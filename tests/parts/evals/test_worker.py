@@ -484,7 +484,7 @@ async def test_slow_decision_fails_with_a_reason(
 async def test_a_burst_of_evaluations_is_decided_in_turns_and_stored_together(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "_SHARE", 0.0)  # one at a time
+    monkeypatch.setattr(worker, "_SHARE", 0.0)  # one evaluation at a time
     commits: list[int] = []
     commit = Writer._commit
 

@@ -21,7 +21,7 @@ class Killed(Exception):
 
 
 def killed_before(number: int) -> Callable[..., Any]:
-    """Return a write function that fails before one of its writes."""
+    """Return a write function that fails before its write number `number`."""
     write, done = Store.write, []
 
     async def counted(store: Store, work: Any) -> Any:

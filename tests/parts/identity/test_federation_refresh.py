@@ -43,7 +43,7 @@ async def federated(login: Login, cloud: Cloud, monkeypatch: pytest.MonkeyPatch)
     async def believe(app: object, assertion: str) -> None:
         assert assertion.count(".") == 2
 
-    monkeypatch.setattr(ClientAssertions, "assertion", vouch)  # for the next start
+    monkeypatch.setattr(ClientAssertions, "assertion", vouch)  # for `restarted`
     monkeypatch.setattr(login.methods.credentials, "_assertion", partial(vouch, None))
     cloud.fake.check_assertion = believe
     await login.configure(client_secret="", identity_token_audience="api://exchange")

@@ -120,7 +120,7 @@ async def test_unknown_secret_is_retried_later(login: Login, cloud: Cloud, clock
 
 async def test_unusable_secret_is_discarded(login: Login, cloud: Cloud, clock: Clock) -> None:
     rotations = login.methods.rotations
-    await login.configure(remove_foreign_passwords=True)  # not the secret in use
+    await login.configure(remove_foreign_passwords=True)  # keeps the secret in use
     await rotations.begin(login.mount)
     cloud.fail(service="directory", path="token", status=401, body={"error": "invalid_client"})
     clock.advance(SETTLES / SECOND)

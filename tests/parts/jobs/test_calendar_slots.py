@@ -222,7 +222,7 @@ async def test_calendar_in_use_is_not_deleted(store: Store) -> None:
 
 
 async def test_slots_without_a_calendar_are_skipped(store: Store) -> None:
-    await register(store)  # not by the API, which refuses it
+    await register(store)  # stored directly, because the API refuses such a job
     await pass_time(store, until=at("2026-11-27T18:00:00"))
     assert children(store) == []
     assert ledger(store)[0][3] == 'closed: calendar "business" does not exist'

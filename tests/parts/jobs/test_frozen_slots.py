@@ -31,7 +31,7 @@ async def register(store: Store, **meta: str) -> None:
 
 
 async def decide(store: Store, now: int) -> None:
-    """Decide the due slots at a time, as the loop does."""
+    """Decide the slots that are due at the time `now`, as the loop does."""
     for number in range(40):
         due = store.read(partial(periodic.due, now=now, most=10))
         if not due:

@@ -115,7 +115,7 @@ async def test_different_content_is_refused_and_deleted(
     with pytest.raises(NotFound):
         store.read(lambda db: files.state(db, "default", DIGEST))
     assert [*stored(root).parent.iterdir()] == []
-    assert await send(files)  # a new upload begins at 0
+    assert await send(files)  # a new upload begins at offset 0
 
 
 async def test_repeated_upload_of_a_complete_file_changes_nothing(files: PayloadFiles) -> None:
@@ -243,7 +243,7 @@ async def test_upload_interrupted_before_its_verification_is_verified_again(
 ) -> None:
     size = len(CONTENT)
     await files.receive("default", DIGEST, CONTENT[:-1], size=size, offset=0, now=NOW)
-    with (root / stored(root).with_suffix(".part")).open("ab") as file:  # then a crash
+    with (root / stored(root).with_suffix(".part")).open("ab") as file:  # as before a crash
         file.write(CONTENT[-1:])
     state = store.read(lambda db: files.state(db, "default", DIGEST))
     assert (state.received, state.is_complete) == (size, False)
@@ -454,7 +454,7 @@ async def test_each_chunk_restarts_the_retention_of_a_file(files: PayloadFiles, 
     later = NOW + 23 * HOUR
     await files.receive("default", DIGEST, CONTENT[9:], size=size, offset=9, now=later)
     assert await files.collect(NOW + 25 * HOUR) == 0
-    again = NOW + 46 * HOUR  # a complete file stays as well
+    again = NOW + 46 * HOUR  # complete files also stay
     await files.receive("default", DIGEST, CONTENT, size=size, offset=0, now=again)
     assert await files.collect(NOW + 48 * HOUR) == 0
     assert stored(root).exists()

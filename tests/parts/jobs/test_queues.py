@@ -200,7 +200,7 @@ async def test_run_with_skip_is_canceled_without_a_slot(made: Queues) -> None:
 async def test_no_run_is_canceled_while_slots_are_free(made: Queues, beyond: str) -> None:
     await made.limit(100)
     names = [f"p/dispatch-{number}" for number in range(60)]
-    for name in names:  # all arrive before the loop looks at the queue
+    for name in names:  # all runs arrive before the loop reads the queue
         await made.cluster.register(queued(name, parent_id="p", beyond=beyond))
         await made.cluster.work()
     await made.settle()

@@ -280,7 +280,7 @@ def is_measuring(pid: int) -> bool:
 def open_child(talk: Talk, launcher: int) -> int:
     """Return a pidfd of a child that measures."""
     while True:
-        with suppress(ProcessLookupError):  # it ended in the meantime
+        with suppress(ProcessLookupError):  # the child has ended in the meantime
             return os.pidfd_open(measuring_child(talk, launcher))
 
 

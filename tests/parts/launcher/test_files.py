@@ -1,5 +1,4 @@
-"""Reads and writes of the launcher in directories where tasks can create links: with the rights of
-the task's user."""
+"""File access of the launcher where tasks can create links, with the task user's permissions."""
 
 import errno
 import os
@@ -256,7 +255,7 @@ def test_launcher_returns_to_root_after_each_file(theirs: Task) -> None:
     assert (theirs.home.parent / PREVIOUS / "main/local").stat().st_uid == 8
 
 
-# ---- notes ---------------------------------------------------------------------------------------
+# ---- file `note` ---------------------------------------------------------------------------------
 
 
 def test_note_is_stored_and_removed(mine: Task) -> None:

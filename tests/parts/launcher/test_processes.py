@@ -57,7 +57,7 @@ class Lingering(subprocess.Popen[bytes]):
         path = {"PATH": "/usr/bin:/bin"}
         super().__init__(words, env=path | env, stdout=subprocess.PIPE, start_new_session=True)
         assert self.stdout is not None
-        self.stdout.readline()  # it has begun
+        self.stdout.readline()  # the process has started
 
     @property
     def state(self) -> str:
@@ -192,7 +192,7 @@ def test_tasks_of_another_program_are_unreachable(
 ) -> None:
     theirs = of_task(tmp_path / "other")
     nameless = {key: value for key, value in theirs.items() if key != "NOMAD_ALLOC_DIR"}
-    walled = {**nameless, "NOMAD_ALLOC_DIR": "/alloc"}  # no mounts of Steward
+    walled = {**nameless, "NOMAD_ALLOC_DIR": "/alloc"}  # the process has no mounts of Steward
     every = [lingering(**env) for env in (theirs, nameless, walled)]
     assert sweep(greeted, "end") == sweep(greeted, "end", task=None, attempt=None) == []
     assert [top_poller.poll() for top_poller in every] == [None] * 3

@@ -71,7 +71,7 @@ def test_unknown_package_makes_the_audit_incomplete(asked) -> None:
 
 
 def test_unreachable_service_makes_the_audit_incomplete(asked) -> None:
-    done = asked({})  # and the program ends with a traceback
+    done = asked({})  # the fake prints nothing and exits with a traceback
     assert done.returncode == 69
     assert "cannot download advisories: KeyError" in done.stdout
 

@@ -70,7 +70,7 @@ def settings(directory: Path, **pool: Any) -> Settings:
         node_name="node-1",
         wrapper_port=0,
         pools={POOL: given},
-        raw_exec_root=True,  # other users do not reach the programs of the fake cluster
+        raw_exec_root=True,  # only root can execute the programs of the fake cluster
     )
 
 
@@ -85,10 +85,10 @@ def listening(config: Settings) -> Iterator[tuple[Settings, ConnectionListeners]
 async def open_pool(store: Store, slurm: FakeSlurm, config: Settings) -> AsyncIterator[PoolWorld]:
     """Open a runner with a pool on a store.
 
-    A second runner on the same store continues after a killed daemon.
+    A second runner on the same store continues the work of a killed daemon.
     """
     clock = SystemClock()
-    with listening(config) as (config, listeners):  # with the port
+    with listening(config) as (config, listeners):  # these settings contain the chosen port
         async with (
             launchers.open_for_programs(config.alloc_dir, slurm.path) as launcher,
             open_tokens(store, clock, SEAL, asks=True) as tokens,

@@ -220,8 +220,7 @@ async def test_unresponsive_endpoint_fails_on_time_and_delays_no_other_check(
     assert first.output.startswith("nomad: ")
 
 
-# ---- redirects
-# --------------------------------------------------------------------------------------
+# ---- redirects -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

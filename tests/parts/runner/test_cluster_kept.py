@@ -592,7 +592,7 @@ def on_host(directory: Path, pattern: str) -> set[bytes]:
 
 
 class SlowPayloads:
-    """A store of files that takes a file only after the test allows it."""
+    """A store of files that accepts a file only after the test allows it."""
 
     most_bytes = 100
 

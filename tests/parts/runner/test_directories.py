@@ -243,7 +243,7 @@ async def test_few_directories_are_removed_concurrently(
         for item in left:
             (item / "alloc" / "data").mkdir(parents=True)
         await world.place(wanted := batch(script("exit 0")))
-        await world.purge(wanted)  # makes the runner look there
+        await world.purge(wanted)  # the runner then collects unknown directories
         for item in left:
             await world.until_no_directory(item.name)
     assert at_work["most"] == 2
@@ -268,7 +268,9 @@ async def test_deleted_allocations_directory_is_recreated(
     first = await world.place(batch(script("exit 0"), job_id="first"))
     await world.until_done(first)
     shutil.rmtree(world.config.alloc_dir)
-    await world.purge(batch(script("exit 0"), job_id="first"))  # makes the runner look there
+    await world.purge(
+        batch(script("exit 0"), job_id="first")
+    )  # the runner then collects unknown directories
     second = await world.place(batch(script("echo $PWD"), job_id="second"))
     await world.until_done(second)
     assert world.output(second) == f"{world.directory(second)}/main\n"

@@ -245,7 +245,7 @@ async def test_files_are_deleted_after_their_allocation(
     assert store.read(partial(payloads.content, namespace="default", digest=digest)) is not None
     await store.write(lambda tx: tx.execute("DELETE FROM allocations", {}))
     assert names(store) == []
-    assert await payloads.collect(NOW + HOUR) == 0  # a day after the last use
+    assert await payloads.collect(NOW + HOUR) == 0  # files are deleted a day after their last use
     assert await payloads.collect(NOW + 25 * HOUR) == 1
     assert store.read(partial(payload_files.find, namespace="default", digest=digest)) is None
     assert os.listdir(payload_dir(f"{tmp_path}/payloads", "default")) == []

@@ -156,7 +156,7 @@ def test_a_path_is_shortened(path: str, shortest: str) -> None:
     assert relative_path(path) == shortest
 
 
-# ---- looking ---------------------------------------------------------------------------------------
+# ---- listing -------------------------------------------------------------------------------------
 
 
 def test_internal_files_of_the_daemon_are_hidden(files: Shown) -> None:

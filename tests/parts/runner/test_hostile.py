@@ -134,7 +134,7 @@ async def test_port_with_invalid_responses_is_unhealthy_and_its_task_follows_its
     services = [checked(path, check_restart=CheckRestart(limit=1, grace=0))]
     job = service(script("exec sleep 600"), services=services)
     alloc_id = await world.place(job, placement=holding(http=port))
-    await world.until_status(alloc_id, "failed")  # no restarts are allowed
+    await world.until_status(alloc_id, "failed")  # the job allows no restarts
     told = 'healthcheck: check "alive" unhealthy'
     assert ("Restart Signaled", told) in world.told(alloc_id)
 

@@ -229,8 +229,7 @@ def test_link_instead_of_a_token_file_is_replaced(tmp_path: Path) -> None:
     assert not held.file("secrets/nomad_token").is_symlink()
 
 
-# ---- renewal
-# ----------------------------------------------------------------------------------------
+# ---- renewal -------------------------------------------------------------------------------------
 
 
 def test_token_is_renewed_at_half_of_its_ttl(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ async def test_stopped_shim_ends_with_its_task(
 async def test_main_process_outside_its_cgroup_is_killed(
     held_world: World, groups: ProcessGroups, launcher: Launcher, pipe: Pipe
 ) -> None:
-    elsewhere = groups.of(next(unique_ids()), "main")  # as of another allocation
+    elsewhere = groups.of(next(unique_ids()), "main")  # the group of another allocation
     if not elsewhere.entry:
         pytest.skip("without control groups, no process can leave one")
     elsewhere.prepare()

@@ -59,7 +59,7 @@ class Held(NamedTuple):
         return script(text, driver=self.driver, **fields)
 
     async def end_of(self, text: str, **fields: Any) -> TaskEvent:
-        """Run a script as a task; return how the task ended."""
+        """Run a script as a task; return the task event of its exit."""
         alloc_id = await self.world.place(batch(self.task(text, **fields)))
         await self.world.until_done(alloc_id)
         (end,) = [event for event in self.world.events(alloc_id) if event.type == "Terminated"]

@@ -161,7 +161,7 @@ async def test_starting_tasks_wait_for_the_capacity_of_ending_tasks(
                 wanted, runner._running.values(), runner._host.capacity, runner._is_known
             )
 
-        assert waits_for(30) == []  # with the other one's 20 this fits
+        assert waits_for(30) == []  # together with the 20 of the other job, this fits
         assert waits_for(31) == [world.runner._running[ending].ended]
 
 
@@ -246,7 +246,7 @@ async def test_task_with_a_reused_port_starts_after_its_last_owner_ended(
 
 async def test_shared_port_does_not_delay_an_allocation(world: World, pipe: Pipe) -> None:
     shared = service(script(f"echo up >{pipe.path}; exec sleep 600"), job_id="old")
-    await world.place(shared, placement=holding(7000))  # both with ignore_collision
+    await world.place(shared, placement=holding(7000))  # both allocations have ignore_collision
     assert await pipe.line() == "up"
     second = await world.place(batch(script("exit 0"), job_id="new"), placement=holding(7000))
     assert (await world.until_done(second)).client_status == "complete"
@@ -344,7 +344,7 @@ async def test_only_ended_allocations_are_collected(world: World) -> None:
         await world.runner.collect(running)
     with pytest.raises(NotFound):
         await world.runner.collect("nobody")
-    while not await world.runner.ended():  # it is about to be let go
+    while not await world.runner.ended():  # until the runner releases it
         await trio.lowlevel.checkpoint()
     await world.runner.collect(ended)
     assert world.directory(running).exists()
@@ -358,7 +358,7 @@ async def test_ended_allocations_are_collected_in_the_background(world: World) -
     for item in ended:
         await world.until_done(item)
     await world.until_status(running, "running")
-    while len(await world.runner.ended()) < len(ended):  # the last is about to be let go
+    while len(await world.runner.ended()) < len(ended):  # until the runner releases the last
         await trio.lowlevel.checkpoint()
     world.runner.collect_all()
     world.runner.collect_all()
@@ -374,6 +374,8 @@ async def test_allocation_that_ended_first_is_collected_first(world: World) -> N
         await world.until_done(ended[-1])
     running = await world.place(service(script("exec sleep 600"), job_id="running"))
     await world.until_status(running, "running")
-    while len(found := await world.runner.ended()) < len(ended):  # the last is about to be let go
+    while len(found := await world.runner.ended()) < len(
+        ended
+    ):  # until the runner releases the last
         await trio.lowlevel.checkpoint()
     assert found == ended

@@ -1,5 +1,4 @@
-"""Tasks are started, limited, measured, re-attached and killed by a daemon without rights to
-them."""
+"""A daemon without permissions for its tasks starts, limits, measures, recovers and kills them."""
 
 import ctypes
 import os
@@ -119,7 +118,7 @@ async def ends_by_a_signal_without_groups(
     await _ends_by_a_signal(launcher, data_dir, holding, scans=True)
 
 
-ends_by_a_signal_without_groups.scans = True  # no group is asked for
+ends_by_a_signal_without_groups.scans = True  # find the processes by a scan
 
 
 async def _is_killed_with_all_it_started(
@@ -151,7 +150,7 @@ async def is_killed_with_all_it_started_without_groups(
     await _is_killed_with_all_it_started(launcher, data_dir, holding, scans=True)
 
 
-is_killed_with_all_it_started_without_groups.scans = True  # no group is asked for
+is_killed_with_all_it_started_without_groups.scans = True  # find the processes by a scan
 
 
 async def is_found_again(launcher: Launcher, data_dir: Path, holding: TaskCgroups) -> None:
@@ -161,7 +160,7 @@ async def is_found_again(launcher: Launcher, data_dir: Path, holding: TaskCgroup
     running = await driver.start(given)
     pid = await until_alone(running)
     running.release()
-    again = await driver_of(launcher, holding).start(given)  # nothing starts twice
+    again = await driver_of(launcher, holding).start(given)  # a second start finds the running task
     assert await until_many(again, 1) == [pid]
     again.release()
     adopted = await driver_of(launcher, holding).adopt(given, b"")

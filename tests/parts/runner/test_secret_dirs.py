@@ -1,4 +1,4 @@
-"""Secrets of tasks in memory: as long as their allocation lives, and no longer."""
+"""Secrets of tasks in memory: they exist exactly as long as the allocation."""
 
 import os
 import stat
@@ -191,7 +191,7 @@ async def test_link_swapped_in_is_not_used_as_a_mount_point(
     outside.mkdir()
     with swapping(task / "secrets", outside):
         for _ in range(100):
-            with suppress(OSError):  # a refusal is also right
+            with suppress(OSError):  # a refused mount also passes the test
                 await alone.mount_secrets(ALLOCATION, "main", 0)
             await alone.reveal(ALLOCATION)
     assert str(outside) not in mounted(str(tmp_path))

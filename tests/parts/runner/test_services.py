@@ -370,7 +370,7 @@ async def test_task_with_a_failing_check_is_restarted_by_its_policy(
         alloc_id = await world.place(
             service(script(LINGER), services=[one]), placement=holding(http=port)
         )
-        done = await world.until_done(alloc_id)  # no restarts are allowed
+        done = await world.until_done(alloc_id)  # the job allows no restarts
         assert done.client_status == "failed"
         told = world.told(alloc_id)
         assert ("Restart Signaled", 'healthcheck: check "alive" unhealthy') in told

@@ -363,8 +363,7 @@ async def test_many_names_are_requested_in_several_queries(stage: Stage) -> None
     assert [len(some.split(",")) for some in asked] == [2000, 1]
 
 
-# ---- race conditions
-# --------------------------------------------------------------------------------
+# ---- race conditions -----------------------------------------------------------------------------
 
 
 async def test_no_decision_is_made_during_a_claim(
@@ -437,8 +436,7 @@ async def test_cancelled_pause_leaves_no_log_paused(stage: Stage) -> None:
     assert await run.intakes["stdout"].take(0, b"x") == 1
 
 
-# ---- artifacts
-# --------------------------------------------------------------------------------------
+# ---- artifacts -----------------------------------------------------------------------------------
 
 
 async def test_bundle_is_an_unnamed_file(stage: Stage) -> None:

@@ -126,7 +126,7 @@ class Away(msgspec.Struct):
     started_at: int
     ended_at: int
     opened_at: int
-    said: int  # when it ended, as its event says
+    said: int  # the time of the end in its event
 
 
 async def away(data_dir: Path, pipe: Pipe, clock_set_by: int) -> Away:
@@ -338,9 +338,9 @@ class Tardy(RawExecDriver):
 
     def __init__(self, neighbour: int, launcher: Launcher) -> None:
         super().__init__(ProcessScanner(), {}, launcher)
-        self._neighbour = neighbour  # a process
+        self._neighbour = neighbour  # process ID
         self._begun = trio.Event()
-        self.met: list[bool] = []  # for each task that began: whether the neighbour lived
+        self.met: list[bool] = []  # for each started task: whether the neighbour was running
 
     async def start(self, attempt: Attempt) -> TaskHandle:
         self.met.append(alive(self._neighbour))

@@ -1,4 +1,4 @@
-"""Operations of the daemon on files of tasks, by a user without rights to any of them."""
+"""Operations on files of tasks by a daemon whose user has no permission to access the files."""
 
 import os
 from pathlib import Path

@@ -61,7 +61,7 @@ def confined(text: str) -> str:
 
 
 def living(text: str) -> str:
-    """Return the identity unchanged, for a process that still lives."""
+    """Return the identity unchanged, for a process that is still running."""
     return text
 
 

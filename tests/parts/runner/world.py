@@ -108,7 +108,7 @@ class World:
     ) -> None:
         self.store, self.runner, self.config = store, runner, config
         self.tokens = tokens
-        self.node_id = runner.node_id  # where allocations are placed
+        self.node_id = runner.node_id  # the node for allocations
         self.clock = SystemClock()
         self._ids = unique_ids()
 

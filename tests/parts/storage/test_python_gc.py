@@ -62,7 +62,7 @@ async def test_thread_frees_an_object_without_other_references(nursery: trio.Nur
     thing = Thing()
     garbage.free_in_thread(thing)
     garbage._let_go()
-    assert Thing.freed_by is None  # a reference exists
+    assert Thing.freed_by is None  # a reference still exists
     del thing
     await trio.to_thread.run_sync(garbage._let_go)
     assert Thing.freed_by is not None

@@ -53,7 +53,7 @@ RUN = FlowRun(namespace="default", job_id="job", number=1, version=0)
 
 
 class Explained(ReadSnapshot):
-    """A snapshot that notes which tables its statements read from end to end."""
+    """A snapshot that records which tables its statements scan completely."""
 
     def __init__(self, db: ReadSnapshot) -> None:
         super().__init__(db._connection)

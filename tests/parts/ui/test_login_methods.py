@@ -184,7 +184,7 @@ async def test_without_the_capability_the_forms_are_disabled_and_refused(
     await writer.sign_in(await cloud.token(rules))
     assert "disabled>" not in (await writer.get("/ui/method/azure/role/web")).text
     stranger = await admin.http.post("/ui/method/azure/role/web", data=fields)
-    assert stranger.status_code == 403  # without the CSRF token
+    assert stranger.status_code == 403  # the request has no CSRF token
 
 
 def test_message_is_shown_at_its_fields() -> None:

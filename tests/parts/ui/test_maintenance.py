@@ -130,7 +130,7 @@ async def test_receivers_of_notifications_are_tested(open_site: Site) -> None:
 
 
 async def test_a_snapshot_is_downloaded_as_a_file(open_site: Site, tmp_path: Path) -> None:
-    (tmp_path / "store").symlink_to(tmp_path)  # where a daemon has its store
+    (tmp_path / "store").symlink_to(tmp_path)  # at the path of a daemon's store
     answer = await open_site.browser().send("/ui/snapshot")
     assert answer.status_code == 200
     assert answer.headers["Content-Disposition"].startswith('attachment; filename="steward-')

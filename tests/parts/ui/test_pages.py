@@ -41,10 +41,10 @@ from tests.unit.scheduler.world import cluster, host, node, resources
 NEVER = ReschedulePolicy(attempts=0, unlimited=False)
 HEAVIEST = 60_000  # bytes of a page with its styles and scripts, compressed
 FILES = re.compile(r'(?:src|href|data-live-script)="(/ui/static/[^"]+)"')
-APART = re.compile("/(editor|xterm|terminal)")  # not part of the limit
+APART = re.compile("/(editor|xterm|terminal)")  # files that the limit does not include
 EVIL = '<script>alert("1")</script><img src=x onerror=alert(2)>'
 
-LINKED = re.compile(r'<td[^>]*><a href="/ui/job/[^"]*">([^<]*)</a>')  # a job in a list
+LINKED = re.compile(r'<td[^>]*><a href="/ui/job/[^"]*">([^<]*)</a>')  # matches a job in a list
 LOADED = ("/ui/static/app.js", "/ui/static/live.js", "/ui/static/style.css", "/ui/static/icon.svg")
 
 
@@ -110,7 +110,7 @@ MISSING = {
     "/ui/auth-method/{name}/rules": 400,
     "/ui/binding-rule/{rule_id}": 400,
     "/ui/calendar/{name}": 404,
-    "/ui/job/{job_id}/run": 404,  # of a job that is not a workflow
+    "/ui/job/{job_id}/run": 404,  # the job is not a workflow
     "/ui/not-found": 404,
 }
 # Streams and files of tasks are not pages.

@@ -1,7 +1,7 @@
 """Every interface shows the same state and reason of a job after any events.
 
 Each run is a random sequence of events: jobs are submitted, placed, run, fail, are stopped, paused
-and dispatched. After each step every surface is asked about every job.
+and dispatched. After each step, the test reads the state of every job from every interface.
 """
 
 import random
@@ -48,7 +48,7 @@ def only(site: Site) -> Browser:
 
 
 class Said(NamedTuple):
-    """The state of a job on one surface."""
+    """The state of a job on one interface: its word and its reason."""
 
     word: str
     reason: str
@@ -158,7 +158,7 @@ class Life:
         await only(self.site).http.request(method, path, json=body)
 
     async def known(self) -> list[str]:
-        """Return the names of all jobs, with children."""
+        """Return the names of all jobs, including children."""
         answer = await only(self.site).http.get("/v1/jobs")
         return [item["ID"] for item in answer.json()]
 

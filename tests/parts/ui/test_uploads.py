@@ -62,7 +62,7 @@ async def test_dispatch_form_has_a_field_for_each_input_file(open_site: Site) ->
     assert page.count('name="file.') == 1
     assert 'data-digest="file.data.csv"' in page
     answer = await browser.send("/ui/job/wc/dispatch", **{"file.data.csv": DIGEST})
-    assert (answer.status_code, DIGEST in answer.text) == (400, True)  # not uploaded
+    assert (answer.status_code, DIGEST in answer.text) == (400, True)  # the file was not uploaded
 
 
 async def test_page_of_launches_lists_as_many_runs_as_other_lists(open_site: Site) -> None:

@@ -154,7 +154,7 @@ async def test_values_of_a_purged_job_are_deleted_after_its_events(
 
     await store.write(partial(_execute, sql="DELETE FROM jobs WHERE id = 'a'"))
     await kept.tidy(_has_no_logs)
-    assert await kept.of_job("default", "a") == ["first value"]  # an event shows the job
+    assert await kept.of_job("default", "a") == ["first value"]  # an event still contains the job
     await store.write(partial(_execute, sql="DELETE FROM events"))
     await kept.tidy(_has_no_logs)
     assert await kept.of_job("default", "a") == []

@@ -46,8 +46,7 @@ def burn() -> None:
         pass
 
 
-# ---- the CPU time of a request
-# ------------------------------------------------------------------------
+# ---- the CPU time of a request -------------------------------------------------------------------
 
 
 async def test_waiting_time_of_a_request_is_not_counted_as_work(

@@ -63,7 +63,7 @@ def read(store: Store, response_cache: ResponseCache, of: ReadRoute, *queries: s
     [
         (("", "", ""), 1),
         (("prefix=a", "prefix=b", "prefix=a"), 2),
-        (("index=1&wait=1s", "", "pretty&stale=true"), 1),  # none of these changes it
+        (("index=1&wait=1s", "", "pretty&stale=true"), 1),  # the response does not depend on these
         (("namespace=a", "namespace=b"), 2),
         (("namespace=*", "namespace=*"), 2),  # depends on the caller
     ],

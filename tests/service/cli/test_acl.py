@@ -107,7 +107,7 @@ async def test_token_is_read_from_a_file_readable_only_by_its_owner(
 
 @pytest.fixture
 async def ruled(guarded: Steward) -> Steward:
-    """Run a daemon with its first token."""
+    """Run a daemon whose bootstrap token exists."""
     await run(guarded, "acl", "bootstrap", "-", stdin=SECRET, token="")
     return guarded
 

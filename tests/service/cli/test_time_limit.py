@@ -1,4 +1,4 @@
-"""Every surface names the `max_run_duration` that ended a batch job."""
+"""Every interface names the `max_run_duration` that ended a batch job."""
 
 import json
 

@@ -145,7 +145,7 @@ class Cluster:
             if entry.name.isdecimal() and int(entry.name) != os.getpid():
                 try:
                     found = mark in (entry / "environ").read_bytes()
-                except OSError:  # it has ended, or belongs to another user
+                except OSError:  # the process has ended, or belongs to another user
                     continue
                 if found:
                     yield int(entry.name)

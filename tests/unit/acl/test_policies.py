@@ -165,7 +165,7 @@ def test_built_in_policy_is_readable() -> None:
 def test_rule_without_braces_is_refused_on_write(text: str, message: str) -> None:
     with pytest.raises(Malformed, match=re.escape(message)):
         check(text)
-    parse_policy(text)  # an older version may have stored it
+    parse_policy(text)  # an older version may have stored this text
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_repeated_lists_of_a_block_are_joined(text: str, rules: PolicyRules) -> 
 def test_repeated_value_is_refused_on_write(text: str, message: str) -> None:
     with pytest.raises(Malformed, match=re.escape(message)):
         check(text)
-    parse_policy(text)  # an older version may have stored it
+    parse_policy(text)  # an older version may have stored this text
 
 
 def test_paths_named_like_values_may_be_repeated() -> None:

@@ -41,7 +41,7 @@ def test_marks_are_few_and_never_date_a_line_too_early() -> None:
     marks = Marks()
     for second in range(1, 1001):
         marks.note(second, second * 10)
-        marks.note(second, second * 10)  # nothing new
+        marks.note(second, second * 10)  # the same mark again
     assert len(marks.ends) <= 128
     dates = LineTimes(zip(marks.times, marks.ends, strict=True), at_end=1001)
     assert all(dates.at(second * 10) >= second for second in range(1, 1001))

@@ -1,4 +1,4 @@
-"""The record of the calls of tools."""
+"""The log of tool calls."""
 
 import json
 

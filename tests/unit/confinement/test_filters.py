@@ -1,4 +1,4 @@
-"""The filter of tasks, call by call, by an interpreter of filters."""
+"""The system call filter of tasks: an interpreter returns its result for each call."""
 
 import errno
 

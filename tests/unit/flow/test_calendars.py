@@ -64,7 +64,7 @@ def why(calendar: CompiledCalendar, at: str) -> str:
         ("2026-11-26T12:30:00Z", "outside of 08:00-12:00, 13:00-18:00"),
         ("2026-11-26T18:00:00Z", "outside of 08:00-12:00, 13:00-18:00"),
         ("2026-12-22T11:00:00Z", "blackout (year end)"),
-        ("2026-12-23T17:59:59Z", "blackout (year end)"),  # the last date is a part of it
+        ("2026-12-23T17:59:59Z", "blackout (year end)"),  # a blackout includes its last date
         ("2026-12-24T11:00:00Z", ""),
     ],
 )

@@ -22,7 +22,7 @@ CLAIMS = MappedClaims(value={"repo": "acme/web"}, lists={"groups": ["ops", "dev"
         ("value.branch is empty", True),
         ('value.repo == "acme/web" and not "qa" in list.groups', True),
         ('groups contains "ops"', False),  # an unknown root matches nothing
-        ("value.repo in", False),  # it cannot be parsed
+        ("value.repo in", False),  # the expression cannot be parsed
     ],
 )
 def test_selector_selects_rules(selector: str, matches: bool) -> None:

@@ -165,7 +165,7 @@ def test_values_are_compared_by_type(text: str, *, found: bool) -> None:
         ("TaskGroups.0.Tasks.0.Config.args.2 == true", True),
         ("TaskGroups.0.Tasks.0.Config.args.1 == 7.0", True),
         ("TaskGroups.0.Tasks.0.KillTimeout == 5000000000", True),
-        ("NomadTokenID is empty", True),  # by either name
+        ("NomadTokenID is empty", True),  # the field has two names
         ("ServiceTokenID is empty", True),
     ],
 )
@@ -234,7 +234,7 @@ def test_items_of_lists_and_maps_are_compared(text: str, *, found: bool) -> None
         ("ID == a b", "1:9 (8)", f'"and", "or", {SPACE} or EOF'),
         ("any Meta as { x == y }", "1:13 (12)", f'"_", {SPACE} or [a-zA-Z]'),
         ("any Meta as x x == y", "1:15 (14)", f'",", "{{" or {SPACE}'),
-        ("ID == x and any Meta as y { y == z }", "1:17 (16)", OPERATORS),  # only after `or`
+        ("ID == x and any Meta as y { y == z }", "1:17 (16)", OPERATORS),  # `any` needs `or`
         ('Meta["\u00e9"]\n = x', "2:2 (12)", OPERATORS),  # line, column and offset in bytes
         (
             "",

@@ -430,7 +430,7 @@ def test_change_mode_of_a_new_token_is_validated(given: dict[str, Any], texts: l
 def test_a_signal_has_a_name(given: dict[str, Any], text: str) -> None:
     found = of_task(**given)
     assert text in found[-1]
-    assert "Set contains constraint requires an RTarget" in found[-1]  # on signals
+    assert "Set contains constraint requires an RTarget" in found[-1]  # the implied constraint
 
 
 # ---- the other blocks ---------------------------------------------------------------------------

@@ -59,7 +59,7 @@ TOO_LARGE = r"(\pL{100}|x)" * 9
         ("^[]a]+$", "]a", True),
         (r"^[\]\-a]+$", "]-a", True),
         (r"^\d+$", "0123", True),
-        (r"^\d+$", "\u0661", False),  # only ASCII
+        (r"^\d+$", "\u0661", False),  # `\d` matches only ASCII digits
         (r"^\D+$", "abc", True),
         (r"^\w+$", "aZ_9", True),
         (r"^\W$", "\u00e9", True),

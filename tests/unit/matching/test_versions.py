@@ -16,8 +16,7 @@ OUT_OF_RANGE = (
     'error parsing version: strconv.ParseInt: parsing "9223372036854775808": value out of range'
 )
 
-# ---- recorded Nomad results
-# -------------------------------------------------------------------------
+# ---- recorded Nomad results ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
         (f"00-{TRACE}-{SPAN}-01", True),
         (f"00-{TRACE}-{SPAN}-00", False),
         (f"00-{TRACE}-{SPAN}-03", True),  # unknown flags are ignored
-        (f"cc-{TRACE}-{SPAN}-01", True),  # a later version
+        (f"cc-{TRACE}-{SPAN}-01", True),  # a later version of the format
         (f"cc-{TRACE}-{SPAN}-01-more", True),
     ],
 )

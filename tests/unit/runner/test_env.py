@@ -35,7 +35,7 @@ ALLOC_ID = "501d8fff-bd42-684f-58a2-58ec21d7b8ee"
 def environment_of(
     task: Task, *, job: Job | None = None, base: dict[str, str] | None = None, **fields: object
 ) -> dict[str, str]:
-    """Return the environment of a task, alone in its group."""
+    """Return the environment of a task that is the only one in its group."""
     job = job or samples.job("g-env", samples.group("grp", task, meta={"gm": "2"}))
     allocation = msgspec.structs.replace(placed(job, "n", ALLOC_ID), **fields)
     return task_environment(base or {}, allocation, job, task, DIRECTORIES, VALUES)

@@ -6,7 +6,7 @@ import pytest
 
 from daemon.runner.drivers.slurm.kept_patterns import Found, entries, matches, select
 
-MOST_SECONDS = 20.0  # of CPU on a slow host; without limits, the lists below take minutes
+MOST_SECONDS = 20.0  # CPU time on a slow host; without limits, the lists below take minutes
 
 
 def listing(*paths: str) -> bytes:

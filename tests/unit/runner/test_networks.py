@@ -121,7 +121,7 @@ def test_address_is_parsed_from_a_kernel_message(body: bytes, ip: str | None) ->
 
 
 def test_kernel_response_has_several_messages() -> None:
-    bodies = [b"abcd", b"12345"]  # each begins at a multiple of four
+    bodies = [b"abcd", b"12345"]  # attributes are aligned to four bytes
     answer = b"".join(
         struct.pack("=IHHII", 16 + len(body), kind, 0, 1, 0) + body + bytes(-len(body) % 4)
         for kind, body in enumerate(bodies)

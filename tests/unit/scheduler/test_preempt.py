@@ -94,8 +94,7 @@ def victims(plan: Plan) -> list[str]:
     return sorted(eviction.holder.id for eviction in plan.evict)
 
 
-# ---- preempted allocations
-# --------------------------------------------------------------------------
+# ---- preempted allocations -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,7 @@ from storage.records.task import Network, Port, Resources, Task
 from tests.samples import group, job, task
 from tests.unit.scheduler.world import World, ids, small
 
-# ---- generated jobs
-# ---------------------------------------------------------------------------------
+# ---- generated jobs ------------------------------------------------------------------------------
 
 STATIC = Network(mode="host", reserved_ports=[Port(label="web", value=8080)])
 DYNAMIC = Network(mode="host", dynamic_ports=[Port(label="a"), Port(label="b")])
@@ -84,8 +83,7 @@ def jobs(kind: str, *, scarce: bool) -> some.SearchStrategy[Job]:
     )
 
 
-# ---- generated histories
-# ----------------------------------------------------------------------------
+# ---- generated histories -------------------------------------------------------------------------
 
 
 def _someone(world: World, number: int) -> Allocation | None:

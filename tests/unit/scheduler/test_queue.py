@@ -45,7 +45,7 @@ def test_job_that_one_host_could_run_is_placed_in_a_busy_pool(wanted: TaskGroup)
         (sized(cpu=8001), "cpu"),
         (sized(cores=9), "cores"),
         (sized(memory_mb=4001), "memory"),
-        (sized(memory_mb=4000, cpu=2001), "memory"),  # no host has both
+        (sized(memory_mb=4000, cpu=2001), "memory"),  # no host has enough of both
     ],
 )
 def test_job_too_large_for_every_host_is_blocked(wanted: TaskGroup, dimension: str) -> None:

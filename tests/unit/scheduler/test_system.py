@@ -93,8 +93,7 @@ def test_new_node_gets_allocations() -> None:
     assert plan.deployments == ()
 
 
-# ---- infeasible nodes
-# -------------------------------------------------------------------------------
+# ---- infeasible nodes ----------------------------------------------------------------------------
 
 ZONE_A = Constraint(l_target="${meta.zone}", operand="=", r_target="a")
 IN_B = node("b", meta={"zone": "b"})

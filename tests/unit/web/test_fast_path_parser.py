@@ -104,7 +104,7 @@ LEFT = [
     GET + b"X: a\x7fb\r\n\r\n",
     GET + b"X: \xc3\xa9\r\n\r\n",
     GET + b"\xc3\xa9: a\r\n\r\n",
-    # hosts and repetitions
+    # Host headers, and repeated headers
     b"GET /v1/job/a HTTP/1.1\r\nX: b\r\n\r\n",
     b"GET /v1/job/a HTTP/1.1\r\n\r\n",
     GET + b"Host: c\r\n\r\n",

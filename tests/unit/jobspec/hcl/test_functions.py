@@ -129,7 +129,7 @@ def test_exactly_the_functions_of_nomad_are_available() -> None:
         ('cidrhost("::/0", 1)', "::1"),
         ('cidrsubnet("10.1.2.3/16", 8, 255)', "10.1.255.0/24"),
         ('cidrsubnets("10.0.0.0/16", 8, 4)', ["10.0.0.0/24", "10.0.16.0/20"]),
-        # others
+        # other functions
         ('uuidv5("url", "http://example.org/")', "715d503b-5f95-5532-9100-00663eb45ade"),
         ("try(local.none.a, null, 3)", None),
         ("can(1 / 0)", False),
