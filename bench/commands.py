@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def measure(url: str, rounds: int) -> None:
-    """Print the median and the minimum of each command in milliseconds, after `rounds` runs."""
+    """Print the median and the minimum of `rounds` runs of each command, in milliseconds."""
     took: dict[str, list[float]] = {name: [] for name in COMMANDS}
     for _ in range(rounds):
         for name, command in COMMANDS.items():

@@ -43,7 +43,7 @@ def cpu_of(pid: int) -> float:
 
 
 def pid_listening_at(url: str) -> int:
-    """Return the process that listens on an address."""
+    """Return the ID of the process that listens on an address."""
     port = int(url.rpartition(":")[2])
     inode = next(
         fields[9]
@@ -186,7 +186,7 @@ def forge(jwt: str, rng: random.Random) -> str:
 
 
 def encoded(raw: str | bytes) -> str:
-    """Return base64url without padding."""
+    """Return a text or bytes in base64url, without padding."""
     return urlsafe_b64encode(raw.encode() if isinstance(raw, str) else raw).rstrip(b"=").decode()
 
 

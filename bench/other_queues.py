@@ -334,7 +334,7 @@ RIVALS: tuple[type[Rival], ...] = (TaskSpooler, Parallel, Pueue, HyperQueue, Ste
 
 
 def _processes(name: str, variable: str) -> set[int]:
-    """Return the IDs of processes with a name whose environment contains a variable."""
+    """Return the IDs of the processes with this name and with this text in their environment."""
     found = set()
     for path in Path("/proc").iterdir():
         with suppress(OSError):  # the process has ended

@@ -99,7 +99,7 @@ def stop_jobs(url: str) -> None:
 
 
 def ask(url: str, path: str, body: object = None) -> list[dict[str, str]]:
-    """Return the daemon's response."""
+    """Send a request to the daemon; return the decoded response."""
     data = None if body is None else msgspec.json.encode(body)
     with urllib.request.urlopen(urllib.request.Request(f"{url}{path}", data)) as answer:
         found: list[dict[str, str]] = msgspec.json.decode(answer.read())
@@ -107,7 +107,7 @@ def ask(url: str, path: str, body: object = None) -> list[dict[str, str]]:
 
 
 def start_top(url: str) -> tuple[int, int]:
-    """Start `steward top` in a pseudo-terminal; return its process ID and the master side."""
+    """Start `steward top` in a pseudo-terminal; return its process ID and the controlling end."""
     pid, terminal = pty.fork()
     if not pid:
         os.environ["STEWARD_ADDR"] = url

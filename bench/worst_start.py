@@ -77,7 +77,7 @@ def register(steward: Steward, job: dict[str, object]) -> None:
 
 
 def put_back(store: Path) -> int:
-    """Put each schedule back by a week; return the number of schedules."""
+    """Set each schedule back by a week; return the number of schedules."""
     with sqlite3.connect(store) as db:
         done = db.execute(
             "UPDATE periodic_jobs SET followed_to = followed_to - :week, next_slot = NULL",

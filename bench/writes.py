@@ -23,7 +23,7 @@ def write(tx: Transaction, *, time: int) -> None:
 
 
 async def clients(store: Store, number: int, first: int) -> float:
-    """Return the writes per second of `number` clients, each of which waits for its own writes."""
+    """Return the writes per second of `number` clients. Each client waits for its own writes."""
 
     async def one(client: int) -> None:
         for turn in range(WRITES // number):

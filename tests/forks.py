@@ -79,7 +79,7 @@ class Child:
         self.send_signal(signal.SIGKILL)
 
     def poll(self) -> int | None:
-        """Return the exit status of the process if it has ended."""
+        """Return the exit status of the process, or None if it still runs."""
         if self._status is None:
             ready = select.poll()  # unlike `select`, it accepts descriptors above 1023
             ready.register(self._connection, select.POLLIN)
@@ -380,7 +380,7 @@ def share_first_key() -> None:
 
 
 def prepare_types() -> None:
-    """Prepare the decoders of all records. msgspec keeps what it has derived from the annotations."""
+    """Prepare the decoders of all records, because msgspec caches its analysis of the types."""
     found: list[type[msgspec.Struct]] = [msgspec.Struct]
     for one in found:
         found += one.__subclasses__()
@@ -447,7 +447,7 @@ def _report(descriptor: int, pid: int, connection: socket.socket) -> None:
 
 
 def _take_over(streams: list[int], kept: int) -> None:
-    """Install the standard streams, and close all other descriptors but one."""
+    """Install the standard streams, and close all other descriptors except `kept`."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
     os.closerange(3, kept)
@@ -455,7 +455,7 @@ def _take_over(streams: list[int], kept: int) -> None:
 
 
 def _become(connection: socket.socket) -> str:
-    """Take over the state in the order, which arrives on the connection; return its module."""
+    """Read an order from the connection, and apply its process state; return its module."""
     with connection, connection.makefile("rb") as stream:
         order = json.load(stream)
     status = order["status"]

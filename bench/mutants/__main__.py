@@ -129,7 +129,7 @@ def judge(chosen: list[Mutant], tests: list[dict[str, Any]], directory: Path) ->
 
 
 def tests_of(mutant: Mutant, tests: list[dict[str, Any]]) -> tuple[list[str], float]:
-    """Return the tests that execute the line of a mutant, and the seconds of all these tests."""
+    """Return the tests that execute the line of a mutant, and their total duration in seconds."""
     by_file: dict[str, list[tuple[float, str]]] = {}
     for test in tests:
         lines = test["lines"].get(mutant.path, ())
@@ -160,7 +160,7 @@ def outcome(mutant: Mutant, names: list[str], seconds: float, directory: Path) -
 
 
 def _with_mutant(mutant: Mutant, run: Callable[[], int]) -> int:
-    """Call `run` in a state in which an import of the file loads the mutant; return its result."""
+    """Call `run` while an import of the file loads the mutant; return the result of `run`."""
     tree = mutated(mutant)
     original = importlib.machinery.SourceFileLoader.get_code
 

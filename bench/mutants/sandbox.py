@@ -21,7 +21,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def run_inside(function: Callable[[], int], writable: Path, seconds: float) -> int | None:
-    """Return the exit status of the function, or None if it did not end in time."""
+    """Run a function in a sandbox; return its exit status, or None if it did not end in time."""
     outer = os.fork()
     if outer == 0:
         _outer(function, writable, seconds)

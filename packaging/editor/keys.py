@@ -46,7 +46,7 @@ class _Shapes:
 
 
 def _own_keys(around: str) -> list[str]:
-    """Return Steward's own keys in the meta of a block."""
+    """Return Steward's own keys in the meta of the block `around`."""
     return sorted(
         extension.name
         for extension in EXTENSIONS

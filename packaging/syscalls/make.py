@@ -37,7 +37,7 @@ def defined(source: str, *options: str) -> dict[str, str]:
 
 
 def numbers(source: str, *options: str) -> dict[str, int]:
-    """Return the numbers of all calls that a header defines."""
+    """Return the numbers of all system calls that a header defines, by name."""
     macros = {name: text for name, text in defined(source, *options).items() if "__NR" in name}
 
     def number(text: str) -> int:

@@ -428,7 +428,7 @@ def comes_back(machine: Machine) -> None:
 
 
 def goes(machine: Machine) -> None:
-    """Check that a removal keeps data and tasks, and that a purge deletes all of them."""
+    """Check that a removal keeps data and tasks, and that a purge deletes both."""
     tasks, store = machine.tasks(), machine.root / "var/lib/steward/store/steward.db"
     machine.run("dpkg", "-r", "steward")
     expect("removal: data and tasks remain", holds=store.exists() and machine.tasks() == tasks)

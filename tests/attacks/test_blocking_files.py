@@ -74,7 +74,7 @@ def root(talk: Talk, tmp_path: Path) -> Path:
 
 
 def answers(talk: Talk, path: str) -> list[Any]:
-    """Return the answers to all requests. Raises `TimeoutError` if the launcher blocks."""
+    """Send all requests of `asked(path)`; return the answers. Raises `TimeoutError` on a block."""
     found = []
     for request, content in asked(path):
         passed = [] if content is None else [sealed(content)]

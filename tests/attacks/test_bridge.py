@@ -113,7 +113,7 @@ def connects(address: str, number: int, *before: str) -> bool:
 
 @contextmanager
 def running(launcher: Talk) -> Iterator[int]:
-    """Run a task of the allocation; yield a process in its network."""
+    """Run a task of the allocation; yield the ID of a process in the network of the task."""
     request = StartTask(allocation=ALLOCATION, task="main", attempt=0, group="-", is_logged=False)
     order = ordered("/bin/sleep", "1000", network="bridge")
     answer = launcher.ask(request, passed(order)).body

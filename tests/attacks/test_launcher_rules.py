@@ -97,7 +97,7 @@ def exchange(path: Path, other: Path) -> None:
 def test_volume_replaced_by_a_link_exposes_no_other_directory(
     talk: Talk, tmp_path: Path, place: Place
 ) -> None:
-    """The owner of the directory above a volume exchanges the volume continuously."""
+    """The owner of the directory above a volume continuously exchanges the volume and a link."""
     (tmp_path / "victim").mkdir()
     (tmp_path / "victim/secret").touch()
     (tmp_path / "roots/v").mkdir(parents=True)
@@ -184,7 +184,7 @@ def test_namespaces_of_a_reused_process_number_are_not_entered(
 
 @pytest.fixture
 def key(talk: Talk, tmp_path: Path) -> Path:
-    """Return a key that the settings name, and that root alone can change."""
+    """Return a key file that the settings name, and that only root can change."""
     place = tmp_path / "ssl/key.pem"
     place.parent.mkdir(mode=0o755)
     place.write_text("the key")

@@ -250,7 +250,7 @@ async def open_browser(directory: Path) -> AsyncIterator[Tab]:
 
 
 async def _place(errors: trio.abc.ReceiveStream) -> str:
-    """Return the address of the browser, which it prints on standard error."""
+    """Return the address that the browser prints on standard error."""
     said = b""
     while b"DevTools listening on " not in said or not said.endswith(b"\n"):
         piece = await errors.receive_some()

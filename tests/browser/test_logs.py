@@ -32,7 +32,7 @@ while :; do [ -e $NOMAD_ALLOC_DIR/more ] && { echo after the restart; rm $NOMAD_
 
 @pytest.fixture
 async def printing(tmp_path: Path) -> Any:
-    """Run a daemon with a job that has printed much."""
+    """Run a daemon with a job that has printed many lines."""
     async with open_steward(tmp_path, "--dev") as running:
         one = small("talk", "/bin/sh", "-c", SCRIPT, Type="service")
         await running.register(one)

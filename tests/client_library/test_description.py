@@ -145,7 +145,7 @@ def _schema(body: Mapping[str, Any]) -> Any:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
-    """Return the fields with a value that the library has read, by record."""
+    """Return a dictionary that gets, by record, the names of the fields that the library reads."""
     found: dict[str, set[str]] = {}
     convert = msgspec.convert
 

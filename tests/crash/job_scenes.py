@@ -267,7 +267,7 @@ async def others(world: World) -> None:
 
 
 def _another_runs(shown: list[dict[str, Any]], *, before: str) -> bool:
-    """Return whether a new allocation runs, all desired ones run, and all others are complete.
+    """Return whether a new allocation runs: all desired allocations run, and the rest are complete.
 
     `before` is the ID of the earlier allocation.
     """

@@ -192,7 +192,7 @@ async def forget(steward: Steward, ledger: Ledger) -> None:
 
 
 def firsts(part: int) -> list[int]:
-    """Return the first round of each test of one part."""
+    """Return the number of the first round of each test in one part."""
     return list(range(0, ROUNDS, PER_TEST))[part::PARTS]
 
 

@@ -78,7 +78,7 @@ class KillableDaemon(Steward):
 
     @property
     def is_running(self) -> bool:
-        """Return whether a daemon runs, or a dead one has not been reaped yet."""
+        """Return whether the daemon runs, or has died but was not reaped yet."""
         return self._process is not None
 
     async def bury(self) -> None:

@@ -16,7 +16,7 @@ class Starts:
         return [line.split() for line in text.splitlines()]
 
     def pids(self) -> dict[str, int]:
-        """Return the process of each allocation that has started."""
+        """Return the process ID of each allocation that has started."""
         return {alloc_id: int(pid) for alloc_id, pid, *_ in self._lines()}
 
     def counts(self) -> Counter[str]:

@@ -81,7 +81,7 @@ class Wrappers:
         setattr(owner, name, wrapper)
 
     def talk(self, owner: object, name: str, effect: str) -> None:
-        """Wrap an exchange; its points are before the request and at the start of the response."""
+        """Wrap an HTTP exchange; the points are before the request and when the response begins."""
         inner = getattr(owner, name)
 
         @asynccontextmanager
@@ -114,7 +114,7 @@ class Wrappers:
         self.talk(httpx.AsyncClient, "stream", "AsyncClient.stream")
 
     def _commits(self) -> None:
-        """Wrap writes to a store: a commit is a point of each caller with a write in it."""
+        """Wrap writes to a store: a commit is a point of each caller whose write it contains."""
         carried: list[str] = []
         self._connections(carried)
         self._writes(carried)

@@ -91,7 +91,7 @@ def _fitting(name: str, drawn: Any) -> Any:
 
 @st.composite
 def objects(draw: st.DrawFn, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
-    """Draw some of the fields of an object, and sometimes an invalid one."""
+    """Draw some of the fields of an object, and sometimes an invalid field."""
     fields = schema.get("properties")
     if not fields:
         others = schema.get("additionalProperties") or {}

@@ -30,7 +30,7 @@ _RAW = (b"", b"null", b"[]", b"{", b'{"iss":1e999}', b'{"exp":1e999}', b"\xff", 
 
 @cache
 def genuine() -> frozenset[str]:
-    """Return tokens with a valid signature: valid ones, and one with each odd claim."""
+    """Return correctly signed tokens: valid ones, and a token with each odd claim."""
     chance = random.Random(1)
     payloads: list[Any] = [claims(), claims(aud=["other", AUDIENCE]), *_RAW]
     for _ in range(300):

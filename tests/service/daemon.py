@@ -245,8 +245,9 @@ class Steward:
     # ---- jobs and allocations ------------------------------------------------------------------
 
     def processes(self, alloc_id: str = "") -> list[int]:
-        """Return the processes of the daemon's tasks, or of one allocation, found by the directory
-        in their environment.
+        """Return the process IDs of the daemon's tasks, or of one allocation.
+
+        The environment of these processes contains the directory of the daemon.
         """
         mark = os.fsencode(alloc_dir(self.data_dir) / alloc_id)
         return sorted(

@@ -68,7 +68,7 @@ def claims(**changes: Any) -> dict[str, Any]:
 
 
 async def log_in(steward: Steward, token: str, method: str = "ci") -> httpx.Response:
-    """Log in without a token."""
+    """Log in with a JWT, and without an ACL token."""
     before, steward.token = steward.token, ""
     try:
         body = {"AuthMethodName": method, "LoginToken": token}

@@ -74,7 +74,11 @@ async def steward(tmp_path: Path, outside: World) -> AsyncIterator[Steward]:
 
 
 class Hosted(Steward):
-    """A daemon in the network of a test. Trio starts processes in threads, which outlive the test."""
+    """A daemon in the network of a test.
+
+    Trio starts processes in threads, which outlive the test. So they are started from outside of
+    the network, and enter it later.
+    """
 
     def __init__(self, world: World, directory: Path, flags: tuple[str, ...] = ("--dev",)) -> None:
         directory.chmod(0o711)

@@ -35,7 +35,7 @@ async def lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[bytes]:
 
 
 class Printed:
-    """What the collector has printed: spans, and metrics by name."""
+    """The output of the collector: spans, and metrics by name."""
 
     def __init__(self, address: str, stream: trio.abc.ReceiveStream) -> None:
         self.address, self._stream = address, stream

@@ -183,7 +183,7 @@ async def test_daemon_killed_during_the_creation_of_its_store_starts_again(tmp_p
 
 
 async def stopped_copy(tmp_path: Path) -> Path:
-    """Return a copy of the data of an ended daemon, for damage."""
+    """Return a copy of the data of an ended daemon, which the test can damage."""
     async with open_steward(tmp_path, "--dev", executed=True) as steward:
         await steward.stop()
         return shutil.copytree(steward.data_dir, tmp_path / "copy")

@@ -31,7 +31,7 @@ def job(name: str, config: object, **fields: object) -> dict[str, object]:
 
 
 def replace(steward: Steward, table: str, column: str, text: str) -> str:
-    """Change a row as no daemon does, without the triggers of the schema; return the former text."""
+    """Replace the text in a column of a row, without the schema's triggers; return the old text."""
     with closing(sqlite3.connect(store_dir(steward.data_dir) / FILE_NAME)) as other, other:
         found = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
         triggers = other.execute(found).fetchall()

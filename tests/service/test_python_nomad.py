@@ -63,7 +63,7 @@ class World:
         return found[0]["ID"] if found and found[0]["ClientStatus"] == "running" else ""
 
     def until(self, look: Callable[[], Any]) -> Any:
-        """Return the result of `look` as soon as there is one."""
+        """Return the result of `look` as soon as it is not empty."""
         for _ in range(200):
             if found := look():
                 return found

@@ -23,7 +23,7 @@ async def steward(tmp_path: Path) -> AsyncIterator[Steward]:
 async def ask(
     steward: Steward, request_id: str, method: str, path: str, body: object = None
 ) -> str:
-    """Send a request under an id; return the id in the answer."""
+    """Send a request with this request ID; return the request ID of the response."""
     async with httpx.AsyncClient(timeout=HAPPENS_WITHIN) as client:
         answer = await client.request(
             method,

@@ -66,7 +66,7 @@ class Process:
 
     @property
     def outcome(self) -> ExitResult:
-        """Return how the process ended, and when."""
+        """Return the exit result of the process, including the time of its end."""
         return msgspec.structs.replace(self._exit, at=NOW + round(self._end * SECOND))
 
     async def over(self) -> None:

@@ -79,7 +79,7 @@ def _modules() -> list[Path]:
 
 
 def _direct_comparisons(path: Path) -> list[str]:
-    """Return where a module itself compares a driver's name, or knows another name of it."""
+    """Return the places where a module compares driver names, or contains a second name of one."""
     others = {name for names in SPELLINGS for name in names[1:]}
     found = []
     for node in ast.walk(ast.parse(path.read_text())):

@@ -9,7 +9,7 @@ from bench.mutants.changes import mutants, mutated
 
 
 def texts(tmp_path: Path, source: str) -> list[str]:
-    """Return the changed sources of a source, one for each mutant."""
+    """Return the source text of each mutant of a source text."""
     file = tmp_path / "module.py"
     file.write_text(source)
     return [ast.unparse(mutated(mutant)) for mutant in mutants(file)]

@@ -142,7 +142,7 @@ def test_objects_are_counted_by_type() -> None:
 
 
 class Listed:
-    """The generations that were listed, according to the interpreter's audit events."""
+    """Records the garbage collector's generations that code lists, from audit events."""
 
     def __init__(self) -> None:
         self.generations: list[int] | None = None

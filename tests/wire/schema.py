@@ -22,7 +22,7 @@ class Schemas:
         self._types = description["components"]["schemas"]
 
     def problems(self, schema: Mapping[str, Any], value: Any, path: str = "") -> Iterator[str]:
-        """Yield where and how a value is not as the schema says."""
+        """Yield the differences between a value and its schema, each with its path."""
         if reference := schema.get("$ref"):
             yield from self.problems(self._types[reference.rpartition("/")[2]], value, path)
         elif choices := schema.get("anyOf"):
@@ -60,7 +60,7 @@ def _is(value: Any, kind: str | None) -> bool:
 
 
 def without_nulls(value: Any) -> Any:
-    """Return a request as it is understood: null means absent."""
+    """Return a request without null fields, because null means absent."""
     if isinstance(value, dict):
         return {name: without_nulls(item) for name, item in value.items() if item is not None}
     return [without_nulls(item) for item in value] if isinstance(value, list) else value

@@ -48,7 +48,7 @@ def parsed(text: str, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def typed(value: object) -> object:
-    """Return a value in which true is not 1, and whole and other numbers are the same."""
+    """Return a value for comparison, in which true differs from 1, and 1 equals 1.0."""
     match value:
         case bool():
             return ("bool", value)

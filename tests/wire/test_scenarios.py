@@ -29,7 +29,7 @@ Results = Mapping[tuple[str, str], Future[Failures]]  # by (scenario, door)
 
 
 def run(name: str, door: str) -> Failures:
-    """Return the differences; a second daemon decides about unexpected ones.
+    """Return the differences; if some are unexpected, return those of a second daemon.
 
     Some steps measure the time of a response, which a busy host can exceed once.
     """

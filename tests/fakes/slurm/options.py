@@ -83,7 +83,10 @@ KNOWN: Mapping[str, Mapping[str, str]] = {
 
 
 class Refused(Exception):
-    """The error output of a program and its exit status; `aloud` means standard output."""
+    """The message of a program and its exit status.
+
+    If `aloud`, the program prints the message to standard output.
+    """
 
     def __init__(self, text: str, status: int = 1, *, aloud: bool = False) -> None:
         super().__init__(text)

@@ -377,7 +377,7 @@ def main(program: str, place: str, *given: str) -> int:
 
 
 def _contact(program: str, directory: Path, options: Options, words: Sequence[str]) -> None:
-    """Contact the controller; if it is away, wait for a while and report it."""
+    """Contact the controller; if it does not respond, wait for a while and raise the error."""
     with opened(directory) as state:
         state.known["calls"].append([program, *words])
         away = state.known.get("away")

@@ -45,7 +45,7 @@ class State:
         return self.jobs.get(str(number))
 
     def numbered(self, number: str) -> Job | None:
-        """Return the job or array element whose own number this is."""
+        """Return the job or array element with this number."""
         return next((job for job in self.jobs.values() if job["number"] == number), None)
 
     def of_array(self, number: str, *states: str) -> list[Job]:
@@ -81,7 +81,7 @@ class State:
                     self._launch(job, node)
 
     def _place(self, job: Job) -> tuple[str, str]:
-        """Return the pending reason, or the node for the job."""
+        """Return (pending reason, node) for a job; without a free node, the node is empty."""
         names = self.partitions[job["partition"]]["nodes"]
         able = [name for name in names if self._could(name, job)]
         if not able:

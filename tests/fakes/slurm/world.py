@@ -198,7 +198,7 @@ class FakeSlurm:
 
 
 def _with(*marks: bytes) -> list[int]:
-    """Return the processes that have all these texts in their arguments or environment."""
+    """Return the IDs of processes that have all these texts in their arguments or environment."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():

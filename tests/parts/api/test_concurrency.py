@@ -127,7 +127,7 @@ def _enter(tx: Transaction, *, name: str) -> None:
 
 
 def asked(store: Store, rules: str = WRITER, **query: object) -> tuple[list[str], str]:
-    """Return the keys on a page, and the token of the next one."""
+    """Return the keys on a page, and the token of the next page."""
     words = urlencode({"namespace": "*", **query})
     made = store.read(
         lambda db: api.index(request(store, READ_ALL, caller(rules), query=words), db)

@@ -40,7 +40,7 @@ class Told(NamedTuple):
 
 
 def _read(handler: BaseHTTPRequestHandler, body: bytes) -> Any:
-    """Return a body as JSON, or as the documents of its lines."""
+    """Return the JSON document of a body, or the list of JSON documents on its lines."""
     if unquote(urlsplit(handler.path).path).endswith("/dispatch/bulk"):
         return [json.loads(line) for line in body.splitlines() if line]
     return json.loads(body)

@@ -46,7 +46,7 @@ TAKEN, GIVEN = b"\x1b[?1049h", b"\x1b[?1049l"
 
 
 class Terminal:
-    """A program in a terminal: its process, and the other end."""
+    """A program in a terminal: its process, and the controlling end of the terminal."""
 
     def __init__(self, program: str) -> None:
         waits, begins = os.pipe()

@@ -38,7 +38,7 @@ async def cluster(store: Store) -> Cluster:
 
 
 async def end_some(cluster: Cluster, rng: random.Random) -> None:
-    """Give the allocations any statuses that the runner and the scheduler leave behind."""
+    """Give the allocations random statuses, as the runner and the scheduler leave them."""
     found = cluster.allocations()
 
     def work(tx: Transaction) -> None:

@@ -405,7 +405,7 @@ async def test_row_limit_of_a_write_covers_all_its_jobs(
 
 
 async def deleted_per_write(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Collect everything; return the number of allocations that each write deleted."""
+    """Collect all garbage; return the number of allocations that each write deleted."""
     sizes, write = [], cluster.store.write
 
     async def counted(work: Callable[[Transaction], Any]) -> Any:

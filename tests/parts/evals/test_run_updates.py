@@ -56,7 +56,7 @@ def step(name: str, needs: str = "", script: str = "true", **fields: Any) -> Tas
 
 
 def updated(update: str, *steps: TaskGroup, **meta: str) -> Job:
-    """Return a workflow with a policy for updates."""
+    """Return a workflow with this value of `steward_run_update`."""
     return workflow(*steps, meta={"steward_run_update": update, **meta})
 
 
@@ -685,7 +685,7 @@ async def test_update_survives_restarts_of_the_daemon(tmp_path: Path, update: st
 
 
 async def one_write(cluster: Cluster) -> bool:
-    """Process one evaluation, or end one task; return whether there was one."""
+    """Process one evaluation, or end one task; return false if there was nothing to do."""
     if (due := cluster.next()) is not None:
         await decide_one(cluster, due)
         return True

@@ -1846,7 +1846,7 @@ SIZES = (3, 70)  # all allocations of the smaller job are read, and only counts 
 
 
 async def end_elements(cluster: Cluster, name: str, failing: Collection[int]) -> None:
-    """Let all unfinished elements of a step end in one decision."""
+    """Let all unfinished elements of a step end in one decision; those in `failing` fail."""
     ones = [one for one in cluster.allocations("etl") if one.task_group == name]
     alive = [one for one in ones if not one.client_terminal]
     bad = [one for one in alive if one.index in failing]

@@ -47,7 +47,9 @@ REFUSED = [
 
 
 async def log_in(login: Login, cloud: Cloud, shape: str, where: dict[str, str]) -> str:
-    """Log in with a token of a shape; the role binds principals and a resource group.
+    """Log in with a token that has the claims of the environment `shape`.
+
+    The role binds principals and a resource group.
 
     `where` are further fields of the login. Return the accessor of the issued token.
     """

@@ -200,7 +200,7 @@ async def _finish_for_a_client(launcher: Launcher) -> None:
 
 
 class Steps(trio.abc.Instrument):
-    """The number of steps of the scheduler for a task, by the name of its function."""
+    """Counts how often Trio runs a task, which is selected by the name of its function."""
 
     def __init__(self, name: str) -> None:
         self._name, self.count = name, 0

@@ -43,7 +43,10 @@ LINGER = "trap 'exit 0' TERM; while :; do sleep 600 & echo; wait $!; done"
 
 
 def ended(watched: int, within: int | None = None) -> bool:
-    """Wait for the end of a process; `poll` accepts descriptors beyond 1,023."""
+    """Wait for the end of a process; return false after the timeout.
+
+    `poll` accepts descriptors beyond 1,023.
+    """
     waits = select.poll()
     waits.register(watched, select.POLLIN)
     return bool(waits.poll(within))

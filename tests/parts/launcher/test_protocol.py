@@ -314,7 +314,7 @@ def test_full_disk_loses_no_status(talk: Talk, tmp_path: Path) -> None:
 
 
 def held(talk: Talk, place: Place) -> tuple[int, int]:
-    """Start a shim whose task sleeps; return its number and descriptor when the task has begun."""
+    """Start a shim whose task sleeps; return its process ID and pidfd when the task has begun."""
     talk.send(7, 1, START, descriptors=(payload("/bin/sleep", "600"),))
     data, (watched,) = receive(talk.channel)
     pid = msgspec.msgpack.decode(data, type=NumberedReply).body.pid

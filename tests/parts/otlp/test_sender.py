@@ -43,7 +43,7 @@ def counted(name: str) -> float:
 
 @pytest.fixture
 def dropped() -> Callable[[], float]:
-    """Return the number of spans dropped since the start of the test."""
+    """Return a function that returns the number of spans dropped since the start of the test."""
     before = counted(sender.DROPPED)
     return lambda: counted(sender.DROPPED) - before
 

@@ -47,7 +47,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def names(command: click.Command, words: str, context: click.Context) -> set[str]:
-    """Return the names of the pages of a command and of all its subcommands."""
+    """Return the names of the manual pages of a command and of all its subcommands."""
     if not isinstance(command, click.Group):
         return {words}
     below = ((name, command.get_command(context, name)) for name in command.list_commands(context))

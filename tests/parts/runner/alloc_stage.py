@@ -80,7 +80,7 @@ class Stage:
         self.runner.update(self._allocation, self._job)
 
     def told(self, task: str = "main") -> list[tuple[int, str, str]]:
-        """Return second, type and text of the events of a task."""
+        """Return time in seconds, type and text of the events of a task."""
         return [
             (round(moment - self._began), event.type, event.display_message)
             for moment, name, event in self.book.events
@@ -103,7 +103,7 @@ class NoRuns:
     """A store without a run of a workflow."""
 
     def read(self, _: object) -> None:
-        """Find nothing."""
+        """Return None, because there is no run."""
 
 
 @asynccontextmanager

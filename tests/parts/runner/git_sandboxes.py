@@ -29,7 +29,7 @@ class Sandboxes(GitSandbox):
 
 @asynccontextmanager
 async def sandboxes(data_dir: Path, *, seconds: float = 600) -> AsyncIterator[Sandboxes]:
-    """Open the factory of sandboxes below a directory; skip the test on a host that has none."""
+    """Open a factory of sandboxes in a directory; skip the test on a host without sandboxes."""
     directory = alloc_dir(data_dir)
     own = (UIDS.start, UIDS.stop - 1) if os.geteuid() == 0 else None
     policy = msgspec.structs.replace(launchers.EVERYTHING, own_uids=own, users=[], usual="nobody")

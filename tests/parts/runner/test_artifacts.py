@@ -165,7 +165,7 @@ def commented(text: str) -> tarfile.TarInfo:
 
 
 def sparse(blocks: int) -> bytes:
-    """Return an archive with a file of holes, whose table has this many blocks."""
+    """Return a tar archive with a sparse file. The table of its holes has this many blocks."""
     head = bytearray(tarfile.TarInfo("x").tobuf(tarfile.GNU_FORMAT))
     head[156:157], head[482] = b"S", 1
     head[148:156] = b" " * 8
@@ -175,7 +175,7 @@ def sparse(blocks: int) -> bytes:
 
 
 def there(root: Path) -> list[str]:
-    """Return everything below the task's local directory."""
+    """Return all paths below the task's local directory."""
     local = root / "main/local"
     return sorted(str(path.relative_to(local)) for path in local.rglob("*"))
 

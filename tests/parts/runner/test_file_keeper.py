@@ -29,7 +29,7 @@ END = bytes(LENGTH)
 
 
 class Stream:
-    """The files of a task, which send what a hostile child could send."""
+    """A stream of a task's files that contains any data that a hostile child could send."""
 
     def __init__(self, *pieces: bytes, error: OSError | None = None) -> None:
         self.allocation, self.task = ALLOC, "main"

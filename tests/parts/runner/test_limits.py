@@ -150,7 +150,7 @@ EXPECTED = {"cpu.shares": "750", "cpu.weight": "75"}
 
 
 def shares_of(alloc_id: str) -> list[tuple[str, str]]:
-    """Return the files of a task's cgroups with its share of the CPU, and their contents."""
+    """Return (file name, content) of the files in a task's cgroups that set its CPU share."""
     files = [group / name for group in groups_of(alloc_id, ".main") for name in EXPECTED]
     return [(file.name, file.read_text().strip()) for file in files if file.exists()]
 

@@ -18,7 +18,7 @@ SECRETS = "alloc/one/main/secrets"
 
 @pytest.fixture
 def tasks(tmp_path: Path) -> Iterator[Path]:
-    """The directory of all tasks, with one that has secrets in memory."""
+    """The directory of all tasks, including a task with secrets in memory."""
     if not may_mount(tmp_path):
         pytest.skip("this host permits no mounts")
     place = tmp_path / "ta sks"

@@ -55,7 +55,7 @@ def registered(world: World, alloc_id: str) -> list[Registration]:
 
 
 async def until_registered(world: World, names: set[str]) -> list[Registration]:
-    """Return all registrations once these services are there, and no others."""
+    """Return all registrations once exactly these services are registered."""
     while True:
         with world.store.watch("services/") as watch:
             found = world.store.read(lambda db: services.list_all(db, "*"))

@@ -29,7 +29,7 @@ SMALL = LogConfig(max_files=2, max_file_size_mb=1)
 
 
 class Still:
-    """Processes that can be held."""
+    """Processes that can be paused."""
 
     async def pause(self) -> None: ...
 

@@ -128,7 +128,7 @@ class World:
         return alloc_id
 
     async def until_printed(self, alloc_id: str, text: str = "") -> None:
-        """Wait until a task has printed a text, or anything."""
+        """Wait until a task has printed a text; without `text`, until it has printed anything."""
         file = trio.Path(self.directory(alloc_id) / "alloc/logs/main.stdout.0")
         while True:
             found = await file.read_text() if await file.exists() else ""

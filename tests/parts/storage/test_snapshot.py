@@ -86,7 +86,7 @@ CHANGES = {
 
 
 def changed(directory: Path, statement: str) -> Path:
-    """Return a snapshot of a new store after a change that no code makes."""
+    """Return a snapshot of a new store after a change that Steward itself never makes."""
     home = directory / "changed"
     home.mkdir()
     schema.prepare(home / FILE_NAME, cluster_id="c", now=NOW)

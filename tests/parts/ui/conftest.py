@@ -75,7 +75,7 @@ class Runner:
     async def usage_history(
         self, key: SeriesKey, begin: int, end: int, step: int
     ) -> dict[str, UsageBlock] | None:
-        """Return an hour of usage of one task, or of the object."""
+        """Return constant CPU usage, for the task `main` of an allocation or for another object."""
         count = (end - begin) // step
         return {"main" if key.kind == "alloc" else "": {UsageMetric.CPU: [500] * count}}
 

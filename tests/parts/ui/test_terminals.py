@@ -68,7 +68,7 @@ async def opened(site: Site, browser: Browser, query: str = "") -> tuple[str, Ta
 
 
 async def talks_noted(site: Site) -> list[int]:
-    """Return the outcomes of page terminals in the audit log."""
+    """Return the statuses of page terminals in the audit log."""
     await site.parts.audit.flush()
     found = site.cluster.store.read(lambda db: audit.after(db, 0))
     return [item.status for item in found if item.path.startswith("/ui/v1/client/")]

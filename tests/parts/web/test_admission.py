@@ -48,7 +48,7 @@ async def connect(port: int) -> trio.SocketStream:
 
 @pytest.fixture
 def left(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], trio.Event]:
-    """Return an event that is set when this many more connections have ended."""
+    """Return a function that returns an event for the end of this many more connections."""
     waiting = list[tuple[int, trio.Event]]()
     number = 0
     leave = Admission.disconnect
@@ -277,7 +277,7 @@ async def test_connections_are_accepted_before_rejected_ones_are_closed(
 
 
 def is_closed(theirs: socket.socket) -> bool:
-    """Return whether the daemon has closed the other end, and sent nothing before."""
+    """Return whether the daemon has closed the other end without sending data."""
     try:
         return theirs.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
     except BlockingIOError:

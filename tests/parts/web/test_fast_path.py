@@ -351,7 +351,7 @@ async def test_idle_connections_end_at_shutdown(
 async def test_requests_that_arrive_during_shutdown_are_answered(
     store: Store, tmp_path: Path, *, lean: bool
 ) -> None:
-    """When the wait for requests ends with the daemon, no connection with a request is closed."""
+    """At its end, the daemon closes no connection on which a request has arrived."""
     each, steps = 5, 20
     async with trio.open_nursery() as nursery:
         async with serving(store, tmp_path, lean=lean) as port:

@@ -70,7 +70,7 @@ def outcomes(
 
 
 def _at_stop(graph: Graph, before_stop: Mapping[str, Outcome] | None) -> dict[str, Outcome]:
-    """Return the steps of a stopped run whose outcome no later decision changes."""
+    """Return the outcomes of a stopped run that no later decision changes, by step."""
     if before_stop is None:
         return {}
     canceled = [step.name for step in graph.steps if step.when == When.SUCCESS or not step.needs]

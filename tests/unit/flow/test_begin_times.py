@@ -82,7 +82,10 @@ def test_rerun_step_with_fulfilled_needs_is_not_too_late(
 
 
 def _by_model(minute: int, after: int, zone: ZoneInfo) -> int:
-    """Return the time of day by a search of all minutes; a skipped time is an hour later."""
+    """Return the next time at which a zone's clock shows `minute`, by a search of all minutes.
+
+    If a clock change skips this minute, the result is an hour later.
+    """
     start = after if after % MINUTE == 0 else after - after % MINUTE + MINUTE
     moment = datetime.fromtimestamp(start // SECOND, UTC)
     before = moment.astimezone(zone).utcoffset()

@@ -15,7 +15,7 @@ FACTS = RunFacts(meta={f"k{number}": "x" for number in range(10)})
 
 
 def nested(depth: int, path: str) -> str:
-    """Return an expression that goes through a map once for each item of the levels around it."""
+    """Return an expression with `depth` nested loops over the map at `path`."""
     before = "".join(f"all {path} as n{number} {{ " for number in range(depth))
     return f"{before}n0 != none{' }' * depth}"
 

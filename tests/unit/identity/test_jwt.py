@@ -41,7 +41,7 @@ KEYS = [public(KEY)]
 
 
 def accept(text: str, leeway: int = 0) -> None:
-    """Check a token in all respects; return if it is valid."""
+    """Check a token completely; raise an error if it is not valid."""
     token = parse_jwt(text)
     verify_signature(token, KEYS)
     check_standard(token, issuer=ISSUER, audience=AUDIENCE, now=NOW, leeway=leeway)

@@ -704,7 +704,7 @@ def marks_of(hint: object) -> Iterator[object]:
 
 
 def with_null(value: Any) -> Iterator[Any]:
-    """Yield copies of a value, each with a null in another place."""
+    """Yield copies of a value, each with a null in a different place."""
     yield None
     if isinstance(value, dict):
         for name, one in value.items():

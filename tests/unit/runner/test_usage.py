@@ -59,7 +59,7 @@ def test_usage_is_summed_over_all_processes_of_a_task() -> None:
 
 
 def counted(at: int, user: int, system: int) -> UsageSample:
-    """Return a sample of a task whose processes have accounting."""
+    """Return a sample of a task whose CPU time comes from the accounting of a cgroup."""
     memory = MemoryUsage(measured=("Usage",), usage=7)
     account = CpuAccount(user=user * SECOND, system=system * SECOND, memory=memory)
     return UsageSample(at * SECOND, UsageReading({1: process(1, 0, rss=5)}, account))

@@ -25,7 +25,7 @@ def plan_of(job: Job, *nodes: Node) -> Plan:
 
 
 def why(job: Job, *nodes: Node) -> PlacementMetric:
-    """Return why the group `web` of a job was not placed."""
+    """Return the metrics that explain why the group `web` of a job was not placed."""
     return plan_of(job, *nodes).failed["web"]
 
 

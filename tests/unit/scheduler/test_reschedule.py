@@ -43,7 +43,7 @@ def limited(attempts: int, interval: int = 3600, **fields: Any) -> ReschedulePol
 
 
 def event(delay: int, at: int = 0) -> RescheduleEvent:
-    """Return an earlier reschedule; times in seconds, `at` since NOW."""
+    """Return an earlier reschedule. `delay` and `at` are seconds, and `at` counts from NOW."""
     return RescheduleEvent(
         reschedule_time=NOW + at * SECOND,
         prev_alloc_id="before",

@@ -195,7 +195,7 @@ def test_address_of_this_end_is_read_if_the_socket_listens_at_all_addresses() ->
 
 
 class Broken:
-    """A socket for queries to the kernel, which fails."""
+    """A socket for queries to the kernel. All its operations fail."""
 
     def __init__(self) -> None:
         self.is_open = True
