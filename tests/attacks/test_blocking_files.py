@@ -1,5 +1,6 @@
-"""A task of raw_exec puts blocking files where the launcher works: pipes, and a file system that
-never answers.
+"""Files that block their reader, created by a task of raw_exec where the launcher works.
+
+These files are pipes, and files of a file system that never answers.
 
 Only the user that mounted a FUSE file system can enter it. Root can enter it only if the mount has
 the option `allow_other`, which users may set only if `/etc/fuse.conf` permits it. The launcher

@@ -1,4 +1,7 @@
-"""Ways past the bridge: forged messages to the launcher, and packets that no task could send itself."""
+"""Attacks on the network bridge.
+
+Forged messages to the launcher, and packets that no task could send itself.
+"""
 
 import os
 import signal

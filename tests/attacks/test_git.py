@@ -1,4 +1,4 @@
-"""A git that a hostile server has taken over, in its sandbox: it reaches neither the daemon nor the host."""
+"""If a hostile server takes over git, git reaches neither the daemon nor the host."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Events, logs and exec sessions: each piece once, even when the daemon is killed in between."""
+"""Events, logs and exec sessions: each piece arrives once, even if the daemon is killed."""
 
 from contextlib import aclosing
 

@@ -1,4 +1,4 @@
-"""The synchronous form has every method, and works from plain threads."""
+"""The synchronous client has every method, and works from plain threads."""
 
 import inspect
 from functools import partial

@@ -1,4 +1,7 @@
-"""Crash scenes for files, volumes, calendars and settings, which drive the daemon to its points."""
+"""Crash scenes for files, volumes, calendars and settings.
+
+Their operations make the daemon reach its crash points.
+"""
 
 import hashlib
 import json

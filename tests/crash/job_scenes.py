@@ -1,4 +1,4 @@
-"""Crash scenes for jobs and nodes, which drive the daemon to its points.
+"""Crash scenes for jobs and nodes: operations that make the daemon reach its crash points.
 
 A scene can be cut off anywhere and start again. Its names are fixed, and leftovers of an earlier,
 crashed run do not disturb it. Each response is recorded as a promise (`World.change`).

@@ -1,4 +1,7 @@
-"""Crash scenes for access control and secrets, which drive the daemon to its points."""
+"""Crash scenes for access control and secrets.
+
+Their operations make the daemon reach its crash points.
+"""
 
 from storage.records.base import SECOND
 from tests.crash.job_scenes import Scene

@@ -1,4 +1,4 @@
-"""A daemon that is killed at its points, its environment and its promises."""
+"""A daemon that is killed at its crash points, its environment and its promises."""
 
 import grp
 import io

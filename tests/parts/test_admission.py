@@ -1,4 +1,4 @@
-"""Long requests: a few run, some wait, and no client takes all places."""
+"""Long requests: a few run, some wait, and no client takes all slots."""
 
 from collections.abc import Awaitable, Callable
 

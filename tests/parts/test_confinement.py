@@ -1,4 +1,4 @@
-"""Dropped privileges are gone: each test runs in a separate process."""
+"""Dropped privileges cannot be regained: each test runs in a separate process."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The daemon's memory: no process of the same user reads it, and it is never dumped."""
+"""The daemon's memory: no process of the same user can read it, and it is never dumped."""
 
 import os
 import platform

@@ -197,7 +197,7 @@ async def test_host_ports_are_forwarded_into_the_network_of_a_group(
     said = ["80", "8080", f"{HOST}:8080", f"{address}:80"]
     assert (await until_it_answers("127.0.0.1", 8080)).split() == ["172.26.64.1", *said]
     assert read(HOST, 8080).split()[1:] == said
-    # A client outside keeps its address. It reaches nothing but the port.
+    # A client outside of the host keeps its address. It can connect only to the port.
     assert read(HOST, 8080, *outside.words()).split() == [OUTSIDE, *said]
     outside.run("ip", "route", "add", "172.26.64.0/20", "via", HOST)
     assert read(address, 80, *outside.words()) == ""

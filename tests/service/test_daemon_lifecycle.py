@@ -1,4 +1,4 @@
-"""How a daemon starts, ends, and refuses to start.
+"""A daemon starts, ends, and refuses to start.
 
 Each daemon is executed instead of forked, so that it imports its modules.
 """

@@ -1,4 +1,4 @@
-"""The host of the daemon over HTTP."""
+"""Information about the daemon's host over HTTP."""
 
 import os
 from pathlib import Path

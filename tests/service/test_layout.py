@@ -10,7 +10,7 @@ from tests.parts.test_data_dir_migration import back
 from tests.service.daemon import as_development, open_steward
 from tests.service.test_daemon_lifecycle import service
 
-# Prints what it reads from a pipe that it opens by its path each time.
+# Prints lines from a pipe, and opens the pipe by its path for each line.
 LISTENING = """
 mkfifo "$NOMAD_TASK_DIR/p"; echo up
 while :; do read x <"$NOMAD_TASK_DIR/p" && echo "$x"; done

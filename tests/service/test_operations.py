@@ -1,4 +1,4 @@
-"""Operator tasks: inspect the daemon, drain its node, make it ineligible, clean up."""
+"""Operator tasks: inspect the daemon, drain its node, make it ineligible, collect garbage."""
 
 import base64
 import hashlib

@@ -130,9 +130,11 @@ COMMENT = re.compile(r"(?:^|\s)# (?!noqa|type:)(.*)$")
 # Sentences that are right although they match, each with its reason.
 EXCEPTIONS: dict[str, str] = {}
 
-# Pages that are not rewritten yet: at most so many phrases and long sentences. Numbers only fall.
+# Pages that are not rewritten yet, with their maximum numbers of phrases and of long sentences. The
+# numbers may only fall.
 OLD_PAGES: dict[str, tuple[int, int]] = {}
-# Folders of modules: at most so many phrases in docstrings and comments. Numbers only fall.
+# Folders of modules, with their maximum number of phrases in docstrings and comments. The numbers
+# may only fall.
 OLD_FOLDERS = {
     "daemon": 0,
     "daemon/acl": 0,

@@ -1,4 +1,4 @@
-"""The root key: where it comes from, and which files are refused."""
+"""The root key: its sources, and refused files."""
 
 import base64
 import os

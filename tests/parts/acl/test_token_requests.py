@@ -1,4 +1,4 @@
-"""New and changed tokens: which policies and secrets a request may choose."""
+"""New and changed tokens: the policies and secrets that a request may choose."""
 
 import re
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Fixtures of the runner tests: a node, and both mechanisms that hold processes together."""
+"""Fixtures of the runner tests: a node, and both mechanisms that group the processes of a task."""
 
 import os
 import shutil

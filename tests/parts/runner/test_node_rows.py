@@ -1,4 +1,4 @@
-"""A start after another program, or a defect of the disk, has made the row of a node unreadable."""
+"""A start with an unreadable row of the node, which another program or the disk has damaged."""
 
 import sqlite3
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""The driver `podman` against a service that is strict, and against the real one where it runs."""
+"""The driver `podman` with a strict fake service, and with real Podman if it is installed."""
 
 import base64
 import json

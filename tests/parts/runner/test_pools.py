@@ -1,4 +1,4 @@
-"""Cluster pools as nodes of the store: mirrored fields, times of the writes, and lasting rows."""
+"""Cluster pools as nodes of the store: mirrored fields, times of writes, and rows that remain."""
 
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping

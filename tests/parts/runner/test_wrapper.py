@@ -1,4 +1,4 @@
-"""The wrapper on its host before the daemon admits it: no server answers here."""
+"""The wrapper on a host of a cluster until its claim: in these tests, no daemon answers."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The search for objects: those that the user may see, pages and actions."""
+"""The search finds pages, actions, and the objects that the user may see."""
 
 import re
 from html import unescape

@@ -1,4 +1,4 @@
-"""Permissions: changes in forms, and explanations."""
+"""Access control in the web interface: changes by forms, and explained permissions."""
 
 import re
 

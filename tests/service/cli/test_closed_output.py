@@ -1,4 +1,4 @@
-"""The command line with an output that accepts nothing: one line, and a status."""
+"""The command line with an output that accepts nothing: an error line, and an exit status."""
 
 import shlex
 import sys

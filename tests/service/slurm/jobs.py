@@ -1,4 +1,4 @@
-"""Jobs for the pool of a cluster, and how a test waits for them."""
+"""Jobs for the pool of a cluster, and functions that wait for them."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Why a request is allowed: the rule that is named is the one that decides."""
+"""Explanations of allowed requests: they name the rule that decides."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How a log is read in whole lines."""
+"""Reads of a log in whole lines."""
 
 from pathlib import Path
 

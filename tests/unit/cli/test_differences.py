@@ -1,4 +1,4 @@
-"""How a diff reads."""
+"""The text of a diff."""
 
 from daemon.cli.core.diff import diff_lines
 from daemon.jobspec.diff import diff_jobs

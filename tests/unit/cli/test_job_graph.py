@@ -1,4 +1,4 @@
-"""The pictures of a graph name lists whose length is unknown, and needs by element."""
+"""Pictures of a graph show lists of unknown length, and needs by element."""
 
 from daemon.cli.commands.job_graph import _dot, _mermaid
 from storage.records.flow import FlowGraph, GraphEdge, GraphStep

@@ -1,4 +1,4 @@
-"""Random workflows, and a model of how they end."""
+"""Random workflows, and a model that computes their outcomes."""
 
 import random
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""How runs advance: compared with a model, for any order in which elements end."""
+"""The progress of runs, compared with a model, for any order in which elements end."""
 
 import itertools
 import os

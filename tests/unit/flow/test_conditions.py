@@ -1,4 +1,4 @@
-"""Conditions of steps take a bounded number of steps."""
+"""The evaluation of a step's condition takes a bounded amount of work."""
 
 import time
 

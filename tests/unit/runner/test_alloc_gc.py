@@ -1,4 +1,4 @@
-"""Directories of ended allocations: which are removed, and when."""
+"""Directories of ended allocations: the conditions and the order of their removal."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Attempts: those that must wait in a queue."""
+"""Attempts that must wait in a queue."""
 
 from typing import cast
 

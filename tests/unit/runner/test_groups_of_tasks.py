@@ -1,4 +1,4 @@
-"""Control group files that a task may be written to when it enters its own groups."""
+"""Control group files to which the launcher may write a task, so that it enters its groups."""
 
 import pytest
 

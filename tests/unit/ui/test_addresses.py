@@ -1,4 +1,4 @@
-"""The browser tests walk every page."""
+"""The browser tests open every page."""
 
 from daemon.ui.routes import PAGES
 from daemon.web.router import Router
