@@ -236,7 +236,7 @@ async def open_browser(directory: Path) -> AsyncIterator[Tab]:
                 for domain in ("Page", "Runtime", "Log"):
                     await tab.tell(f"{domain}.enable")
                 yield tab
-                # This closes all processes of the browser. They may exit before the browser
+                # The request closes all processes of the browser. They may exit before the browser
                 # answers.
                 nursery.start_soon(tab.tell, "Browser.close")
                 with trio.move_on_after(ENDS_WITHIN):

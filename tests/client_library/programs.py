@@ -1,4 +1,4 @@
-"""Programs under test: they run in a thread with their own event loop, next to the test's."""
+"""Programs under test: they run in a thread, with a separate event loop."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial

@@ -46,7 +46,7 @@ def one_in(number: int) -> st.SearchStrategy[bool]:
 
 
 class Asked(NamedTuple):
-    """A request, as it goes over the wire."""
+    """A request, as it is sent."""
 
     method: str
     target: str

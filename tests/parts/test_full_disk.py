@@ -29,7 +29,7 @@ async def cluster(store: Store) -> Cluster:
 async def goes_on(
     store: Store, loop: Callable[[], Awaitable[None]], patch: pytest.MonkeyPatch
 ) -> None:
-    """Run a loop over a disk that is full for its first two writes, until the third is stored."""
+    """Run a loop until its third write is stored; the first two fail because the disk is full."""
     kept, attempts, write = trio.Event(), iter(range(2)), store.write
 
     async def full_at_first(work: Any) -> Any:

@@ -87,7 +87,7 @@ async def test_waiting_client_does_not_delay_the_shutdown(steward: Steward) -> N
     async with trio.open_nursery() as nursery:
 
         async def wait() -> None:
-            with pytest.raises(Exception, match=r"."):  # cut off, with any error
+            with pytest.raises(Exception, match=r"."):  # a cut connection, with any error
                 await steward.until("/v1/jobs", bool, index=index)
 
         nursery.start_soon(wait)

@@ -1,4 +1,4 @@
-"""Pages of a list that is read in steps: the same as in one read."""
+"""A list that is read page by page has the same entries as in one read."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain

@@ -225,7 +225,7 @@ async def test_resource_usage_is_read_from_the_cgroup_of_a_task(held: Held) -> N
     await held.world.until_printed(alloc_id)
     used = await held.world.runner.usage(alloc_id)
     assert used.tasks["main"].pids
-    # If the task has a memory cgroup, all usage comes from it.
+    # If the task has a memory cgroup, all usage is read from it.
     memory = used.tasks["main"].resource_usage.memory_stats
     if held.bounds.account(alloc_id, "main") is not None:
         assert "Max Usage" in memory.measured

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not 
 
 
 class Repository:
-    """A git repository, and those of its files that a plain web server shows."""
+    """A git repository, and its files for a web server that does not know git's protocol."""
 
     def __init__(self, home: Path) -> None:
         self._home = home

@@ -10,7 +10,7 @@ from storage.records.evaluation import Evaluation
 
 
 def selected(**columns: object) -> sqlite3.Row:
-    """Return a row of these columns."""
+    """Return a row with these columns."""
     connection = sqlite3.connect(":memory:")
     connection.row_factory = sqlite3.Row
     terms = ", ".join(f"? AS {name}" for name in columns)

@@ -33,9 +33,7 @@ def unplaced(*parts: str, then: str = "1 allocation not placed") -> dict[str, To
 
 
 def failing(warning: tuple[str, ...], *parts: str) -> dict[str, Told]:
-    """Return the results for jobs that fail when they run: a warning where possible, and the run
-    fails.
-    """
+    """Return the results for jobs that fail when they run: exit status 1, with any warning."""
     return {"validate": Told(0, warning), "run": Told(1, (*warning, *parts))}
 
 

@@ -1,4 +1,4 @@
-"""The TTL of a token: at most its remaining limits."""
+"""The TTL of a token: it never exceeds the limits of the token."""
 
 import pytest
 

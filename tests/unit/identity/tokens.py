@@ -1,4 +1,4 @@
-"""Tokens as a directory signs them, and as forgers do."""
+"""Tokens that a directory signs, and forged tokens."""
 
 import json
 from base64 import urlsafe_b64encode

@@ -261,7 +261,7 @@ class World:
         return self.set(allocation, desired=desired)
 
     def set_health(self, *, healthy: bool) -> None:
-        """Set the health of the deployment's running allocations, and add them to its counts."""
+        """Set the health of the deployment's running allocations, and update its counts."""
         deployment = self.deployments[-1] if self.deployments else None
         if deployment is None or deployment.status not in ACTIVE:
             return
