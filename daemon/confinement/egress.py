@@ -155,13 +155,13 @@ def _of_protocol(protocol: int, denied: Iterable[DeniedAddresses]) -> Iterator[b
         yield _do(_SHIFT, to=8, number=2)
     else:
         yield _do(_SET, to=8, number=length)
-    yield from _bytes_of_packet(_PORTS, 4)  # zeros where there are none
+    yield from _bytes_of_packet(_PORTS, 4)  # zeros if the packet has no ports
     yield _do(_LOAD_HALF, to=2, by=_STACK, offset=_PORTS + 2)
     yield from _decide(_STACK, _HEADER + destination, denied)
 
 
 def _bytes_of_packet(offset: int, count: int) -> Iterator[bytes]:
-    """Yield instructions that copy packet bytes to the stack, from the offset in register 8."""
+    """Yield instructions that copy the packet bytes at the offset in register 8 to the stack."""
     yield _do(_COPY, to=1, by=6)
     yield _do(_COPY, to=2, by=8)
     yield _do(_COPY, to=3, by=_STACK)
@@ -206,7 +206,7 @@ def _do(operation: int, *, to: int = 0, by: int = 0, offset: int = 0, number: in
 
 
 def _network_order(number: int) -> int:
-    """Return a 16-bit number in network byte order as read on this host."""
+    """Return a 16-bit number converted to network byte order, like `htons`."""
     return int.from_bytes(number.to_bytes(2, "big"), sys.byteorder)
 
 

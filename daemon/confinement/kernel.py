@@ -23,7 +23,7 @@ _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_TSYNC = 1, 1  # linux/seccomp.h
 _LANDLOCK_VERSION, _LANDLOCK_PATH_BENEATH = 1, 1  # linux/landlock.h
 
 _EXECUTE = 0b1  # LANDLOCK_ACCESS_FS_EXECUTE
-_READ = 0b1101  # the same, READ_FILE, READ_DIR
+_READ = 0b1101  # LANDLOCK_ACCESS_FS_EXECUTE, READ_FILE and READ_DIR
 _OF_FILES = 0b1100000000000111  # the rights for rules about single files
 # All rights of each Landlock version, from the first on.
 _KNOWN = (0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF)
@@ -41,7 +41,7 @@ def bound_capabilities() -> None:
     """Clear the bounding set of capabilities; without CAP_SETPCAP, leave it unchanged."""
     with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
         last = int(file.read())
-    with suppress(PermissionError):  # not permitted for an ordinary user, who cannot gain any
+    with suppress(PermissionError):  # ordinary users may not drop capabilities, and cannot gain any
         for capability in range(last + 1):
             _prctl(_PR_CAPBSET_DROP, capability)
 
@@ -71,7 +71,7 @@ def filter_calls(program: bytes) -> None:
 
 def landlock_version() -> int:
     """Return the Landlock version of the kernel; 0 if it is not available."""
-    with suppress(OSError, bpf.Unknown):  # the kernel or the machine has none
+    with suppress(OSError, bpf.Unknown):  # no Landlock, or an unknown architecture
         return _landlock("create_ruleset", None, 0, _LANDLOCK_VERSION)
     return 0
 
@@ -119,7 +119,7 @@ def is_dumpable() -> bool:
 
 
 def may_execute() -> bool:
-    """Return whether this process may execute programs, found by a trial with an empty path."""
+    """Return whether this process may execute programs; test it with an empty path."""
     try:
         os.execve("", ["none"], {})  # noqa: S606, S607  # no file has this name
     except OSError as error:

@@ -120,7 +120,7 @@ def _set_id(pid: int) -> Finding:
     reason = (
         f"set-user-ID files work below {_abbreviate(loose)}"
         if loose
-        else "nosuid where it can write"
+        else "all writable mounts have nosuid"
     )
     return Finding("nosuid", not loose, reason)
 
@@ -136,7 +136,7 @@ def launcher() -> int | None:
 
 
 def user_of(pid: int) -> int:
-    """Return the effective user of a process. Raises `OSError`."""
+    """Return the effective user ID of a process. Raises `OSError`."""
     return int(_fields(_read(f"/proc/{pid}/status"))["Uid"].split()[1])
 
 
@@ -168,7 +168,7 @@ def mount_flags(path: str, mountinfo: str) -> Finding:
 
 
 def mounts() -> str:
-    """Return the kernel's mount table of this process. Raises `OSError`."""
+    """Return the text of this process's `mountinfo`, its mount table. Raises `OSError`."""
     return _read_mounts("self")
 
 
@@ -225,7 +225,9 @@ def _programs(*, may_execute: bool) -> Finding:
 
 def _memory(*, is_dumpable: bool) -> Finding:
     reason = (
-        "processes of its user can read it" if is_dumpable else "closed to its user's processes"
+        "other processes of its user can read it"
+        if is_dumpable
+        else "other processes of its user cannot read it"
     )
     return Finding("memory", not is_dumpable, reason)
 

@@ -1,6 +1,6 @@
 """Create the directories of an allocation before its tasks run.
 
-    <allocation>/            the launcher's: users of the tasks may traverse it, others may not
+    <allocation>/            owned by the launcher; only users of its tasks may traverse it
         alloc/               shared by the tasks: data, logs, tmp
         <task>/              local, secrets, private, tmp
 
@@ -35,7 +35,7 @@ _STEP = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def own_ids() -> Owner:
-    """Return the launcher's user and group."""
+    """Return the user ID and group ID of the launcher, which is this process."""
     return os.geteuid(), os.getegid()
 
 
@@ -56,10 +56,11 @@ def lay_out(
     owners: Sequence[Owner | None],
     guest: Owner | None = None,
 ) -> dict[str, str]:
-    """Create the directories of an allocation; return the error of each task without a directory.
+    """Create the directories of an allocation; return the errors by task.
 
-    `previous` is the replaced allocation whose data migrates. `owners` has the user of each task,
-    None for the launcher's user; `guest` is the user who runs containers. Raises `OSError`.
+    The result has only the tasks whose directory could not be created. `previous` is the replaced
+    allocation; its data moves to the new one. `owners` has the user of each task, None for the
+    launcher's user. `guest` is the user who runs containers. Raises `OSError`.
     """
     owners_to_set = [requested or own_ids() for requested in owners]
     guest = guest if guest and ANYBODY in owners_to_set else own_ids()
@@ -70,7 +71,7 @@ def lay_out(
         above = opened.enter_context(below(directory))
         source = None
         if previous is not None:
-            # The directory of the previous allocation was removed.
+            # The directory of the previous allocation may have been removed.
             with suppress(FileNotFoundError):
                 source = opened.enter_context(below(above, previous))
                 if is_at_work(source):
@@ -87,7 +88,10 @@ def lay_out(
 
 
 def _make_shared(home: int, users: Collection[Owner], previous: int | None, guest: Owner) -> None:
-    """Create the shared directory; `users` are the owners of the tasks. Raises `OSError`."""
+    """Create the directory that all tasks share. Raises `OSError`.
+
+    `users` are the users of the tasks, and `guest` is the user who runs containers.
+    """
     us = own_ids()
     users = frozenset(users) or {us}
     other_uids = users - {us}
@@ -137,8 +141,8 @@ def made(
 ) -> Iterator[int]:
     """Yield a descriptor of a directory with exactly this mode and owner. Raises `OSError`.
 
-    A mode of None keeps the mode of an existing directory. A directory that was migrated or is
-    shared with containers may have any previous owner.
+    A mode of None keeps the mode of an existing directory. With `is_handed_on`, an existing
+    directory may belong to any user, because it was migrated or containers share it.
     """
     with suppress(FileExistsError):  # its mode and owner are set below
         os.mkdir(name, _PRIVATE, dir_fd=above)
@@ -185,11 +189,10 @@ def permit_traversal(directory: int, users: Collection[int]) -> None:
 
 
 def _migrate_directory(previous: int | None, folder: str, name: str, target: int) -> None:
-    """Move a directory from the previous, ended allocation.
+    """Move `folder/name` from the previous, ended allocation to the directory `target`.
 
-    Each directory is moved atomically and only if the target does not exist, so a repeated request
-    continues an interrupted one. If a task replaced such a directory with a file of another type,
-    that file is not moved.
+    The move is atomic, and an existing target is kept. A repeated request therefore continues an
+    interrupted one. If a task replaced the directory with a file of another type, nothing is moved.
     """
     if previous is None:
         return

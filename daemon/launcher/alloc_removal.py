@@ -2,7 +2,7 @@
 
 <tasks>/alloc/<allocation>            before the removal
 <tasks>/alloc/<allocation>.removed    during the removal, because a part may already be deleted
-<tasks>/logs/<allocation>/            .about, .logs and alloc/logs with the same paths
+<tasks>/logs/<allocation>/            the retained .about, .logs and alloc/logs
 """
 
 import errno
@@ -27,7 +27,10 @@ _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def present(directory: str) -> list[str]:
-    """Return the subdirectories of allocations; during a removal, the name ends in `GONE`."""
+    """Return the names of the subdirectories that belong to allocations.
+
+    The name of a subdirectory that is being removed ends in `GONE`.
+    """
     try:
         with os.scandir(directory) as entries:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -160,12 +163,15 @@ class _Removal:
         if time.monotonic() > self._end:
             text = (
                 f"not empty after {self._seconds:.0f} s and {self._removed} files:"
-                " something may still write there"
+                " a process may still create files there"
             )
             raise TooLong(errno.ETIMEDOUT, text)
 
     def _move_up(self, folder: int, name: str) -> str:
-        """Queue a directory for removal. Raises `OSError`, with EBUSY or EXDEV for mount points."""
+        """Move a directory into the top directory, and return its new name there.
+
+        Raises `OSError`, with EBUSY or EXDEV for mount points.
+        """
         waiting = f".{secrets.token_hex(8)}.folder"
         _unlock(folder, name)
         os.rename(name, waiting, src_dir_fd=folder, dst_dir_fd=self._top)
@@ -182,9 +188,9 @@ class _Removal:
 
 
 def _unlock(folder: int, name: str) -> None:
-    """Restore the launcher's access to a directory, which a task of its user may have removed.
+    """Restore the launcher's permissions on a directory that belongs to the launcher's user.
 
-    Raises `OSError`.
+    A task with this user may have removed the permissions. Raises `OSError`.
     """
     descriptor = step(folder, name, _STEP)
     try:

@@ -30,7 +30,7 @@ _READ = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class AllocUids:
-    """The IDs of one launcher, from the range `span`. `directory` holds all allocations."""
+    """The user IDs that one launcher assigns from `span`; `directory` holds all allocations."""
 
     def __init__(self, directory: str, span: Span) -> None:
         """Load the links, and delete those of allocations without a directory. Raises `OSError`."""
@@ -40,7 +40,7 @@ class AllocUids:
         with below(self._folder) as folder:
             descriptor = os.open(".", _READ, dir_fd=folder)
             try:
-                # An earlier version may have made the daemon's user its owner.
+                # An earlier version may have made the daemon's user the owner of the directory.
                 if os.geteuid() == 0:
                     os.fchown(descriptor, 0, 0)
                 texts = {name: os.readlink(name, dir_fd=folder) for name in os.listdir(descriptor)}
@@ -52,7 +52,7 @@ class AllocUids:
         self._last = span[0] - 1
 
     def of(self, allocation: str) -> int | None:
-        """Return the user ID of an allocation; assign a new ID if it has no directory.
+        """Return the user ID of an allocation; assign an ID if the allocation has no directory.
 
         None means that the allocation was started by a version without separate user IDs. Raises
         `Refusal` when another allocation has taken over the ID, or `OSError`, including when all
@@ -65,7 +65,7 @@ class AllocUids:
             text = str(self._free())
             self._keep(allocation, text)
         if text.endswith(_HANDED_ON):
-            raise Refusal("another allocation has taken over the data and the user of this one")
+            raise Refusal("another allocation has taken over this one's data and user ID")
         number = int(text) if text.isdecimal() else 0
         return number if number in _USABLE and not is_account(number) else None
 
@@ -85,7 +85,7 @@ class AllocUids:
             self._keep(previous, f"{text}{_HANDED_ON}")
 
     def release(self, allocation: str) -> None:
-        """Release the ID of an allocation, unless it still has a directory."""
+        """Release the ID of an allocation, unless the allocation still has a directory."""
         if allocation in self._texts and not self._is_present(allocation):
             # An earlier release may have been interrupted.
             with below(self._folder) as folder, suppress(FileNotFoundError):
@@ -93,10 +93,9 @@ class AllocUids:
             del self._texts[allocation]
 
     def _text(self, allocation: str) -> str | None:
-        """Return the target of the link of an allocation; None without a link.
+        """Return the text that the link of an allocation stores; None without a link.
 
-        If the new owner of a transferred ID no longer exists, the ID belongs to its previous owner
-        again.
+        If another allocation inherited the ID but no longer has a link, give the ID back first.
         """
         text = self._texts.get(allocation)
         if text is None or not text.endswith(_HANDED_ON):
@@ -116,7 +115,10 @@ class AllocUids:
         self._texts[allocation] = text
 
     def _free(self) -> int:
-        """Return a free ID, the next after the last assigned one."""
+        """Return the first free ID after the last assigned ID, continuing at the range's start.
+
+        Raises `OSError` if no ID is free.
+        """
         taken = {text.removesuffix(_HANDED_ON) for text in self._texts.values()}
         numbers, first = self._numbers, self._last + 1 - self._numbers.start
         for step in range(len(numbers)):

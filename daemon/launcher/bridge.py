@@ -3,12 +3,13 @@
 Both programs get text in a fixed format. It contains only numbers, addresses and names that the
 launcher has checked or created. The rules for all allocations come with the `BridgePolicy`.
 
-Only the kernel holds the state. The name of an interface on the host has the first digits of its
-allocation and the number of its address. The interface exists as long as the network namespace of
-the allocation, so it disappears with the last process. A map in the rules has an element for each
-forwarded port. Its key is an address, a protocol and a port on the host, and its value is an
-address and a port inside the allocation. Map elements without an interface are left over from a
-killed launcher. They are deleted when a launcher starts, and with every change.
+Only the kernel holds the state. The name of an interface on the host consists of a prefix, the
+first digits of the allocation's ID, and the number of the allocation's address. The interface
+exists as long as the network namespace of the allocation, so it disappears with the last process. A
+map in the rules has an element for each forwarded port. Its key is an address, a protocol and a
+port on the host, and its value is an address and a port inside the allocation. Map elements without
+an interface are left over from a killed launcher. They are deleted when a launcher starts, and with
+every change.
 """
 
 import errno
@@ -27,9 +28,10 @@ from daemon.launcher.root_programs import run
 from daemon.launcher.shim_script import Tools
 
 INSIDE = "eth0"  # the interface in the namespace of an allocation
-_NAMESPACE = 5  # descriptor of the namespace in `ip`
+_NAMESPACE = 5  # number of the namespace's descriptor in the process of `ip`
 _SECONDS = 2  # time limit of a program
-# Seconds after a hang in which no program runs, because each hang delays other requests.
+# After a program has hung, the launcher runs no program for so many seconds, because each hang
+# delays other requests.
 _PAUSE = 20
 _PREFIX, _DIGITS = "sw", 9  # prefix of interface names; digits of the allocation ID in them
 _OURS = re.compile(rf"{_PREFIX}([0-9a-f]{{{_DIGITS}}})([0-9a-f]{{4}})")
@@ -55,7 +57,7 @@ class Bridge:
 
     @property
     def missing(self) -> str:
-        """Return why this launcher cannot set up a bridge; empty if it can try."""
+        """Return why this launcher cannot set up a bridge; empty if nothing is missing."""
         if os.geteuid() != 0:
             return "the daemon was not started by root"
         for name, package in (("ip", "iproute2"), ("nft", "nftables")):
@@ -70,7 +72,7 @@ class Bridge:
 
     @property
     def allowed_port(self) -> int:
-        """Return a port of the host that is permitted for forwarding, for a test."""
+        """Return a host port that may be forwarded, for a test; 1 if there is none."""
         return next((port for port in range(1, 1 << 16) if not self._is_kept(port)), 1)
 
     def check_subnet(self) -> None:
@@ -205,7 +207,8 @@ class Bridge:
 
     def tidy(self) -> None:
         """Delete the map elements that have no interface. Raises `OSError`."""
-        forwarded = self._forwarded()  # first, because an interface is made before its elements
+        # Read the elements first, because an interface is created before its elements.
+        forwarded = self._forwarded()
         in_use = {*map(self._address, _interfaces().values())}
         unused = [key for key, (address, _) in forwarded.items() if address not in in_use]
         self._nft(self._elements("delete", unused))
@@ -241,9 +244,9 @@ class Bridge:
         return any(first <= port <= last for first, last in self._policy.kept_ports)
 
     def _free(self, used: Set[int]) -> int:
-        """Return the number of a free address, searched from the last assigned one on.
+        """Return the number of the first free address after the last assigned address.
 
-        Raises `OSError`.
+        The search continues at the start of the subnet. Raises `OSError` if no address is free.
         """
         # 1 is the bridge, the last is the broadcast.
         numbers = range(2, (1 << 32 - self._policy.bits) - 1)
@@ -270,12 +273,13 @@ class Bridge:
         text: str = "",
         descriptors: Sequence[tuple[int, int]] = (),
     ) -> str:
-        """Run a program and return its output.
+        """Run a program with the input `text`, and return its output.
 
-        Raises `OSError`. After a program has hung, all calls raise it immediately for some time.
+        Raises `OSError`. After a program has exceeded its time limit, the calls of the next seconds
+        fail immediately with ETIMEDOUT.
         """
         if time.monotonic() < self._resumes:
-            raise TimeoutError(errno.ETIMEDOUT, f"{name} was not run: a program of the bridge hung")
+            raise TimeoutError(errno.ETIMEDOUT, f"{name} was not run: ip or nft has just hung")
         words = [getattr(self._tools, name), *words]
         try:
             status, output = run(words, text.encode(), descriptors, seconds=_SECONDS)
@@ -289,7 +293,7 @@ class Bridge:
 
 
 def _interfaces() -> dict[str, int]:
-    """Return the address number of each connected allocation, by the digits of its ID."""
+    """Return the address number of each connected allocation, by the first digits of its ID."""
     matches = (_OURS.fullmatch(name) for _, name in socket.if_nameindex())
     return {match[1]: int(match[2], 16) for match in matches if match}
 
@@ -304,13 +308,13 @@ def _name(allocation: Id, number: int) -> str:
 
 
 def _keys(port: ForwardedPort) -> Iterator[str]:
-    """Yield the map keys of a port: its address and 127.0.0.1, for both protocols."""
+    """Yield the map keys of a port: for its address and for 127.0.0.1, each with TCP and UDP."""
     for address in dict.fromkeys((port.address, _LOOPBACK)):
         yield from (f"{address} . {protocol} . {port.value}" for protocol in _PROTOCOLS)
 
 
 def _number(text: str) -> int:
-    """Parse an address in the format of `/proc/net/route`."""
+    """Return the IPv4 address in `text`, which has the format of `/proc/net/route`, as a number."""
     return int.from_bytes(int(text, 16).to_bytes(4, sys.byteorder), "big")
 
 

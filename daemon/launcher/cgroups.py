@@ -15,7 +15,7 @@ _TOGETHER = f"{SHARED}/tasks"  # in version 1, these tasks share one cgroup
 
 
 def belongs(group: str, above: Collection[str], allocation: str, task: str) -> bool:
-    """Return whether a cgroup belongs to a task, below the parent `above`."""
+    """Return whether a cgroup belongs to a task, and is below one of the parents `above`."""
     parent, _, name = group.rpartition("/")
     return name == f"{allocation}.{task}" and parent.removesuffix(SHARED) in above
 
@@ -34,7 +34,7 @@ def is_list(
 
 
 def is_made(above: str, allocation: str, task: str) -> bool:
-    """Return whether the parent `above` has the cgroup of a task or the shared cgroup."""
+    """Return whether the parent `above` contains the cgroup of a task, or the shared cgroup."""
     paths = (*of_task([above], allocation, task), f"{above}{_TOGETHER}")
     return any(map(os.path.exists, paths))
 
@@ -54,7 +54,7 @@ def claimed(text: bytes, allocation: str, task: str) -> set[str]:
 def kill(group: str) -> None:
     """Kill all processes in a cgroup and its children.
 
-    A frozen process creates no children, but it can be killed.
+    Without `cgroup.kill`, freeze the cgroup first: a frozen process creates no children.
     """
     if _write(f"{group}/cgroup.kill"):
         return

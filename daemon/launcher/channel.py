@@ -41,7 +41,10 @@ class Refusal(PermissionError):
 
 
 def sendable(text: str) -> str:
-    """Return a text that can be encoded as UTF-8; the bytes of file names need not be UTF-8."""
+    r"""Return a text that can be encoded as UTF-8: file names may contain other bytes.
+
+    Each such byte is replaced by an escape sequence like `\udcff`.
+    """
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -60,9 +63,10 @@ def send(channel: socket.socket, data: bytes, descriptors: Sequence[int] = ()) -
 
 
 def receive(channel: socket.socket) -> tuple[bytes, list[int]]:
-    """Return the next message with its descriptors; empty at the end.
+    """Return the next message and its descriptors.
 
-    Raises `OSError` or `ProtocolViolation`.
+    The message is empty after the other process has closed the channel. Raises `OSError` or
+    `ProtocolViolation`.
     """
     data, ancillary, flags, _ = channel.recvmsg(LONGEST, _ROOM, _CLOSE_ON_EXEC)
     found = array.array("i")

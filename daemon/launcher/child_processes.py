@@ -41,7 +41,7 @@ class ChildOperations:
         self._children: dict[int, tuple[int, int, ChildOperation]] = {}
 
     def begin(self, number: int, operation: ChildOperation) -> OperationFailed | None:
-        """Start an operation for a request; return the error if that fails."""
+        """Start an operation for the request `number`; return the error if the start fails."""
         if len(self._children) >= MOST_ERRANDS:
             operation.after()
             return OperationFailed(
@@ -96,7 +96,7 @@ class ChildOperations:
             body = _answer.decode(os.pread(result, os.fstat(result).st_size, 0))
         except (msgspec.DecodeError, UnicodeDecodeError):
             late = status == -signal.SIGALRM
-            why = f"not done within {operation.seconds} s" if late else f"its child ended: {status}"
+            why = f"timeout after {operation.seconds} s" if late else f"child exit status: {status}"
             body = OperationFailed(number=errno.ETIMEDOUT if late else errno.EIO, text=why)
         finally:
             os.close(result)

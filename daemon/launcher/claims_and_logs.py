@@ -37,9 +37,9 @@ _NO_FILE = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR})
 
 @contextmanager
 def below(directory: str | int, *names: str) -> Iterator[int]:
-    """Yield a descriptor of a subdirectory; its parent is a path or a descriptor.
+    """Yield a descriptor of the directory at the path `names` below `directory`.
 
-    Raises `OSError`.
+    Without `names`, yield a descriptor of `directory` itself. Raises `OSError`.
     """
     path = "/".join(names) or "."
     if isinstance(directory, int):
@@ -58,7 +58,10 @@ def below(directory: str | int, *names: str) -> Iterator[int]:
 
 @contextmanager
 def home_of(directory: str, allocation: str) -> Iterator[int]:
-    """Yield the directory of an allocation, or of its retained logs. Raises `OSError`."""
+    """Yield a descriptor of the directory with an allocation's logs. Raises `OSError`.
+
+    This is the directory of the retained logs if it exists, or else the allocation directory.
+    """
     with ExitStack() as opened:
         try:
             retained = f"{os.path.dirname(directory)}/{LOGS}"
@@ -145,7 +148,7 @@ def shim_of(folder: int, task: str, attempt: int) -> int | None:
 
 
 def opened_claim(folder: int, task: str, attempt: int) -> tuple[int, int] | None:
-    """Return a descriptor of a claim that a shim holds, and the bytes that each log keeps.
+    """Return a descriptor of a claim that a shim holds, and the size in bytes that a log keeps.
 
     Return None if no shim holds the claim, or if the task has no logs. Raises `OSError`.
     """

@@ -1,7 +1,7 @@
 """The daemon's client for the launcher: concurrent requests, and one task that reads answers.
 
-A cancelled request leaves an entry, so that the descriptors of its late answer are closed. When the
-launcher ends, the daemon ends: no code catches `LauncherGone`.
+A cancelled request stays in the table of pending requests, so that the descriptors of its late
+answer are closed. When the launcher ends, the daemon ends: no code catches `LauncherGone`.
 """
 
 import errno
@@ -187,7 +187,7 @@ class _Waiter:
     async def open(self) -> None:
         """Acquire the request's share of the limit on pending requests.
 
-        If the limit is not reached, this does not yield to other tasks.
+        If the limit is not reached, other Trio tasks do not run before this returns.
         """
         acquired = 0
         try:
@@ -396,7 +396,10 @@ class Launcher:
         return self._no_bridge
 
     async def probe_bridge(self, probing: trio.CancelScope) -> None:
-        """Begin the test of a bridge early; `why_no_bridge` waits for it."""
+        """Begin the test of the bridge early, within the cancel scope `probing`.
+
+        A later call of `why_no_bridge` waits for the result of this test.
+        """
         with probing:
             await self.why_no_bridge()
 
@@ -410,16 +413,19 @@ class Launcher:
         return body.address
 
     async def release_network(self, allocation: str) -> None:
-        """Release the network of an ended allocation. Raises `OSError`, also while a task runs."""
+        """Release the network of an ended allocation.
+
+        Raises `OSError`, including while a task is running.
+        """
         await self._request(ReleaseNetwork(allocation=allocation))
 
     async def lay_out(
         self, allocation: str, layout: AllocDirLayout, previous: str | None = None
     ) -> dict[str, str]:
-        """Create the directories of an allocation; return errors by task.
+        """Create the directories of an allocation; return the errors by task.
 
-        The result has the error of each task whose directory could not be created. `previous` is
-        the replaced allocation whose data migrates. Raises `OSError`.
+        The result has only the tasks whose directory could not be created. `previous` is the
+        replaced allocation; its data moves to the new one. Raises `OSError`.
         """
         payload = self._sealed(layout)
         try:
@@ -489,7 +495,10 @@ class Launcher:
         return received[0]
 
     async def read_own(self, path: str) -> int:
-        """Return a sealed file with the content of a configured file of root. Raises `OSError`."""
+        """Return a descriptor of a sealed copy of a configured certificate or key file.
+
+        Raises `OSError`, including for a file that users other than root can change.
+        """
         _, received = await self._request(ReadOwn(path=path), (), os.memfd_create("spare"))
         return received[0]
 
@@ -522,7 +531,10 @@ class Launcher:
         return body
 
     async def mount_secrets(self, allocation: str, task: str, megabytes: int) -> None:
-        """Mount a tmpfs for the secrets of a task, if permitted. Raises `OSError`."""
+        """Mount a tmpfs for the secrets of a task, if the launcher runs as root.
+
+        Raises `OSError`.
+        """
         await self._request(MountSecrets(allocation=allocation, task=task, megabytes=megabytes))
 
     async def reveal(self, allocation: str) -> None:
@@ -607,16 +619,19 @@ class Launcher:
         await self._request(request)
 
     async def sweep(self, request: ScanProcesses) -> list[list[int]]:
-        """Scan for the processes of attempts and act on them; return the processes of each target.
+        """Scan for the processes of attempts and act on them.
 
-        Raises `OSError` or `ValueError`.
+        Return a list of process IDs for each target. Raises `OSError` or `ValueError`.
         """
         body, _ = await self._request(request)
         assert isinstance(body, ScanResult)  # noqa: S101  # ensured by the protocol
         return body.found
 
     async def usage(self, request: GetProcessInfo) -> list[str]:
-        """Return `status` and `stat` of each process, alternating. Raises `OSError`."""
+        """Return the contents of the files `status` and `stat` of each process, alternating.
+
+        Raises `OSError`.
+        """
         spare = os.memfd_create("spare")
         _, received = await self._request(request, (), spare)
         try:
@@ -637,9 +652,10 @@ class Launcher:
     ) -> tuple[Answer, list[int]]:
         """Send a request with `descriptors`; return the answer and its descriptors.
 
-        `spare` and `more` are descriptors that reserve numbers for those of the answer. `places`
-        are the semaphores of the request, by default those of its type. Raises `OSError`, and
-        `ValueError` for a request that the protocol does not allow.
+        `spare` and `more` are open descriptors, which are closed to free their numbers for the
+        descriptors of the answer. `places` are the semaphores that limit pending requests, by
+        default those for the type of the request. Raises `OSError`, and `ValueError` for a request
+        that the protocol does not allow.
         """
         spares = [*more] if spare is None else [spare, *more]
         waiter = _Waiter(spares, places or self._places(request))
@@ -793,7 +809,7 @@ async def open_launcher(channel: socket.socket) -> AsyncIterator[Launcher]:
     with channel:
         launcher = Launcher(channel)
         async with trio.open_nursery() as nursery:
-            # Cancelled callers may have to clean up, so answers are read until they have finished.
+            # Cancelled callers may have to clean up, so answers are read until all have ended.
             reading, probing = trio.CancelScope(shield=True), trio.CancelScope()
             nursery.start_soon(launcher.run, reading)
             try:

@@ -14,7 +14,10 @@ _INSIDE = "rpc error: code = Unknown desc = failed to start command: "
 
 
 class CommandFile(NamedTuple):
-    """A file: the path as the task names it, and its location, possibly below an open directory."""
+    """A file: its path in the task, and its `path` for the launcher.
+
+    The second path is relative to the open directory `above`, unless this is None.
+    """
 
     task_path: str
     path: str
@@ -31,8 +34,8 @@ def find(
     """Return the path of a command's executable: one of `task_files`, or one in the search path.
 
     A file of the task counts only if no user except root and the task's user can write to it.
-    `find_file` maps paths of the task to files. Raises `Refusal` if there is no such file, or if it
-    is not executable.
+    `find_file` returns the file at a path in the task. `path` is the search path. Raises `Refusal`
+    if no file is found, or if the file is not executable.
     """
     if command.startswith("/"):
         files = [find_file(command)]
@@ -90,9 +93,9 @@ def is_trusted(file: CommandFile, user: User | None) -> bool:
 
 
 def below(path: str, mounts: Sequence[tuple[str, int]]) -> CommandFile | None:
-    """Return the location of a file that a task sees below one of `mounts`, or None.
+    """Return the file that a task sees at `path`, or None if `path` is not below a mount.
 
-    The caller has the directories in `mounts` open.
+    Each pair in `mounts` is a path in the task, and a descriptor of the directory mounted there.
     """
     for inside, above in mounts:
         if path.startswith(f"{inside}/"):

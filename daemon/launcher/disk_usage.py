@@ -26,7 +26,7 @@ class DiskUsageScan:
 
     def __init__(self, top: int) -> None:
         self.used = 0  # bytes so far
-        self.written = 0  # nanoseconds
+        self.written = 0  # latest modification time, in nanoseconds
         self._top, self._device = top, os.fstat(top).st_dev
         self._linked: set[int] = set()  # inodes with several links
         self._found = self._below()
@@ -62,9 +62,9 @@ class DiskUsageScan:
                 yield from self._entries(folders)
 
     def _entries(self, folders: list[str]) -> Iterator[os.stat_result]:
-        """Yield the entries of the last pending directory.
+        """Remove the last directory from `folders`, and yield the `stat` of each of its entries.
 
-        Its subdirectories replace the directory in the list.
+        Add its subdirectories to `folders`.
         """
         folder = folders.pop()
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

@@ -47,7 +47,10 @@ class ExecSessions:
             del self._statuses[next(iter(self._statuses))]
 
     def kill_late(self, now: float) -> float | None:
-        """Kill the commands whose time is over; return the seconds until the next time limit."""
+        """Kill the commands whose deadline has passed.
+
+        Return the seconds until the next deadline; None if no command has a deadline.
+        """
         for number in [number for number, at in self._deadlines.items() if at <= now]:
             del self._deadlines[number]
             self.kill(number, hang_up=False)
@@ -56,7 +59,7 @@ class ExecSessions:
     def end_group(self, pid: int) -> None:
         """Kill the remaining processes in the group of an ended command that has a time limit."""
         if self._numbers.get(pid) in self._deadlines:
-            with suppress(ProcessLookupError):  # the rest has ended too
+            with suppress(ProcessLookupError):  # the other processes have ended too
                 os.killpg(pid, signal.SIGKILL)
 
     def take_status(self, number: int) -> int:

@@ -1,4 +1,4 @@
-"""Collect files of a task by patterns, in a child process with the task's user.
+"""Collect files of a task by patterns, in a child process that runs as the task's user.
 
 The output is a stream. Each `FilePart` follows its length; the length 0 marks the end. The child
 changes to the user before it opens a file. It follows no link, enters no mount, and opens regular
@@ -37,8 +37,9 @@ class _TooMuch(Exception):
 
 
 def find(directory: str, request: CollectFiles) -> tuple[dict[str, int], Owner]:
-    """Return descriptors of the directories that patterns name, and the user that reads the files.
+    """Open the top-level directories of all patterns, and look up the task's user.
 
+    Return the descriptors by name of the directory, and the user, as whom the files are read.
     Raises `OSError`.
     """
     descriptors: dict[str, int] = {}

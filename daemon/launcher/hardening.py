@@ -42,7 +42,7 @@ def supports_filters() -> bool:
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, None, 0, 0)
-    return ctypes.get_errno() != errno.EINVAL  # EFAULT if the kernel has them
+    return ctypes.get_errno() != errno.EINVAL  # EFAULT if the kernel has filters
 
 
 def use_single_heap() -> None:

@@ -6,8 +6,8 @@ which neither blocks a writer nor changes an offset. It keeps the claims and the
 task cannot redirect it to another file. On file systems without hole punching, logs grow until the
 next daemon starts.
 
-Each pass holds the lock of the launcher, so the next launcher waits for its end. When the lock is
-taken, the next launcher runs, and the guard ends. It also ends with the last task.
+Each pass holds the launcher's lock, so the next launcher waits for the end of the pass. The guard
+ends when it finds the lock held by the next launcher, or when the last task has ended.
 """
 
 import fcntl
@@ -34,7 +34,7 @@ from daemon.launcher.claims_and_logs import (
 
 _PERIOD = 1.0  # seconds between two passes
 _BLOCK = 4096  # holes consist of whole blocks
-_LEAST = 256 * 1024  # bytes of a hole, except the last ones
+_LEAST = 256 * 1024  # bytes by which a hole must grow before it is punched again
 
 
 class _GuardedLog(msgspec.Struct):
@@ -99,7 +99,10 @@ def limit_logs(directory: str, lock: str) -> None:
 
 
 def _running(directory: str) -> Iterator[tuple[int, list[_GuardedLog]]]:
-    """Yield the claim and the logs of each attempt that has a living shim. Raises `OSError`."""
+    """Yield a descriptor of the claim, and the logs, of each attempt with a living shim.
+
+    Raises `OSError`.
+    """
     for allocation in os.listdir(directory):
         if allocation.startswith("."):
             continue

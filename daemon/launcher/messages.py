@@ -1,8 +1,8 @@
 """The messages between daemon and launcher.
 
 Messages are MessagePack arrays that begin with the type number. The decoder rejects unknown types,
-extra fields and wrong types. Both processes run the same version, so there is one protocol version;
-`VERSION` only detects a mix.
+extra fields and wrong types. Both processes run the same version of Steward, so the protocol needs
+no compatibility. `VERSION` only detects that the versions differ.
 """
 
 import errno
@@ -20,7 +20,7 @@ MOST_USING = 512  # processes in one usage report
 MOST_TEXT = 4096  # characters of a name or path
 MOST_PORTS = 1024  # ports of an allocation on the bridge
 MOST_PATTERNS = 32  # patterns of files to keep, per task
-MOST_OUTPUTS = 16 * 1024  # bytes of outputs in the answer to the end of an attempt
+MOST_OUTPUTS = 16 * 1024  # bytes of a task's outputs in the answer to `FinishAttempt`
 MOST_PAYLOAD = 4 * 1024 * 1024  # bytes; the kernel uses half of it for arguments and environment
 SECRET = errno.ENOKEY  # error for a path that reveals secrets
 
@@ -43,7 +43,8 @@ Kind = Literal["token", "fetched"]  # kind of a note
 Action = Literal["find", "hold", "let_go", "end"]  # an action on processes
 Uid = Annotated[int, msgspec.Meta(ge=-1, lt=2**32 - 1)]
 Owner = tuple[Uid, Uid]  # user ID and group ID; -1 and -1 mean unknown users
-# The rule that determines a task's user: that of a driver, of an image, or the launcher's own.
+# The rule for a task's user: the rule of a driver, any user of a container's image ("anybody"), or
+# the launcher's own user ("ours").
 Whose = Literal["raw_exec", "exec", "anybody", "ours"]
 Span = tuple[Number, Number]  # first and last number of a range
 NAME = r"\A[^./\x00][^/\x00]{0,254}\Z"
@@ -180,7 +181,8 @@ class WriteFile(Message, frozen=True, kw_only=True, tag=21):
     """Write a file for a task, and create its parent directories.
 
     Descriptor: a sealed file with the content. `path` begins with the name of the task or of the
-    shared directory. With `is_new` an existing file stays. `owner` replaces the task's user.
+    shared directory. With `is_new`, an existing file is kept. If `owner` is None, the task's user
+    owns the file.
     """
 
     allocation: Id
@@ -237,9 +239,10 @@ class MountedVolume(Message, frozen=True, kw_only=True):
 class TaskCommand(Message, frozen=True, kw_only=True):
     """The command of a task, as its job defines it.
 
-    `personal` names the variables that get the values of the task's user. `entries` are the files
-    through which the task enters its cgroups; the first one is empty if no cgroup kills the task.
-    `data` is RLIMIT_DATA in KiB, 0 for no limit. `files` are written before the start, with their
+    `personal` lists the variables that the launcher sets from the account of the task's user.
+    `entries` are the files through which the task enters its cgroups. The first file belongs to
+    the cgroup by which the launcher kills the task; it is empty without such a cgroup. `data` is
+    RLIMIT_DATA in KiB, 0 for no limit. Each of `files` is written before the start, with its
     content.
     """
 
@@ -498,7 +501,10 @@ class ListClaims(Message, frozen=True, kw_only=True, tag=31):
 
 
 class KillAttempt(Message, frozen=True, kw_only=True, tag=32):
-    """Kill all processes in the cgroups of an attempt; without a claim, in those of its task."""
+    """Kill all processes in the cgroups of a task.
+
+    If `attempt` is not None, this includes the cgroup that the claim of the attempt names.
+    """
 
     allocation: Id
     task: Name
@@ -553,9 +559,9 @@ class ConnectPodman(Message, frozen=True, kw_only=True, tag=53):
 
 
 class ReadOwn(Message, frozen=True, kw_only=True, tag=54):
-    """Return the content of one of the policy's `files`, which only root can change.
+    """Return the content of one of the policy's `files`, in a sealed file.
 
-    The answer has a sealed file.
+    The operation fails if a user other than root or the launcher's user can change the file.
     """
 
     path: Text
@@ -580,7 +586,7 @@ class ProgramCommand(Message, frozen=True, kw_only=True):
 
 
 class StartProgram(Message, frozen=True, kw_only=True, tag=80):
-    """Start a program. The program ends like a session, or at its time limit.
+    """Start a program. It runs until it exits, its time limit passes or `EndSession` kills it.
 
     Descriptors: a sealed `ProgramCommand`, and optionally a sealed file with its input.
     """
@@ -650,7 +656,7 @@ class SessionExit(Message, frozen=True, kw_only=True, tag=10):
 
 
 class SandboxSupport(Message, frozen=True, kw_only=True, tag=11):
-    """The reasons why tasks, sandboxes or the filter do not work here; empty if they work."""
+    """The reasons why tasks, sandboxes or the filter do not work on this host; empty if they work."""
 
     tools: str
     walls: str
@@ -712,7 +718,7 @@ class DirectoryEntry(Message, frozen=True, kw_only=True):
 
 
 class DirectoryEntries(Message, frozen=True, kw_only=True):
-    """Directory entries."""
+    """The content of the sealed file that comes with `DirectoryPart`."""
 
     entries: list[DirectoryEntry]
 

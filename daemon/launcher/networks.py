@@ -110,7 +110,10 @@ class Networks:
         return ""
 
     def update_bridge(self) -> None:
-        """Set up the bridge if the host has it already, and delete leftovers. Raises `OSError`."""
+        """Set up an existing bridge again: apply the current rules and delete leftovers.
+
+        Do nothing if the host has no bridge. Raises `OSError`.
+        """
         if self._bridge and not self._trouble and self._bridge.exists:
             self._bridge.set_up()
 
@@ -133,7 +136,10 @@ class Networks:
 
 
 def _network_of(shims: Iterable[int]) -> int | None:
-    """Return the network namespace of the first shim that is not in the launcher's namespace."""
+    """Return a descriptor of the network namespace that the shims share, or None.
+
+    Ignore ended shims, and shims in the launcher's own namespace.
+    """
     for pid in shims:
         with suppress(OSError):  # it has ended
             descriptor = os.open(f"/proc/{pid}/ns/net", _READ)

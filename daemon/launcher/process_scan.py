@@ -1,16 +1,20 @@
 """Find the processes of attempts without cgroups, by scanning all processes.
 
-A process belongs to an attempt in one of these cases. Its initial environment names the allocation
-and the task. It is in the session or process group of the task's main process. Its parent belongs
-to the attempt. The environment only counts if it has the directory of the allocation, or if that
-directory is mounted at `/alloc`. Equal names of another installation are therefore ignored. So are
-processes of users that the attempt cannot have: any user can set these variables. Only a task of
+A process belongs to an attempt in any of these cases:
+
+- Its initial environment names the allocation and the task.
+- It is in the session or process group of the task's main process.
+- Its parent belongs to the attempt.
+
+The environment only counts if it has the directory of the allocation, or if that directory is
+mounted at `/alloc`. Equal names of another installation are therefore ignored. Any user can set
+these variables, so processes of users that the attempt cannot have are also ignored. Only a task of
 the launcher's user can have processes of any user.
 
 The kernel shows an empty environment while a process executes a new program. Such a process is
 undecided. The scan checks it again, and the action `end` reports it as a remaining process. An
 undecided process counts only if it runs as a user of the attempt, so that no other user can delay
-the end.
+the end of the attempt.
 
 If the main process has already exited, a stop first scans only orphans, which is a tenth of the
 work. Other processes of the attempt descend from an orphan. So the stop scans all processes only if
@@ -68,7 +72,10 @@ class ProcessCriteria(msgspec.Struct, frozen=True):
 
 
 def sweep(directory: str, marks: Sequence[ScanTarget]) -> list[list[int]]:
-    """Find the processes of targets and act on them; return the results of the last scan."""
+    """Find the processes of each target, and apply the target's action to them.
+
+    Return a list of process IDs for each target, from the last scan.
+    """
     criteria = [_scan_criteria(directory, mark) for mark in marks]
 
     def find(
@@ -164,9 +171,9 @@ def belonging(processes: Iterable[Process], criteria: ProcessCriteria) -> list[P
 def undecided(
     processes: Iterable[Process], criteria: ProcessCriteria, members: Iterable[Process]
 ) -> list[Process]:
-    """Return the processes that may belong to the attempt: their environments are unreadable.
+    """Return the processes that may belong to an attempt, because their environment is unreadable.
 
-    `members` are the processes that belong to it.
+    `members` are the processes that are known to belong to the attempt.
     """
     decided = {criteria.shim, *(member.pid for member in members)}
     unclear = (item for item in processes if not item.allocation and item.pid not in decided)
@@ -250,13 +257,14 @@ def _environment(pid: int, directory: str) -> bytes | None:
         if values and int(values[_FLAGS]) & _KERNEL_THREAD:
             return b""
         if values and int(values[_CODE]) and b"0" != values[_ENV_END] == values[_ENV_END - 1]:
-            # No variables; while the kernel sets these up, the start of the code is still 0.
+            # The process has no variables. Until the kernel has set up the variables of a new
+            # program, the start of the code is 0.
             return b""
     return None
 
 
 def _user(pid: int) -> int:
-    """Return the real user of a process. Raises `OSError`."""
+    """Return the real user ID of a process. Raises `OSError`."""
     lines = _read(f"/proc/{pid}/status").split(b"\n")
     return next(int(line.split()[1]) for line in lines if line.startswith(b"Uid:"))
 

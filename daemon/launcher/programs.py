@@ -1,11 +1,12 @@
-"""Run the programs of clusters, as the user of a task or of the daemon.
+"""Run client programs of clusters, as the user of a task or of the daemon.
 
-The policy has the paths. Each program takes only arguments in a fixed format, so that no value can
-be read as an option. A program gets no descriptor of the launcher, only its own variables, and no
-new privileges. The daemon reads its output; the launcher kills it at its time limit.
+The policy contains their paths. Each program takes only arguments in a fixed format, so that no
+value can be read as an option. A program inherits neither descriptors nor environment variables of
+the launcher, and gains no privileges. The daemon reads the program's output. The launcher kills the
+program at its time limit.
 
-Notification commands run in the same way, as the daemon's user. The policy has their arguments. The
-daemon sends only the name of a command and its input.
+Notification commands run in the same way, as the daemon's user. The policy contains their paths and
+arguments. The daemon sends only the name of a command and its input.
 """
 
 import os
@@ -89,7 +90,7 @@ def start(
 
 
 def _command(policy: LauncherPolicy, command: ProgramCommand, *, has_input: bool) -> list[str]:
-    """Return the arguments of a notification command. Raises `Refusal`."""
+    """Return the path and the arguments of a notification command. Raises `Refusal`."""
     plain = ProgramCommand(program=NOTIFY, user="", args=command.args)
     if not has_input or command != plain or len(command.args) != 1:
         raise Refusal("a notification command takes only its name and an input")

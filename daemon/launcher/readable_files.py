@@ -1,9 +1,9 @@
 """Open files and logs of an allocation for the daemon.
 
-Links are followed as long as they stay in the allocation directory. Without kernel support, no link
-is followed. After a file is opened, the kernel reports its real path. Files in secrets directories
-and internal files are never passed on. The type of a file is checked before it is opened for
-reading.
+Links are followed as long as they stay in the allocation directory. If the kernel cannot enforce
+this, no link is followed. The launcher opens a file, reads the file's real path from the kernel,
+and rejects secret and internal files by this path. It checks the type of a file before it opens the
+file for reading.
 """
 
 import ctypes
@@ -56,7 +56,7 @@ def open_file(directory: str, request: OpenFile) -> tuple[FileStatus, list[int]]
 
 
 def entries(directory: str, request: ListDirectory) -> tuple[list[DirectoryEntry], int]:
-    """Return directory entries from a position on, and the next position; -1 if none.
+    """Return directory entries from a position on, and the next position; -1 at the end.
 
     Raises `OSError`.
     """
@@ -109,7 +109,7 @@ def _check_own(descriptor: int, path: str) -> None:
     is_sticky = stat.S_ISDIR(facts.st_mode) and facts.st_mode & stat.S_ISVTX
     is_writable_by_others = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_sticky
     if facts.st_uid not in (0, os.geteuid()) or is_writable_by_others:
-        raise PermissionError(errno.EPERM, "another user can change it", path)
+        raise PermissionError(errno.EPERM, "another user can change the file", path)
 
 
 def open_a_log(directory: str, request: OpenLog) -> int:
@@ -133,10 +133,10 @@ def log_sizes(folder: int, task: str) -> tuple[int, int] | None:
 def _reached(
     directory: str, request: OpenFile | ListDirectory
 ) -> Iterator[tuple[int, int, list[str]]]:
-    """Yield the allocation directory, the file at a path below it, and its real path components.
+    """Yield a descriptor of the allocation directory, and a descriptor of the requested file.
 
-    Raises `OSError`, with `SECRET` for existing and missing files in a secrets directory, unless
-    the request may see secrets.
+    Also yield the components of the file's real path. Raises `OSError`, with `SECRET` for existing
+    and missing files in a secrets directory, unless the request may see secrets.
     """
     names = request.path.split("/") if request.path else []
     if any(map(leads_elsewhere, names)):
@@ -166,7 +166,10 @@ def _judge(segments: Sequence[str], request: OpenFile | ListDirectory) -> None:
 def _check_deepest_directory(
     home: int, names: Sequence[str], request: OpenFile | ListDirectory
 ) -> None:
-    """Check the deepest existing directory of a path, because a task can create any link."""
+    """Raise `OSError` if the deepest existing directory of a path is a secrets directory.
+
+    The names alone do not show this, because the path may contain links of a task.
+    """
     for length in range(len(names) - 1, 0, -1):
         try:
             descriptor = _follow(home, names[:length])
@@ -201,7 +204,7 @@ def _is_closed(segments: Sequence[str]) -> bool:
 
 
 def _users(home: int) -> set[int]:
-    """Return the users of the tasks of an allocation. Raises `OSError`."""
+    """Return the user IDs of the tasks of an allocation. Raises `OSError`."""
     inner = os.open(".", _OPEN | os.O_DIRECTORY, dir_fd=home)
     try:
         tasks = [name for name in os.listdir(inner) if not name.startswith(_HIDDEN)]

@@ -1,4 +1,4 @@
-"""Run a system program as root: by absolute path, without variables, within a time limit."""
+"""Run a system program as root: by absolute path, in an empty environment, with a time limit."""
 
 import errno
 import os
@@ -20,8 +20,8 @@ def run(
     """Run a program with `text` as its input; return its exit status and its output.
 
     Each pair in `descriptors` is a descriptor of the launcher, and its number in the program.
-    Raises `OSError`, with ETIMEDOUT if the program was killed at its time limit. A program that
-    hangs in the kernel ends later, and is reaped with the other children.
+    Raises `OSError`, with ETIMEDOUT if the program was killed at its time limit. This function does
+    not wait for a killed program that hangs in the kernel; the launcher reaps the program later.
     """
     with ExitStack() as resources:
         input_file, output = (os.memfd_create(name) for name in ("input", "output"))

@@ -2,8 +2,8 @@
 
 The kernel resolves the whole path (openat2, RESOLVE_BENEATH). Links that stay below the directory
 are followed, other links are rejected, and no process can swap a link in between. If this call is
-not available (before Linux 5.6, or behind a seccomp filter), no links are followed. Links are not
-followed as root either: a task must not reach through the launcher what it cannot reach itself.
+not available (before Linux 5.6, or behind a seccomp filter), no links are followed. As root, the
+launcher follows no links either: a task must not gain access to other files through the launcher.
 
 No path enters a mount, except Steward's tmpfs for secrets. A user can mount a FUSE file system in a
 task directory, and the first access to it could block the launcher indefinitely.
@@ -81,7 +81,7 @@ def _entered(call: Call, above: int, names: list[str]) -> tuple[int, str]:
         for number, name in enumerate(names, 1):
             try:
                 deeper = call(directory, name, _LOOK)
-            except NotADirectoryError:  # `place` is a link, by which the path left the directory
+            except NotADirectoryError:  # `name` is a link, by which the path left the directory
                 break
             except OSError as error:
                 if error.errno != errno.EXDEV or name == "..":
@@ -100,7 +100,7 @@ def _entered(call: Call, above: int, names: list[str]) -> tuple[int, str]:
 
 def _is_secrets_mount(descriptor: int) -> bool:
     """Return whether a file is in Steward's tmpfs, without access to the file system itself."""
-    # Bytes, because the user of a task may not import Python's module for an encoding.
+    # Compare bytes: a process with a task's user may not import Python's module for an encoding.
     with open(f"/proc/self/fdinfo/{descriptor}", "rb") as lines:
         mount_line = next((line for line in lines if line.startswith(_MOUNT_ID)), b"")
     mark = mount_line.removeprefix(_MOUNT_ID).strip() + b" "

@@ -4,7 +4,7 @@ A task sees the system's programs and configuration read-only, and its own direc
 private /proc and a few harmless devices, and sees nothing else of the host. It has no capabilities
 and cannot gain any: set-user-ID programs have no effect.
 
-A system call filter blocks tasks and exec sessions from calls that ordinary programs never make.
+In tasks and exec sessions, a system call filter blocks calls that ordinary programs never make.
 
 As root, tasks run as an unprivileged user of the host. Otherwise they run as the launcher's user in
 a user namespace, if permitted.
@@ -149,10 +149,12 @@ def around(
     filtered: bool,
     alone: bool,
 ) -> list[str]:
-    """Return the arguments before a task's command, for a start in the task directory.
+    """Return the command line that builds a sandbox; the task's command is appended to it.
 
-    `user` is the task's user if it differs from the launcher's. With `alone`, the sandbox must give
-    the task an empty network. Raises `OSError`.
+    The command line must be started in the task directory. `folder` is a descriptor of the
+    allocation directory. `user` is None if the task has the launcher's user. With `filtered`, the
+    sandbox installs a system call filter. With `alone`, the sandbox gives the task an empty
+    network. Raises `OSError`.
     """
     args = [tools.bwrap, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     args += ["--die-with-parent"]  # the parent is the shim, which outlives the daemon
@@ -188,7 +190,7 @@ def _filter(*, filtered: bool) -> list[str]:
 
 
 def _devices() -> Iterator[str]:
-    """Yield the harmless devices.
+    """Yield the arguments that create the device files of a sandbox.
 
     Without root, private terminals would need a second user namespace, which no exec session could
     enter. The task therefore has no private terminals.
@@ -205,7 +207,7 @@ def _devices() -> Iterator[str]:
 
 
 def _names(folder: int, task: str, dns: DnsSettings | None) -> Iterator[str]:
-    """Yield the mounts for name resolution: the host's settings, or the group's own servers."""
+    """Yield the arguments that mount `resolv.conf`: the host's file, or one with `dns`."""
     resolved = os.path.realpath(_RESOLVER)
     if dns is not None:
         lines = [f"nameserver {server}" for server in dns.servers]
@@ -221,9 +223,9 @@ def _names(folder: int, task: str, dns: DnsSettings | None) -> Iterator[str]:
 
 
 def _accounts(folder: int, task: str, user: User | None) -> Iterator[str]:
-    """Yield the mounts of account files for a user without an account.
+    """Yield the arguments that mount account files, if the user has no account on the host.
 
-    Many programs look up the name of their user.
+    The files contain the user, because many programs look up their user's name.
     """
     if user is None or user.is_account:
         return
@@ -256,11 +258,11 @@ def enter_arguments(
     *,
     filtered: bool,
 ) -> list[str]:
-    """Return the arguments before a command in an exec session; `namespaces` is from `opened`.
+    """Return the command line that enters a sandbox; an exec session's command is appended to it.
 
-    The command gets the root and the working directory of the first mount namespace. A process with
-    a filter cannot enter namespaces. A second bubblewrap, which changes nothing else, therefore
-    installs the filter after the command has entered them.
+    `namespaces` maps the kind of each namespace to its descriptor number in the child. A process
+    with a filter cannot enter namespaces. A second bubblewrap, which changes nothing else,
+    therefore installs the filter after the command has entered the namespaces.
     """
     command = [tools.nsenter, *(f"--{kind}=/proc/self/fd/{at}" for kind, at in namespaces.items())]
     command += ["--preserve-credentials"] if "user" in namespaces else []

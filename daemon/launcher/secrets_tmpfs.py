@@ -28,9 +28,9 @@ _READ = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def is_elsewhere(path: str) -> bool:
-    """Return whether the launcher has another mount namespace than the host.
+    """Return whether the launcher is in a mount namespace other than the host's.
 
-    The result is false if the host does not see the same directory at this path.
+    The result is false if the path leads to another directory in the host's namespace.
     """
     try:
         if os.readlink(OURS) == os.readlink(FIRST):
@@ -41,7 +41,7 @@ def is_elsewhere(path: str) -> bool:
 
 
 def step_over(directory: str) -> None:
-    """Enter the host's mount namespace, which must have the directory. Call it only in a child.
+    """Enter the host's mount namespace, if `directory` exists there. Call it only in a child.
 
     Raises `OSError`.
     """

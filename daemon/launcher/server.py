@@ -219,7 +219,7 @@ class Server:
         return messages.SessionOpened(session=self._sessions.register(pid)), descriptors
 
     def start_program(self, request: messages.StartProgram, sent: int, *more: int) -> Given:
-        """Start a program of a cluster, or a command of notifications."""
+        """Start a client program of a cluster, or a notification command."""
         from daemon.launcher import programs  # imported late, because few daemons start programs
 
         payload = read_record(sent, messages.MOST_PAYLOAD, _program)
@@ -335,7 +335,7 @@ class Server:
         return messages.Done(), [readable_files.open_a_log(self._directory, request)]
 
     def read_own(self, request: messages.ReadOwn) -> Given:
-        """Return the content of a configured file."""
+        """Return the content of a configured certificate or key file."""
         if request.path not in self._policy.files:
             raise Refusal(
                 f"{request.path!r} was not configured as a certificate file when the daemon started"
@@ -363,7 +363,7 @@ class Server:
                 text, at = read_claim(folder, request.task, request.attempt)
                 logs = readable_files.log_sizes(folder, request.task)
                 if (wanted := request.outputs) and wanted.most <= messages.MOST_OUTPUTS:
-                    # The daemon then requests the file, and gets the reason.
+                    # After an error, the daemon requests the file separately and gets the reason.
                     with suppress(OSError):
                         outputs = task_files.read(self._directory, wanted)[1]
         ended = messages.EndedAttempt(claim=text, at=at, status=status, logs=logs, outputs=outputs)
@@ -434,7 +434,7 @@ class Server:
         return ChildOperation(work, _LONG)
 
     def mount_secrets(self, request: messages.MountSecrets) -> ChildOperation:
-        """Mount a tmpfs for secrets, if permitted."""
+        """Mount a tmpfs for secrets, if the launcher runs as root."""
 
         def work() -> messages.Answer:
             if os.geteuid() == 0:
@@ -558,7 +558,10 @@ class Server:
 
     @contextmanager
     def _folder(self, allocation: str) -> Iterator[int | None]:
-        """Yield the directory of an allocation; None if it was removed. Raises `OSError`."""
+        """Yield a descriptor of an allocation directory; None if the directory was removed.
+
+        Raises `OSError`.
+        """
         with ExitStack() as resources:
             try:
                 folder = resources.enter_context(below(self._directory, allocation))

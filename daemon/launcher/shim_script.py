@@ -8,13 +8,14 @@ the exit status. The shim ignores signals; the daemon signals the task.
 Descriptors: 0 is empty, 1 the task's standard output, 2 the claim file, 3 the task's standard
 error. Descriptor 4 is the system call filter, if there is one: bubblewrap reads and closes it.
 Arguments: the limit on open files, then the command. All users of the host can see arguments. Two
-variables therefore hold the task's directory, by which operators find a shim, and the cgroup entry
-files, one per line. The first line is empty if no cgroup kills the task. The task does not get
-these two variables, which both name the allocation.
+variables therefore hold the task's directory, by which operators find a shim, and the files through
+which the task enters its cgroups, one per line. The first line belongs to the cgroup by which the
+launcher kills the task; it is empty without such a cgroup. The task does not get these two
+variables, which both name the allocation.
 
-Environment variables control libraries: their message catalogues, tables of names, and settings. A
-program with more privileges than its task therefore gets none of the task's variables. The task's
-variables are passed through under other names, and a second shell with the task's privileges
+Environment variables control libraries: their message catalogues, tables of names, and settings.
+Programs that run with more privileges than the task therefore get none of the task's variables. The
+task's variables are passed through under other names, and a second shell with the task's privileges
 exports them.
 """
 
@@ -50,13 +51,14 @@ ulimit -S -n "$1" &&{data} umask 022 && shift &&
 unset OLDPWD STEWARD_SHIM_PLACE STEWARD_SHIM_GROUPS &&
 exec {launch} "$@"
 """
-# Enter the cgroups, or write the task's process ID if no cgroup kills it.
+# Enter the cgroups by writing to each file in the variable.
 _ENTER_GROUPS = """set -f; IFS='
 '; for g in $STEWARD_SHIM_GROUPS; do echo 0 >"$g" || exit; done; unset IFS; set +f"""
 # The OOM killer must choose the daemon and the shim last, but not the task.
 _EXPOSE = "{ echo 200 >/proc/self/oom_score_adj; } 2>/dev/null"
 # Runs with the task's privileges inside the sandbox. No value appears in an argument.
 _EXPORT = 'unset PATH; {export}exec {env} "$@"{closed}'
+# Record the task's process ID in the claim, if there is no cgroup by which the launcher kills it.
 _NOTE_PID = 'read -r pid rest </proc/self/stat && echo "main $pid" >&2 || exit'
 
 # Variables that a shell reserves, changes or rejects, or that affect the shell itself. The task
@@ -77,7 +79,7 @@ _OWN_PREFIXES = (
 CARRIER = "STEWARD_ENV_"
 
 
-FILTER = 4  # the last of the descriptors above
+FILTER = 4  # number of the descriptor of the system call filter
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,10 +130,10 @@ def command_line(
     """Return the arguments and the environment of the shim.
 
     No value of a variable appears in an argument, because all users of the host can see arguments.
-    `wrap` has the programs between the shell and the command, which must not see the variables.
-    With `inside`, the shell executes the command instead of watching it. `data` is RLIMIT_DATA in
-    KiB, 0 for no limit. `apart` means that `wrap` has other privileges: it gets no variable of the
-    task, and the descriptors `closed` do not reach the command.
+    `wrap` has the programs that run between the shell and the command. With `inside`, the shell
+    executes the command instead of watching it. `data` is RLIMIT_DATA in KiB, 0 for no limit.
+    `apart` means that the programs in `wrap` run with other privileges than the command. They then
+    get no variables of the task, and the command does not get the descriptors `closed`.
     """
     plain = {name: value for name, value in env.items() if is_plain(name)}
     special = {name: value for name, value in env.items() if name not in plain}
@@ -188,8 +190,8 @@ def _exporting(
 ) -> list[str]:
     """Return the arguments of a second shell, which exports variables and runs a command.
 
-    `carriers` are the variables that hold the texts `NAME=VALUE`. `last` are the words before the
-    command, and the shell closes the descriptors `closed`.
+    `carriers` are the variables that hold the texts `NAME=VALUE`. The shell runs the command with
+    the words in `last` before it, and closes the descriptors `closed`.
     """
     values = " ".join(f'"${name}"' for name in carriers)
     export = f"export {values}; unset {' '.join(carriers)}; " if carriers else ""
@@ -199,6 +201,6 @@ def _exporting(
 
 
 def carrying(carriers: Iterable[str]) -> list[str]:
-    """Return the arguments with which `env` sets the passed variables."""
+    """Return arguments for `env` that replace the variables `carriers` by the task's variables."""
     names = list(carriers)
     return [*(f"-u {name}" for name in names), *(f'"${name}"' for name in names)]

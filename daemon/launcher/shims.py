@@ -193,7 +193,7 @@ def _open(pid: int) -> int | None:
 def is_ours(pid: int) -> bool:
     """Return whether all user IDs of a process are the launcher's.
 
-    A task of another user has no such process.
+    No process of a task with another user fulfils this.
     """
     with suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:  # it has ended
         users = next(line for line in file if line.startswith(b"Uid:")).split()[1:]

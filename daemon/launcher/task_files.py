@@ -87,7 +87,7 @@ def read(directory: str, request: ReadFile) -> tuple[FileStatus, bytes]:
 
 
 def found_of(facts: os.stat_result) -> FileStatus:
-    """Return the metadata in message form."""
+    """Return the message with the metadata of a file, given the result of `os.stat`."""
     return FileStatus(
         inode=facts.st_ino, size=facts.st_size, modified=facts.st_mtime_ns, mode=facts.st_mode
     )
@@ -97,9 +97,10 @@ def found_of(facts: os.stat_result) -> FileStatus:
 def _reached(
     directory: str, request: WriteFile | ReadFile
 ) -> Iterator[tuple[int, list[str], Owner, Owner]]:
-    """Yield an open directory, the remaining path, the user to act as, and the task's user.
+    """Open the directories of a path as far as no other user can change them.
 
-    Raises `OSError`.
+    Yield a descriptor of the last open directory, the names of the remaining path, the user to act
+    as, and the task's user. Raises `OSError`.
     """
     first, *names = request.path.split("/")
     if first not in (request.task, SHARED) or not names or any(map(leads_elsewhere, names)):

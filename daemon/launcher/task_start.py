@@ -45,7 +45,7 @@ from daemon.launcher.safe_open import CODE, ODD
 from daemon.launcher.shim_script import FILTER, command_line, find_tools
 from daemon.launcher.user_policy import OWN_HOME, User, UserPolicy, being
 
-NO_GROUP = "-"  # entry of a start without a cgroup
+NO_GROUP = "-"  # `StartTask.group` of a task without a cgroup
 _NULL = "/dev/null"
 _OUT, _CLAIM, _ERR = 1, 2, 3  # descriptors of a shim, in addition to the filter
 _ASIDE = 16  # lowest number for descriptors that are not passed by number to a child
@@ -79,7 +79,7 @@ def usual_scheduling() -> dict[str, Any]:
 
 
 class Starter:
-    """Starts the tasks of one policy."""
+    """Starts tasks and exec sessions, as far as the policy permits."""
 
     def __init__(self, policy: LauncherPolicy, directory: str, users: UserPolicy) -> None:
         self._policy, self._directory, self._users = policy, directory, users
@@ -246,7 +246,10 @@ class Starter:
         stack: ExitStack,
         shim: int | None,
     ) -> int:
-        """Resolve the command of raw_exec; return its working directory. Raises `Refusal`."""
+        """Replace `words[0]` by the path of the command of raw_exec.
+
+        Return a descriptor of the working directory. Raises `Refusal`.
+        """
         if task.volumes:
             raise Refusal("raw_exec has no sandbox: use exec to mount volumes")
         working_directory = home
@@ -402,13 +405,13 @@ class Starter:
     def _probe(self) -> SandboxSupport:
         tools = self.tools
         missing = [tool for tool in ("sh", "setsid", "env") if not getattr(tools, tool)]
-        shell = f"a program that it needs is missing: {', '.join(missing)}" if missing else ""
+        shell = f"programs are missing on this host: {', '.join(missing)}" if missing else ""
         missing = [
             tool for tool in ("bwrap", "nsenter", "setpriv", "stat") if not getattr(tools, tool)
         ]
         if missing:
             problem = (
-                f"a program that it needs is missing: {', '.join(missing)} (package bubblewrap)"
+                f"programs are missing on this host: {', '.join(missing)} (package bubblewrap)"
             )
             return SandboxSupport(tools=shell, walls=problem, no_filter="")
         problem = self._try(b"")
@@ -438,7 +441,7 @@ class Starter:
 
 
 def _environment(task: TaskCommand, user: User | None) -> dict[str, str]:
-    """Return a task's variables, with those of the task's user instead of the agent's user."""
+    """Return a task's variables; HOME, USER and LOGNAME are set for the task's user."""
     env = {name.decode(CODE, ODD): value.decode(CODE, ODD) for name, value in task.env.items()}
     if user is not None:
         personal = {"HOME": user.home, "USER": user.name, "LOGNAME": user.name}

@@ -1,4 +1,4 @@
-"""Unpack artifacts into task directories, in a child process with the task's user.
+"""Unpack artifacts into task directories, in a child process that runs as the task's user.
 
 The input is a stream. Each entry is an `ArchiveMember` after its length, followed by the content of
 a file; the length 0 marks the end. The child changes to the user before it reads a byte. It creates

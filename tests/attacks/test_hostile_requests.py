@@ -63,7 +63,7 @@ def test_stopped_child_of_the_launcher_is_killed(greeted: Talk, tmp_path: Path) 
     data, _ = receive(greeted.channel)
     os.close(writer)
     os.close(reader)
-    assert b"its child ended: -9" in data
+    assert b"child exit status: -9" in data
 
 
 def _of_nobody() -> list[int]:

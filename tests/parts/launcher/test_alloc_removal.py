@@ -336,7 +336,7 @@ def test_removal_extended_by_a_task_is_aborted_and_reported(
         os.close(os.open(str(next(number)), os.O_CREAT | os.O_WRONLY, dir_fd=dir_fd))
 
     monkeypatch.setattr(os, "unlink", unlink_and_write)
-    with pytest.raises(OSError, match="something may still write there") as told:
+    with pytest.raises(OSError, match="a process may still create files there") as told:
         alloc_removal.remove(str(tmp_path), ALLOCATION, seconds=0.1)
     assert told.value.errno == errno.ETIMEDOUT
     monkeypatch.setattr(os, "unlink", unlink)

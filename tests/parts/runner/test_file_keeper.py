@@ -136,10 +136,10 @@ async def test_hostile_stream_is_not_stored(
 async def test_response_of_the_launcher_is_the_reason(
     store: Store, payloads: PayloadFiles, tmp_path: Path
 ) -> None:
-    stream = Stream(part(b"main/a", b"x"), error=OSError(5, "not done within 60 s"))
+    stream = Stream(part(b"main/a", b"x"), error=OSError(5, "timeout after 60 s"))
     found = await kept(store, payloads, tmp_path, stream)
     assert found.number == 1
-    assert found.reasons == ("the files cannot be kept: [Errno 5] not done within 60 s",)
+    assert found.reasons == ("the files cannot be kept: [Errno 5] timeout after 60 s",)
 
 
 async def test_limits_of_number_and_namespace_are_reported(
