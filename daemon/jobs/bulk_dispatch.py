@@ -36,7 +36,7 @@ _FIELD = re.compile(r"Go struct field \w+\.(\S+) of type")
 
 
 class DispatchLine(msgspec.Struct, frozen=True):
-    """A line of the body that is not empty; `number` counts all lines."""
+    """A line of the body that is not empty, with its line number; empty lines also count."""
 
     number: int
     text: bytes
@@ -72,9 +72,9 @@ class LineRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def split_lines(body: bytes, first: int = 1) -> list[DispatchLine]:
-    """Return the lines of a body; `first` is the number of the first line.
+    """Return the lines of a body that are not empty; `first` is the number of the first line.
 
-    Raises `TooLarge` if there are too many lines, and `Malformed` if there is no line.
+    Raises `TooLarge` if there are too many lines, and `Malformed` if all lines are empty.
     """
     texts = body.split(b"\n", MAX_CHILDREN * 2)
     lines = [
@@ -95,8 +95,8 @@ def split_lines(body: bytes, first: int = 1) -> list[DispatchLine]:
 def read_lines(lines: Sequence[DispatchLine], job_id: str, token: str = "") -> list[LineRequest]:
     """Decode lines, in a thread.
 
-    If `token` is set, a line without an idempotency token gets one made of `token` and the line
-    number.
+    If `token` is set, a line without an idempotency token gets a token that consists of `token` and
+    the line number.
     """
     return [_read_line(line, job_id, token) for line in lines]
 
@@ -204,7 +204,10 @@ class _ChildTraces:
     def around(
         self, tx: Transaction, dispatch: Callable[[], BulkDispatchAnswer]
     ) -> BulkDispatchAnswer:
-        """Dispatch a child; its evaluation gets an origin in the child's trace."""
+        """Return the result of `dispatch`, which stores a child with an evaluation.
+
+        The evaluation belongs to the child's trace.
+        """
         if self._recorder is None:
             return dispatch()
         own, tx.request_id = tx.request_id, self._recorder.begin_child(tx.request_id)

@@ -1,8 +1,8 @@
 """Import of iCalendar files (RFC 5545): whole-day events become holidays.
 
-The library that parses files is imported with the first import, in a thread. One limit applies to
-the days of all events and to the days that their rules examine. Days are counted before they are
-processed, so a file cannot cause more work than the limit.
+Python imports the library that parses files at the first use, in a thread. One limit applies to the
+sum of the days of all events and the days that their rules examine. Days are counted before they
+are processed, so a file cannot cause more work than the limit.
 """
 
 import re
@@ -23,9 +23,9 @@ MAX_SIZE = 1024 * 1024  # bytes
 MAX_EVENTS = 2000
 MAX_YEARS = 20
 MAX_HOLIDAYS = 2000
-_MOST_DAYS = 500_000  # of all events and rules: about two seconds
+_MOST_DAYS = 500_000  # days of all events and rules; examining them takes about two seconds
 _MOST_OF_EVENT = 366  # days of one event
-_MOST_SKIPPED = 50  # shown
+_MOST_SKIPPED = 50  # skipped events that the response lists
 _MAX_RULE_PARTS = 400  # numbers in one rule
 _MAX_TEXT = 200
 _MOST_INTERVAL = 1000
@@ -55,7 +55,7 @@ def read(content: bytes, first: int, last: int) -> ImportedDays:
 
 
 def _without_zones(content: bytes) -> bytes:
-    """Return a file without its time zones, on unfolded lines. Raises `Malformed`.
+    """Return a file without its time zones, with unfolded lines. Raises `Malformed`.
 
     Whole days need no zones. The library computes and keeps each zone of a file, which takes time
     and memory without a limit.
@@ -215,10 +215,10 @@ def _numbers(rule: "vRecur", key: str) -> frozenset[int]:
 
 
 def _later(rule: Repetition, start: date, first: date) -> date:
-    """Return a start for the rule that is close to `first`, so that fewer days are examined.
+    """Return a start date for a rule, as close to `first` as possible.
 
-    Only the start of a simple yearly rule can be moved. From `first` on, the occurrences are the
-    same.
+    With a later start, fewer days are examined. Only the start of a simple yearly rule can be moved
+    without a change of the occurrences from `first` on.
     """
     if rule.frequency != "YEARLY" or rule.interval != 1 or rule.count is not None:
         return start

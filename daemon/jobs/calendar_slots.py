@@ -73,9 +73,10 @@ def load_openings(db: ReadSnapshot, job: Job) -> JobOpenings:
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """Successive slots with one outcome: a launch at `at`, or none, with the reason.
+    """Successive slots with one outcome: a launch at the time `at`, or no launch if `at` is None.
 
-    The `reason` of a launch is why it was moved to an opening; empty if it was not moved.
+    `reason` says why there is no launch, or why the launch was moved to an opening. It is empty
+    for a launch that was not moved.
     """
 
     first: int

@@ -101,8 +101,8 @@ def _parts(calendar: Calendar) -> list[str]:
 def _check_parts(tx: Transaction, calendar: Calendar, before: Calendar | None) -> None:
     """Raise `Malformed` if a calendar refers to unknown calendars, or to itself.
 
-    Neither the calendar nor a calendar that uses it may refer to too many others. A write that adds
-    no reference is not checked.
+    Also raise it if the calendar, or a calendar that uses it, would refer to too many calendars. A
+    write that adds no reference is not checked.
     """
     namespace, parts = calendar.namespace, _parts(calendar)
     if set(parts) <= set(_parts(before) if before else ()):
@@ -133,7 +133,10 @@ def _check_parts(tx: Transaction, calendar: Calendar, before: Calendar | None) -
 
 
 def _reference_fault(references: Mapping[str, set[str]], name: str) -> str:
-    """Describe the limit that the references of a calendar exceed; empty if there is none."""
+    """Return the predicate of a message about a limit that a calendar's references exceed.
+
+    The result is an empty string if they exceed no limit.
+    """
     if len(_reached(references, name, most=rules.MAX_PARTS)) > rules.MAX_PARTS:
         return (
             f"refer to more than {rules.MAX_PARTS} calendars, directly or through others: use fewer"
@@ -151,9 +154,9 @@ def _reference_fault(references: Mapping[str, set[str]], name: str) -> str:
 
 
 def _reached(references: Mapping[str, set[str]], name: str, *, most: int) -> set[str]:
-    """Return the names of the calendars that a calendar refers to, directly or through others.
+    """Return the names of the calendars that a calendar refers to, directly or indirectly.
 
-    If there are more than `most`, some are missing.
+    The result may be incomplete if it has more than `most` names.
     """
     reached, coming = set[str](), [name]
     while coming and len(reached) <= most:
@@ -211,7 +214,7 @@ async def remove(
 def days(
     db: ReadSnapshot, namespace: str, name: str, *, first: date | None, number: int, now: int
 ) -> CalendarDays:
-    """Return days of a calendar from `first` on, by default from today. May take long.
+    """Return `number` days of a calendar from `first` on, by default from today. May take long.
 
     Raises `NotFound`, or `Malformed` for more than `MAX_DAYS_SHOWN` days.
     """

@@ -39,7 +39,7 @@ from storage.writer import Transaction
 
 _FENCED = "thaw"
 _AT_ONCE = 32  # freezes whose end one write stores
-_LONGEST = 366 * 24 * 3600 * SECOND  # of a freeze with an end
+_LONGEST = 366 * 24 * 3600 * SECOND  # maximum duration of a freeze with an end
 _SHOWN = 100  # characters of an invalid value in a message
 
 
@@ -193,7 +193,7 @@ def _until_text(freeze: Freeze) -> str:
 async def follow_freezes(
     store: Store, clock: Clock, ids: Iterator[str], fences: Fences, *, per_second: int
 ) -> None:
-    """End freezes on time, and release up to `per_second` jobs that they held in each second."""
+    """End freezes on time, and then release the jobs that they held, up to `per_second`."""
     earliest = 0  # time before which no job is released
     while True:
         with store.watch(freezes.TOPIC, TOPIC) as change:
@@ -234,7 +234,7 @@ def release(tx: Transaction, key: Key, now: int, eval_id: str) -> None:
     """Re-evaluate a job whose freeze has ended."""
     freeze = freezes.find(tx, freezes.holder(tx, key))
     if freeze is not None and not freeze.ended:
-        return  # another freeze holds it now
+        return  # another freeze holds the job now
     if not freezes.release(tx, key):
         return
     job = jobs.current(tx, *key)

@@ -25,8 +25,8 @@ from storage.records.group import TaskGroup
 from storage.records.job import Job
 from storage.writer import Transaction
 
-TRIGGER = "step-by-hand"  # of a run of one step
-_SEARCHED = 100  # newest runs, of which one may have the outputs
+TRIGGER = "step-by-hand"  # the trigger of a run of one step
+_SEARCHED = 100  # number of the newest runs that are searched for the outputs
 _SHOWN = 100  # characters of an unknown name
 
 
@@ -35,7 +35,7 @@ class NotNow(Exception):
 
 
 class OneStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that can run alone, or one `element` of it: the run to store.
+    """A new run of one step or one element, before it is stored.
 
     `source` is the run from which the outputs of the other steps are copied.
     """
@@ -56,8 +56,9 @@ def planned(
     outputs_of: int,
     now: int,
 ) -> OneStep:
-    """Return the run of one step. `outputs_of` is the number of its source; 0 means any.
+    """Return a new run of one step.
 
+    `outputs_of` is the number of the run with the outputs of the other steps; 0 means any run.
     Raises `NotFound`, `Malformed` or `NotNow`.
     """
     job = jobs.current(db, namespace, job_id)
@@ -105,7 +106,7 @@ def begin(tx: Transaction, plan: OneStep, budgets: Budgets, now: int) -> Job:
     runs.copy_outputs(tx, source, run, others)
     if run.only_element is not None and run.only_step in before:
         runs.copy_outputs(tx, source, run, [run.only_step], without=run.only_element)
-    last = min(run.number - RUNS_KEPT.of(job.meta), source.number - 1)  # the source stays
+    last = min(run.number - RUNS_KEPT.of(job.meta), source.number - 1)  # the source run is kept
     runs.remove_up_to(tx, run.namespace, run.job_id, last)
     return job
 
@@ -154,7 +155,10 @@ def _newest(db: ReadSnapshot, job: Job) -> FlowRun:
 def _source(
     db: ReadSnapshot, newest: FlowRun, graph: Graph, step: Step, group: TaskGroup, number: int
 ) -> FlowRun:
-    """Return the run with the outputs. Raises `NotFound` or `NotNow`."""
+    """Return the run from which to copy the outputs of the other steps.
+
+    This is the run `number` or, for 0, the newest suitable run. Raises `NotFound` or `NotNow`.
+    """
     if number:
         source = runs.find(db, newest.namespace, newest.job_id, number)
         if source is None:
@@ -171,7 +175,10 @@ def _source(
 
 
 def _are_good(db: ReadSnapshot, run: FlowRun, names: Collection[str]) -> bool:
-    """Return whether no step is bad; steps that were left out have the results of another run."""
+    """Return whether none of the named steps of a run is bad.
+
+    For a step that was left out of the run, the run that it was copied from decides.
+    """
     left = set(names)
     source: FlowRun | None = run
     while left:

@@ -216,11 +216,11 @@ class PayloadFiles:
     async def take_in(
         self, namespace: str, digest: str, source: str, *, size: int, now: int, holder: str
     ) -> None:
-        """Move the file at the path `source`, whose digest is verified, into this directory.
+        """Move the file at the path `source` into this directory; the caller has verified `digest`.
 
         The file stays for 24 hours, or for as long as it is used. `holder` is the task or attempt
-        that stores the file again after a crash. Raises `NotFound` for the namespace, `TooLarge`,
-        or `StorageFull`.
+        to which the file belongs. After a crash, `holder` stores its files again. Raises `NotFound`
+        for the namespace, `TooLarge`, or `StorageFull`.
         """
         if self._limits.file and size > self._limits.file:
             raise TooLarge(
@@ -254,7 +254,7 @@ class PayloadFiles:
     def room(self, db: ReadSnapshot, namespace: str, holder: str) -> int:
         """Return the number of bytes that all files of `holder` may have together.
 
-        Files that `holder` stored before a crash do not count, because it stores them again.
+        Files that `holder` stored before a crash do not count, because `holder` stores them again.
         """
         if not self._limits.namespace:
             return _LARGEST
@@ -421,7 +421,7 @@ def _append(path: str, chunk: bytes, offset: int) -> int:
 
 
 def _verified(final_path: str) -> str:
-    """Return the digest of an upload; rename it if the digest is correct, otherwise delete it."""
+    """Return the digest of an uploaded file; rename a correct file, and delete any other."""
     path = final_path if os.path.exists(final_path) else final_path + _PART
     with open(path, "rb") as file:
         checksum = hashlib.file_digest(file, "sha256").hexdigest()

@@ -478,7 +478,10 @@ def _catch_up_by_calendar(
 
 
 def _skip_closed(tx: Transaction, job: Job, closed: Sequence["Launch"], now: int) -> None:
-    """Record slots that were missed while a calendar was closed, in a limited number of lines."""
+    """Record the slots that were missed while a calendar was closed.
+
+    The number of records is limited; the last record combines all remaining slots.
+    """
     for launch in closed[:_CLOSED_LINES]:
         _skip(tx, job, launch.first, now, launch.reason, launch.slots)
     if excess := closed[_CLOSED_LINES:]:
@@ -532,9 +535,10 @@ def _skip(tx: Transaction, job: Job, slot: int, now: int, reason: str, slots: in
 
 
 def _write_down(tx: Transaction, job: Job, done: Slot) -> None:
-    """Store the outcome of a slot, and notify about a missed or late one."""
+    """Store the outcome of a slot, and notify if the slot was missed or is late."""
     if done.outcome == SlotOutcome.SKIPPED and done.reason.startswith(CLOSED_REASON):
-        periodic.extend(tx, job.namespace, job.id, done)  # a weekend gets no record for each minute
+        # One record for all slots of a closed period: a weekend has thousands of minutes.
+        periodic.extend(tx, job.namespace, job.id, done)
         return
     periodic.add_slot(tx, job.namespace, job.id, done)
     settings = notify_settings(job.meta)
@@ -673,8 +677,8 @@ async def force(
 async def pause(store: Store, namespace: str, job_id: str, *, paused: bool) -> int:
     """Pause or resume the schedule of a job; return the index of the write.
 
-    The schedule stays paused for new versions of the job. Stopping the job resumes the schedule. Raises
-    `NotFound` or `Malformed`.
+    The schedule stays paused for new versions of the job. Stopping the job resumes the schedule.
+    Raises `NotFound` or `Malformed`.
     """
 
     def write(tx: Transaction) -> int:
@@ -769,9 +773,9 @@ async def _follow(
 
 
 def _due(db: ReadSnapshot, *, now: int, paused: frozenset[str]) -> dict[str, periodic.DueLaunch]:
-    """Return the jobs with a due slot, by the name of the unit of work in `faults`.
+    """Return the jobs with a due slot, except those whose name is in `paused`.
 
-    A changed job has a new unit name.
+    The name of a job is the name of its unit of work in `faults`, which changes with the job.
     """
     result = {}
     for item in periodic.due(db, now, _AT_ONCE + len(paused)):

@@ -214,8 +214,9 @@ def queue_errors(db: ReadSnapshot, job: Job) -> Iterator[str]:
     """
     yield from _use_errors(db, job)
     key = (job.namespace, queue_of(job))
+    # For a parent, the name may contain meta of a dispatch, which is not known yet.
     if job.launches_children or not key[1] or concurrency.has_run(db, key):
-        return  # the meta of a dispatch may be a part of the name
+        return
     if concurrency.with_runs(db, job.namespace, MOST_QUEUES) >= MOST_QUEUES:
         yield (
             f'{RUN_QUEUE.name} names the queue "{key[1]}", but {MOST_QUEUES} queues of namespace '
@@ -226,8 +227,9 @@ def queue_errors(db: ReadSnapshot, job: Job) -> Iterator[str]:
 def queue_warnings(db: ReadSnapshot, job: Job) -> Iterator[str]:
     """Yield warnings about the queues that a job names."""
     yield from _step_warnings(db, job)
+    # For a parent, the name may contain meta of a dispatch, which is not known yet.
     if job.launches_children or not queue_of(job):
-        return  # the meta of a dispatch may be a part of the name
+        return
     run_queue = queue_of_runs(job)
     key = (job.namespace, run_queue.name)
     if not concurrency.has_limit(db, key):

@@ -111,7 +111,7 @@ class RegistrationContext(msgspec.Struct, frozen=True, kw_only=True):
     look: Callable[[Task], Sequence[str]] = lambda _: ()
     may_read: Callable[[str], bool] = lambda _: False
     may_dispatch: Callable[[str], bool] = lambda _: False
-    may_override: Callable[[str], bool] = lambda _: False  # freezes of a namespace
+    may_override: Callable[[str], bool] = lambda _: False  # whether freezes of a namespace
     # Stores the values of a version's sensitive variables.
     keep_sensitive: Callable[[Transaction, Job, Sequence[str]], None] = lambda tx, job, values: None
 
@@ -123,7 +123,7 @@ class RegistrationContext(msgspec.Struct, frozen=True, kw_only=True):
                     yield f'Group "{group.name}", task "{task.name}": {fault}'
 
     def findings(self, job: Job) -> ValidationResult:
-        """Return all errors and warnings of a complete job, regardless of the state."""
+        """Return all errors and warnings of a complete job that do not depend on the store."""
         result = validate(job, self.budgets, oversubscription=self.oversubscription)
         if not (has_job_keys(job) or any(map(has_keys, job.task_groups or ()))):
             return result
@@ -135,7 +135,10 @@ class RegistrationContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step_counts(job: Job) -> Iterator[str]:
-    """Yield the errors in the numbers of elements of a workflow; none for another job."""
+    """Yield the errors in the numbers of elements of a workflow.
+
+    Yield nothing for a job that is not a workflow.
+    """
     if not (has_job_keys(job) or any(map(has_keys, job.task_groups or ()))):
         return
     from daemon.flow import graph
@@ -277,7 +280,7 @@ async def register_job(
 
 
 def _check_freeze(tx: Transaction, job: Job, now: int, surroundings: RegistrationContext) -> None:
-    """Raise `Denied` in a freeze of changes that the caller does not override.
+    """Raise `Denied` if a freeze refuses changes of the job and the caller does not override it.
 
     The check includes the current version, so that a new version cannot leave a frozen queue.
     """

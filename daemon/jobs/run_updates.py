@@ -17,7 +17,7 @@ from storage.records.job import Job
 
 
 def version_of_run(db: ReadSnapshot, job: Job, run: FlowRun | None) -> Job | None:
-    """Return the version of the active run if the current version `job` waits for its end.
+    """Return the version of the active run if the current version `job` waits for the run's end.
 
     Otherwise return None. The result has the job modify index of the current version, because a
     decision is valid only until the next change of the job.

@@ -55,7 +55,7 @@ class ScaleResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(request: ScalingRequest, namespace: str, job_id: str) -> None:
-    """Raise `Malformed` unless the request is valid, regardless of the state."""
+    """Raise `Malformed` unless the request is valid; do not check it against the store."""
     target = request.target or {}
     if target.get("Namespace", namespace) != namespace:
         raise Malformed("namespace in payload did not match header")
@@ -196,7 +196,7 @@ def _with_count(job: Job, group: TaskGroup, count: int, now: int) -> Job:
 def _event(request: ScalingRequest, group: TaskGroup, done: ScaleResult, now: int) -> ScalingEvent:
     """Return the scaling event that records a request.
 
-    If the request reports an error, its text is a separate field.
+    If the request reports an error, the text of the error is a separate field.
     """
     texts = (request.message, request.error if isinstance(request.error, str) else "")
     return ScalingEvent(

@@ -210,8 +210,9 @@ async def act_on_run(
 
     With `may_approve`, the caller may also end a step with a gate. `labels` are the caller's roles
     and policies; None means all. Without access control, `knows_people` is false. A re-run with
-    another version needs `versions`. The `budgets` limit the versions of a job. Raises `NotFound` if the run does not exist, and `Malformed`
-    for unknown steps. Raises `Denied` for a step with a gate that the person may not pass.
+    another version needs `versions`. The `budgets` limit the versions of a job. Raises `NotFound`
+    if the run does not exist, and `Malformed` for unknown steps. Raises `Denied` for a step with a
+    gate that the person may not pass.
     """
     if len(request.note) > MAX_NOTE:
         raise Malformed(f"Note has {len(request.note)} characters; the maximum is {MAX_NOTE}")
@@ -749,7 +750,9 @@ def _set_aside(tx: Transaction, case: _Case, names: Collection[str]) -> None:
         runs.remove_outputs(tx, case.run, alloc.task_group, max(alloc.index, 0))
     run = case.run
     for name in names:  # a person may have written outputs without an allocation
-        if name == run.only_step and run.only_element is not None:  # the others do not run again
+        if (
+            name == run.only_step and run.only_element is not None
+        ):  # the other elements do not run again
             runs.remove_outputs(tx, run, name, run.only_element)
         elif name not in preserved:
             runs.remove_step_outputs(tx, run, name)

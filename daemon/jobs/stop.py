@@ -35,7 +35,7 @@ async def stop_job(
     """Stop or purge a job. An unknown job is not an error (recorded from Nomad: stop-options).
 
     An `eval_priority` of 0 means the priority of the job. The evaluation has the type service, as
-    in Nomad. Raises `Denied` in a freeze of changes, unless the caller `overrides` it.
+    in Nomad. Raises `Denied` if a freeze refuses changes, unless the caller `overrides` it.
     """
 
     def write(tx: Transaction) -> StopResult:

@@ -1,6 +1,6 @@
-"""Outputs that a person writes for a step: they come with its acceptance.
+"""Outputs that a person writes for a step, in the request that accepts the step.
 
-The same rules apply as to the outputs that tasks write.
+The same rules apply to these outputs and to outputs that tasks write.
 """
 
 from collections.abc import Mapping
@@ -23,9 +23,10 @@ _SHOWN = 40  # characters of an invalid name
 
 
 class WrittenOutputs(msgspec.Struct, frozen=True):
-    """The outputs of an element after an acceptance, by task.
+    """The outputs of an element after its step was accepted, by task.
 
-    `alloc_id` is the ID of the allocation that has written outputs; empty if none has.
+    `alloc_id` is the ID of the allocation whose tasks have written outputs; it is empty if no task
+    of the element has.
     """
 
     step: str
