@@ -141,7 +141,7 @@ class Audit:
 
 
 class AuditScope:
-    """The audit data of one request, including its result once that is known.
+    """The audit data of one request, including its result once the result is known.
 
     Most requests need no entry. So the entry is built only when the audit log stores it.
     """

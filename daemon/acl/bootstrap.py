@@ -2,8 +2,8 @@
 
 Outside development, the daemon creates the token at its first start and writes its secret to a
 private file. So there is no time at which the first caller could get full access. A user who can
-write to the data directory may reset it. The reset file must then contain the index from the error
-message.
+write to the data directory may reset the bootstrap with a file there. This file must contain the
+index from the error message of the bootstrap.
 """
 
 import os

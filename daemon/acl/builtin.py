@@ -47,7 +47,7 @@ UNASKED = Token(
 
 
 def operator_token(uid: int) -> Token:
-    """Return the token of an operator; the kernel reported the user number."""
+    """Return the token of an operator on this host, whose user ID the kernel reported."""
     return Token(accessor=f"user-{uid}", name="Operator", policies=(ROOT,), created_at=0)
 
 
@@ -57,6 +57,6 @@ def normalize_policy_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def sanitize_policy_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Return policy names in normal form; `root` replaces all others."""
+    """Return policy names in normal form, or only `root` if it is one of them."""
     normalized = normalize_policy_names(names)
     return (ROOT,) if ROOT in normalized else normalized

@@ -164,7 +164,8 @@ class CallerCache:
     def find(self, key: Shown, moment: int | None) -> Caller | None:
         """Return the cached caller, or None.
 
-        `moment` is the store's change number now; a cache of another change number does not count.
+        `moment` is the store's current change number. Callers that were cached at another change
+        number are not returned.
         """
         return self._callers.get(key) if moment == self._moment else None
 

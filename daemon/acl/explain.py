@@ -16,7 +16,7 @@ from storage.records.base import Record
 
 
 class RequestedCapability(msgspec.Struct, frozen=True, kw_only=True):
-    """The permission to explain. For the Vault API, it is all of `capabilities` at `path`."""
+    """The permission to explain. For the Vault API, it includes all `capabilities` at `path`."""
 
     needs: RequiredCapability
     namespace: str

@@ -5,9 +5,9 @@ addresses, so the failures of one user do not count for another. Callers record 
 they have checked the credential. So a valid credential always passes, even if many clients share an
 address.
 
-Two limits apply. The rate limit counts for every party. The lockout counts for addresses of other
-hosts: after too many failures within a period, further failures are refused for the same period. No
-I/O.
+There are two limits. The rate limit applies to every party. The lockout applies to addresses of
+other hosts: after too many failures within a period, further failures are refused for the same
+period. No I/O.
 """
 
 from collections import OrderedDict
@@ -24,7 +24,7 @@ _OWN_NETWORK = 64  # prefix length of the IPv6 network that counts as one client
 
 
 class LockoutPolicy(msgspec.Struct, frozen=True):
-    """The lockout after `threshold` failures within `span`, which also lasts for `span`.
+    """The lockout: after `threshold` failures within `span`, an address is locked out for `span`.
 
     A threshold of 0 turns the lockout off.
     """

@@ -1,7 +1,7 @@
 """One-time tokens: a secret that another client can exchange once for a token.
 
-The command line uses one to sign a browser in. Secrets of tokens are not stored in plain text. So
-the token's secret is encrypted with a key derived from the one-time secret, like a wrapped
+The command line signs a browser in with such a token. Secrets of tokens are not stored in plain
+text. So the token's secret is encrypted with a key derived from the one-time secret, like a wrapped
 response. The one-time token ends when the token behind it ends.
 """
 

@@ -4,9 +4,9 @@ Only the most specific rule counts. A rule for the exact path precedes every pat
 patterns, the one whose first wildcard comes latest counts. `*` is a wildcard only as the last
 character, and `+` only as a whole segment.
 
-The names of roles and policies are stored in lower case. If the rule for the lower-case name is
-more specific than the rule for the name as sent, the former decides. So a request cannot avoid a
-rule with another spelling.
+The names of roles and policies are stored in lower case. So the path is matched twice: as sent, and
+with the name in lower case. The more specific of the two rules decides. A request therefore cannot
+avoid a rule with another spelling.
 """
 
 import re
@@ -78,7 +78,10 @@ def _lowered(value: T) -> T:
 
 
 def _elements(name: str, value: object) -> list[object]:
-    """Return the elements of a list, which may be comma-separated text, or the value itself."""
+    """Return the elements of a list, or of comma-separated text in a parameter that is a list.
+
+    For any other value, return a list that contains only the value.
+    """
     if isinstance(value, str) and name.endswith(_LIST_ENDINGS):
         return [element.strip() for element in value.split(",")]
     return value if isinstance(value, list) else [value]

@@ -105,7 +105,7 @@ def _find(
 
 
 def wrap_info(wrapped: WrappedResponse, accessor: str = "") -> dict[str, object]:
-    """Return the response that replaces a wrapped one.
+    """Return the response that replaces a wrapped response.
 
     `accessor` is the accessor of a token in the wrapped response; empty if it has no token.
     """

@@ -4,9 +4,9 @@ It comes from a key file that only the daemon's user can read, from a systemd cr
 passphrase. A development daemon creates a key file in its data directory. Any other daemon creates
 it outside the data directory at the first start, so that no copy of the data contains the key.
 
-A key file is replaced in two steps, around the write that encrypts everything again. The new key is
-in `root.key.next` until the store uses it. After a crash at any time, one of the two keys is valid,
-and the next start finishes the replacement.
+A key file is replaced in two steps. Before the write that encrypts everything again, the new key is
+stored in `root.key.next`. After the write, this file replaces the key file. After a crash at any
+time, one of the two keys is valid, and the next start finishes the replacement.
 """
 
 import base64
@@ -88,7 +88,7 @@ class ReadKey:
     """A key that was read in advance, because the process cannot read the key file later."""
 
     def __init__(self, source: KeySource, *, is_new: bool) -> None:
-        """`is_new` means that there is no store yet, so a key may be created. Raises `Invalid`."""
+        """Read the key. If the store `is_new`, the key may be created. Raises `Invalid`."""
         self._keys = [source.take()] if is_new else source.candidates()
 
     def take(self) -> RootKey:

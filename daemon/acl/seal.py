@@ -1,8 +1,8 @@
 """Encryption at rest: secrets in the store cannot be read without the root key.
 
 Values are encrypted (AES-256-GCM) with a data key. The store contains the data keys, wrapped with
-the root key from outside (`rootkey.py`). An encrypted value names the version of its data key and
-is bound to its path, so a row copied to another path cannot be decrypted.
+the root key, which is outside the store (`rootkey.py`). An encrypted value names the version of its
+data key and is bound to its path, so a row copied to another path cannot be decrypted.
 """
 
 import os
@@ -38,14 +38,14 @@ class EnvelopeCipher:
         self._random = random
 
     def seal(self, plain: bytes, path: str) -> bytes:
-        """Return a value encrypted for its path."""
+        """Encrypt a value; it can only be decrypted with the same path."""
         head = _HEAD.pack(_FORMAT, self._newest)
         nonce = self._random(_NONCE_SIZE)
         bound = head + path.encode()
         return head + nonce + self._ciphers[self._newest].encrypt(nonce, plain, bound)
 
     def unseal(self, sealed: bytes, path: str) -> bytes:
-        """Decrypt a value for this path. Raises `Unsealable`."""
+        """Decrypt a value that was encrypted with this path. Raises `Unsealable`."""
         try:
             form, version = _HEAD.unpack_from(sealed)
             head, rest = sealed[: _HEAD.size], sealed[_HEAD.size :]

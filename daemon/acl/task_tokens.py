@@ -44,7 +44,7 @@ class VaultTaskToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def why_refused(db: ReadSnapshot, caller: Caller, block: SecretsConfig) -> str:
-    """Return why the caller may not submit a task with this block; empty if it may."""
+    """Return why the caller may not submit a task with this block; empty if the caller may."""
     if block.role:
         if tokens.find_role(db, block.role) is None:
             return f'there is no role "{block.role}": write {PATH[:-6]}roles/{block.role} first'

@@ -1,8 +1,8 @@
 """Token roles of the Vault API: changes by requests, and the form of a role in responses.
 
-Vault renamed three fields. A field's older name has an effect if the request lacks the new name.
-Responses show the older name as long as the last write used it. This follows Vault's source code,
-not recorded responses.
+Vault renamed three fields. A field's older name has an effect if the request lacks the new name. A
+response contains the older name if the last write used it. This behavior follows Vault's source
+code, not recorded responses.
 """
 
 import re
@@ -62,7 +62,7 @@ def role_response(role: TokenRole) -> Mapping[str, object]:
 
 
 def _check_batch(role: TokenRole) -> None:
-    """Refuse a role whose batch tokens would have limits that nothing enforces."""
+    """Raise `Malformed` for a role whose batch tokens would have limits that nothing enforces."""
     if role.token_type != TokenKind.BATCH:
         return
     refusals = {

@@ -99,7 +99,7 @@ class TokenStore:
         while True:
             try:
                 return self.resolve(secret, address, may_take_long=False)
-            except LongGrant:  # then cached, unless a policy changes
+            except LongGrant:  # the next attempt finds it cached, unless a policy changes
                 await self._store.read_long(lambda db: self._resolve(db, secret, address))
 
     def resolve(self, secret: str, address: str = "", *, may_take_long: bool = True) -> Caller:
@@ -183,10 +183,10 @@ class TokenStore:
         return self.caller(db, token, may_take_long=may_take_long)
 
     async def identify_again(self, token: Token) -> Caller:
-        """Return the caller of a token that its last use has deleted.
+        """Return the caller of a token that was deleted at its last permitted use.
 
-        The caller has the current permissions. Raises `UnknownToken` after the token's end, and
-        `UnusableToken`.
+        The caller has the current permissions. Raises `UnknownToken` if the token has also expired,
+        and `UnusableToken`.
         """
         while not token.has_ended(self._clock.now()):
             try:
@@ -289,8 +289,8 @@ class TokenStore:
         """Delete tokens as they expire, until cancelled."""
         fences = fences or Fences(self._clock)
         while True:
-            # From here on, new tokens note their expiry times, because the read below may not see
-            # them.
+            # From here on, each new token reports its expiry time to `schedule_expiry`, because the
+            # read below may not include the token.
             self._sooner, self._looks_at = trio.Event(), _NEVER
             now = self._clock.now()
             async with tolerate_disk_full("cannot remove expired tokens"):
@@ -312,7 +312,7 @@ class TokenStore:
                 await self._store.write(partial(_remove, accessors=[accessor]))
 
     def _next_round(self, now: int) -> int:
-        """Return the time of the next round: the next expiry, but within the longest sleep."""
+        """Return the time of the next round: the next expiry, at most `_LONGEST_SLEEP` from now."""
         latest, time = now + _LONGEST_SLEEP, self._store.read(tokens.next_end)
         return latest if time is None else min(max(time, now), latest)
 

@@ -1,7 +1,7 @@
 """The grant of a workload identity token: access to its own job only.
 
-It may read its job, and the variables below `nomad/jobs` of its job, group and task. Policies that
-are attached to the job, the group or the task add further access.
+With this token, a task may read its job, and the variables below `nomad/jobs` of its job, group and
+task. Policies that are attached to the job, the group or the task grant further access.
 """
 
 from collections.abc import Iterable

@@ -230,7 +230,7 @@ def _machine_refusal(claims: Claims, request: LoginRequest) -> str:
 
 
 def _scale_set_refusal(claims: Claims, request: LoginRequest) -> str:
-    """Return why the claims name no instance of the requested set; empty if they do."""
+    """Return why the claims do not belong to the requested scale set; empty if they do."""
     uniform = _wanted(request, "vmss_name", SCALE_SET)
     flexible = msgspec.structs.replace(uniform, type=VIRTUAL_MACHINE, is_instance=True)
     refusals = [_disagreement(claims, expected) for expected in (flexible, uniform)]

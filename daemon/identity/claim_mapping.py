@@ -1,7 +1,8 @@
 """Claims of a token as values for binding rules and names. No I/O.
 
-A mapping names a claim, or a place inside the claims as a JSON pointer (`/roles/0`). It also gives
-the name of the value. Names may contain values: `${value.team}-admins`.
+A mapping names a claim, or a place inside the claims as a JSON pointer (`/roles/0`), and assigns a
+name to its value. The names of roles, policies and tokens may refer to such values:
+`${value.team}-admins`.
 """
 
 import re

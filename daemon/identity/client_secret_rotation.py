@@ -309,7 +309,10 @@ def is_due(config: MethodConfig, state: Rotation, now: int) -> bool:
 
 
 def failed(state: Rotation, problem: str, now: int) -> Rotation:
-    """Return a rotation's state after a failed step. The pause grows with each failure."""
+    """Return a rotation's state after a failed step.
+
+    The pause before the next attempt grows with each failure.
+    """
     failures = min(state.failures + 1, 12)
     pause = min(_LONGEST_BACKOFF, 15 * SECOND * 2**failures)
     return msgspec.structs.replace(

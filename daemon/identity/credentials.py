@@ -133,10 +133,11 @@ class AccessTokenCache:
     async def request(
         self, client: CloudClient, audience: str, method: str, url: str, document: object = None
     ) -> CloudResponse:
-        """Return the response of a cloud API to a client. Raises `Refused`.
+        """Send a request with an access token to a cloud API; return the response.
 
-        A token may be rejected before it expires, after a change of keys or roles. Then it is
-        dropped and the request is repeated once, unless the token is new.
+        The cloud may reject a token before it expires, after a change of keys or roles. A rejected
+        token is dropped and the request is repeated once, unless the token is new. Raises
+        `Refused`.
         """
         token = await self.access_token(client, audience)
         answer = await self._send(client, token, method, url, document)

@@ -25,8 +25,9 @@ namespace "default" {
 
 
 async def prepare(store: Store, methods: LoginMethods, clock: Clock, ids: Iterator[str]) -> None:
-    """Create what a machine of the fake cloud needs to log in; existing objects stay.
+    """Create the mount, role and policy with which a machine of the fake cloud can log in.
 
+    Existing objects are not changed.
     The configuration is created last, so a mount without a configuration comes from an interrupted
     start.
     """

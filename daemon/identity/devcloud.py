@@ -175,7 +175,10 @@ def _refused(status: int, code: str, message: str) -> Said:
 
 @asynccontextmanager
 async def open_devcloud(clock: Clock, port: int = PORT) -> AsyncIterator[DevCloud]:
-    """Serve a small cloud on loopback while the block runs; port 0 selects a free port. Raises `Refused`."""
+    """Serve a small cloud on loopback while the block runs; port 0 selects a free port.
+
+    Raises `Refused`.
+    """
     key = await trio.to_thread.run_sync(keypair.generate)
     try:
         listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")

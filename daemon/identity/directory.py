@@ -1,8 +1,8 @@
 """Identity directories: their issuer name, and the keys with which they sign (JWKS).
 
-They are stored, so that logins work while a directory is down. A background task renews them. An
-unknown key causes one fetch for all waiting logins. After a fetch without a new key, further
-fetches are delayed, so that forged tokens cannot flood the directory.
+Names and keys are stored, so that logins work while a directory is down. A background task renews
+them. An unknown key causes one fetch for all waiting logins. After a fetch without a new key,
+further fetches are delayed, so that forged tokens cannot flood the directory.
 """
 
 import logging
@@ -50,7 +50,10 @@ class _Discovery(msgspec.Struct, frozen=True):
 
 
 class _VainFetch(msgspec.Struct, frozen=True):
-    """A fetch that did not return the key of a token; `problem` is empty if it succeeded."""
+    """A fetch that did not return the key of a token.
+
+    `problem` is the error of the fetch. It is empty if the directory returned only other keys.
+    """
 
     at: int
     problem: str = ""
@@ -73,7 +76,7 @@ class DirectoryKeyCache:
         self._clock = clock
         self._config = config
         self._flights: SingleFlight[Directory] = SingleFlight()
-        self._in_vain: dict[str, _VainFetch] = {}  # accessor -> the last one
+        self._in_vain: dict[str, _VainFetch] = {}  # accessor -> last such fetch
         self._used: dict[str, tuple[Mount, CloudSettings]] = {}
         self._failures: dict[str, tuple[int, int]] = {}  # accessor -> failures, last time
 
@@ -102,7 +105,7 @@ class DirectoryKeyCache:
             problem = str(error)
             raise
         finally:
-            # This applies also while the directory is down: forged tokens must not cause requests.
+            # Record errors, too: forged tokens must not cause requests while the directory is down.
             if not found:
                 self._in_vain[mount.accessor] = _VainFetch(self._clock.now(), problem)
         return directory

@@ -22,7 +22,7 @@ class AppPassword(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AppRegistration(msgspec.Struct, frozen=True, rename="camel"):
-    """An application of the directory; `id` is the directory's name for it."""
+    """An application of the directory; `id` is its object ID, not its client ID."""
 
     id: str
     password_credentials: list[AppPassword] = []

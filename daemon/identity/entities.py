@@ -105,7 +105,7 @@ def write(
 def write_alias(
     tx: Transaction, before: Alias | None, fields: RequestFields, *, new_id: str, now: int
 ) -> Alias:
-    """Create an alias, or change one. Raises `Invalid`."""
+    """Create an alias, or change an existing one. Raises `Invalid`."""
     name = fields.text("name") or (before.name if before else "")
     mount = fields.text("mount_accessor") or (before.mount if before else "")
     if not (name and mount):

@@ -1,8 +1,8 @@
 """Federation credentials, renewed in the background and stored encrypted.
 
 A federated mount has no client secret. So its access token is fetched at the start and renewed
-every hour, independently of logins. The latest one is stored encrypted. A daemon that starts while
-the directory is down uses the stored token until it expires.
+every hour, independently of logins. The latest token is stored encrypted. A daemon that starts
+while the directory is down uses the stored token until it expires.
 """
 
 import hashlib
@@ -73,9 +73,9 @@ class FederationTokenRefresher:
         self._failing_since.pop(accessor, None)
 
     def failing_ages(self) -> dict[str, float]:
-        """Return for each mount whose renewals fail the seconds since the last one succeeded.
+        """Return the seconds since the last successful renewal, for each mount that now fails.
 
-        For a mount without a success, return the seconds since the first failure.
+        For a mount without a successful renewal, return the seconds since the first failure.
         """
         now = self._clock.now()
         return {mount.path: (now - since) / SECOND for mount, since in self._failing_since.values()}

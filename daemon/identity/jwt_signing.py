@@ -1,4 +1,4 @@
-"""Signing of claims with Steward's keys, for tasks and federation, and reading them back."""
+"""Sign claims with Steward's keys, for tasks and federation, and verify such tokens."""
 
 from collections.abc import Mapping, Sequence
 

@@ -65,7 +65,7 @@ Key = TypeVar("Key", bound=JwtKey)
 
 
 class UnknownKey(Refused):
-    """No known key matches; the directory may have a new one."""
+    """No known key matches; the directory may have a new key."""
 
     def __init__(self) -> None:
         super().__init__("failed to verify signature: failed to verify id token signature")
@@ -96,7 +96,7 @@ class Claims(msgspec.Struct, frozen=True):
 
     @property
     def names_groups_elsewhere(self) -> bool:
-        """Return whether the token names a source of its groups, which do not fit into it."""
+        """Return whether the token only links to its groups, because they do not fit into it."""
         return self.hasgroups is True or "groups" in (self.claim_names or {})
 
 

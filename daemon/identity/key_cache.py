@@ -37,7 +37,7 @@ class KeyCache:
 
 
 def put_last(cache: dict[CacheKey, T], key: CacheKey, value: T) -> None:
-    """Store a value as the newest; drop the oldest ones beyond the limit."""
+    """Store a value as the newest value; drop the oldest values beyond the limit."""
     cache.pop(key, None)
     cache[key] = value
     while len(cache) > MOST_METHODS:

@@ -45,7 +45,7 @@ class LazyMethods:
         return self._methods[0]
 
     def _failure_reason(self) -> str:
-        """Return the reason for the last failure, or that nothing has failed yet."""
+        """Return why the methods are not open: the last failure, or the time waited so far."""
         fault = self._fences.of(LOOP, _NAME)
         return fault.reason if fault else f"this has taken {OPENS_WITHIN:.0f} s so far"
 
@@ -81,7 +81,8 @@ async def open_door(
 ) -> AsyncIterator[LazyMethods]:
     """Yield access to the login methods; open them immediately if they have work to do.
 
-    The start of the daemon waits for them, but only for `OPENS_WITHIN`: jobs need no login.
+    The start of the daemon waits for them at most `OPENS_WITHIN` seconds, because jobs need no
+    login.
     """
     door = LazyMethods(fences)
 

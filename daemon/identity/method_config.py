@@ -172,7 +172,10 @@ def _changes(fields: RequestFields) -> dict[str, object]:
 
 
 def _with_rotation(config: MethodConfig, fields: RequestFields) -> MethodConfig:
-    """Return a configuration with the rotation fields of a write. A schedule replaces a period."""
+    """Return a configuration with the rotation fields of a write.
+
+    A schedule in the write replaces a stored period, and a period replaces a stored schedule.
+    """
     schedule = fields.text("rotation_schedule")
     period = fields.seconds("rotation_period")
     window = fields.seconds("rotation_window")

@@ -156,7 +156,7 @@ class LoginMethods:
                 proven = await self._login.authenticate(mount, role, request, examination)
             self._would_issue(proven, examination)
         except (Refused, Denied, Invalid):
-            if not examination.broken():  # no rule, but the request itself is wrong
+            if not examination.broken():  # the request itself is wrong
                 raise
         except trio.TooSlowError:
             with examination.rule("the cloud answers in time", "the cloud"):

@@ -1,8 +1,8 @@
 """Lookups in the cloud: the resource of a token, and the identities of that resource.
 
 API versions of resource types are cached. Resources and principals are requested each time by
-default, so that a machine that has lost its identity is rejected immediately. With a cache, missing
-objects are cached for a shorter time.
+default, so that a machine that has lost its identity is rejected immediately. If the configuration
+enables a cache for them, missing objects are cached for a shorter time.
 """
 
 from typing import TypeVar

@@ -32,7 +32,7 @@ BOUNDS = (
 )
 _TOKEN_SPANS = ("token_ttl", "token_max_ttl", "token_period", "token_explicit_max_ttl")
 _TOKEN_TYPES = ("", "default", "service", "batch")
-# older name -> name; the older is shown as long as the last write used it
+# older name -> name; a response contains the older name if the last write used it
 _OLDER_SPANS = {"ttl": "token_ttl", "max_ttl": "token_max_ttl", "period": "token_period"}
 _OLDER = {**_OLDER_SPANS, "num_uses": "token_num_uses", "policies": "token_policies"}
 _MAX_TTL_WARNING = (

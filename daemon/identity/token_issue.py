@@ -34,7 +34,8 @@ def token_type(role: LoginRole, mount: Mount) -> TokenKind:
 def check_uses(role: LoginRole, mount: Mount) -> None:
     """Check that the uses of a token of this role can be counted. Raises `Invalid`.
 
-    A batch token is not stored. The type may be that of the mount, which the role does not know.
+    The uses of a batch token cannot be counted, because it is not stored. The mount may determine
+    the type, so validating the role alone is not enough.
     """
     if role.token_num_uses and token_type(role, mount) is TokenKind.BATCH:
         raise Invalid('batch tokens cannot have "num_uses" set')
