@@ -269,7 +269,7 @@ def _stop_preempted(tx: Transaction, eviction: Eviction, now: int) -> None:
 def _finish(
     tx: Transaction, evaluation: Evaluation, state: ClusterState, plan: Plan, now: int
 ) -> None:
-    """Complete the evaluation, or keep it blocked if it was blocked and still does not fit."""
+    """Complete the evaluation, or keep it blocked if allocations still cannot be placed."""
     _cancel_superseded(tx, evaluation, now)
     if plan.flow is not None:
         plan = _without_unchanged(plan)

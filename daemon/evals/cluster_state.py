@@ -103,7 +103,7 @@ def load_cluster_state(
 
 
 def _is_replaced(run: FlowRun, job: Job) -> bool:
-    """Return whether a run is active, and the job has a newer version that names a policy."""
+    """Return whether a run is active, and a newer version of the job sets `steward_run_update`."""
     is_newer = not run.status.has_ended and run.version < job.version
     return is_newer and RUN_UPDATE.name in (job.meta or ())
 
@@ -128,7 +128,7 @@ def step_openings(
     from daemon.flow.calendars import Openings, Steps, UnknownCalendar, compiled
     from storage.queries import calendars
 
-    loop_share.spend(loop_share.SHARE + 1)  # a calendar may refer to many others
+    loop_share.spend(loop_share.SHARE + 1)  # a calendar may refer to many other calendars
     openings, searches = dict[str, Openings](), Steps()  # one limit for all searches of a decision
     for name in names:
         documents = calendars.documents(db, job.namespace, name).documents

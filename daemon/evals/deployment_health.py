@@ -66,7 +66,9 @@ def decide_deployment(
 
 
 def _counted(state: DeploymentGroup, allocs: list[Allocation]) -> DeploymentGroup:
-    """Return a group with updated health counts. Each new healthy allocation extends its deadline.
+    """Return a group with updated health counts, and with a later deadline after progress.
+
+    Each new healthy allocation extends the progress deadline of the group.
 
     An allocation that is being stopped does not count as healthy.
     """

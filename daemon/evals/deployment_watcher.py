@@ -108,7 +108,7 @@ async def _watch(
                 with trio.move_on_after(pause):
                     await change.wait()
                 continue
-        # A write would otherwise import them on the event loop.
+        # Import the modules that the write needs; the write itself would block the event loop.
         await import_in_thread(
             _ACTIONS, *([_HISTORY] if verdict.failure and verdict.reverts else [])
         )

@@ -32,7 +32,8 @@ from storage.records.job import Job
 class DryRunResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a registration; `index` is the modify index of the stored job, or 0.
 
-    `opened` are the steps of a workflow that would begin as soon as they have slots of their queues.
+    `opened` are the steps of a workflow that would begin as soon as they have slots of their
+    queues.
     """
 
     index: int
@@ -45,7 +46,7 @@ class DryRunResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def dry_run(db: ReadSnapshot, job: Job, *, now: int, ids: Iterator[str]) -> DryRunResult:
-    """Return the result of registering a complete job."""
+    """Return the result that the registration of a complete job would have."""
     present = jobs.current(db, job.namespace, job.id)
     planned = _as_stored(job, present, ids)
     is_same = present is not None and same_definition(present, planned)

@@ -112,9 +112,9 @@ def of_row(
 
 
 def _error(db: ReadSnapshot, row: job_status.Row, run: FlowRun | None) -> str:
-    """Return the newest error of a job.
+    """Return the newest error of a job as text.
 
-    If other steps than that of the error may have failed too, the text names its step.
+    The text names the failed step, unless the reason of the run already names only this step.
     """
     error = newest_error(db, row["namespace"], row["id"])
     if error is None or run is None or run.reason in ("", f"step {error.task_group} failed"):
@@ -191,10 +191,7 @@ def _desired_allocations(db: ReadSnapshot, row: job_status.Row, job: Job | None)
 
 
 def _tallies(db: ReadSnapshot, row: job_status.Row, version: int, now: int) -> tuple[Tally, Tally]:
-    """Return the allocation counts of a version, and those of all other versions.
-
-    The summary of a job shows its number of allocations.
-    """
+    """Return the allocation counts of a version, and those of all other versions."""
     if not job_status.has_allocations(row):
         return Tally(), Tally()
     key = row["namespace"], row["id"], version
@@ -235,7 +232,10 @@ def _is_failing(db: ReadSnapshot, restarted: tallies.Restarted, now: int) -> boo
 
 
 def _unhealthy(db: ReadSnapshot, latest: Deployment) -> str:
-    """Return why an allocation of an active or failed deployment is unhealthy; empty if none is."""
+    """Return why an allocation of an active or failed deployment is unhealthy.
+
+    The result is empty if no allocation is unhealthy.
+    """
     is_bad = latest.active or latest.status == DeploymentStatus.FAILED
     if not is_bad or not any(group.unhealthy_allocs for group in latest.task_groups.values()):
         return ""
@@ -261,9 +261,10 @@ def _rollout(latest: Deployment | None) -> DeploymentFacts | None:
 def _blocked(
     db: ReadSnapshot, row: job_status.Row, waiting: list[Evaluation], *, has_any: bool
 ) -> str:
-    """Return why allocations are unplaced; empty if none are, or if they are about to be placed.
+    """Return why allocations are unplaced, according to the last decision of the scheduler.
 
-    `waiting` are the unfinished evaluations; `has_any` means that the job has allocations.
+    The result is empty if all are placed or about to be placed. `waiting` are the unfinished
+    evaluations; `has_any` means that the job has allocations.
     """
     blocked = [evaluation for evaluation in waiting if evaluation.status == EvalStatus.BLOCKED]
     if blocked:
@@ -375,7 +376,7 @@ def _payload_size(payload: str) -> int:
 
 
 def _dispatch_meta(job: Job | None) -> dict[str, str]:
-    """Return the part of a child job's metadata that was given in its dispatch."""
+    """Return the part of a child job's metadata that its dispatch can set."""
     block = job.parameterized_job if job else None
     if job is None or block is None:
         return {}

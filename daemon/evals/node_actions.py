@@ -128,8 +128,8 @@ async def purge_node(
 ) -> NodeChangeResult:
     """Delete a node and register it again in the same write. Raises `Refused`.
 
-    Its drain, eligibility and events are deleted. Running allocations continue, and every job with
-    allocations there is re-evaluated.
+    The node's drain, eligibility and events are deleted. Running allocations continue, and every
+    job with allocations on the node is re-evaluated.
     """
 
     def write(tx: Transaction) -> NodeChangeResult:
@@ -167,10 +167,10 @@ async def change_meta(
     most: int,
     now: int,
 ) -> tuple[NodeChangeResult, nodes.MetaChanges]:
-    """Change the dynamic metadata of a node; return all its changes. Raises `Refused`.
+    """Change the dynamic metadata of a node; also return all stored changes of the node.
 
     The changes override the metadata in `static`, which comes from the configuration. A node stores
-    at most `most` changes. Running allocations are not affected.
+    at most `most` changes. Running allocations are not affected. Raises `Refused`.
     """
 
     def write(tx: Transaction) -> tuple[NodeChangeResult, nodes.MetaChanges]:

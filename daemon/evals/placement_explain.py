@@ -75,7 +75,10 @@ def _why_closed(job: Job, node: Node) -> str:
 def _missing_resources(
     group: TaskGroup, need: ResourceAsk, reasons: Iterable[str]
 ) -> Iterator[str]:
-    """Yield the named resources, such as devices, that no node has, or that no node has free."""
+    """Yield a text for each reason that concerns drivers, host volumes or devices.
+
+    The text lists the drivers, volumes or devices that the group asks for.
+    """
     names = {
         "missing drivers": sorted({task.driver for task in group.tasks or ()}),
         "missing compatible host volumes": sorted(

@@ -30,7 +30,7 @@ MOST_SHOWN = 20  # queues, and as many calendars
 
 
 def planned_flow(db: ReadSnapshot, job: Job, opened: Collection[str], *, now: int) -> PlannedFlow:
-    """Return the workflow of a valid job, of which a registration would open the steps `opened`.
+    """Return the workflow of a valid job; a registration of the job would open the steps `opened`.
 
     The calendars may take seconds, so call this function in a thread.
     """
@@ -58,7 +58,7 @@ def planned_flow(db: ReadSnapshot, job: Job, opened: Collection[str], *, now: in
 
 
 def _line(db: ReadSnapshot, namespace: str, name: str) -> QueueLine:
-    """Return a queue; one without a limit and without entries has 1 free slot."""
+    """Return a queue; a queue without a limit and without entries has 1 free slot."""
     return concurrency.line(db, (namespace, name)) or QueueLine(
         namespace=namespace, name=name, slots=1, in_use=0, waiting=0, exists=False
     )
@@ -78,7 +78,10 @@ def _ready(
     taken = dict[str, int]()  # slots of queues that earlier steps take
 
     def takes(names: Collection[str], slots: int, elements: int = 1) -> bool:
-        """Return whether an element finds slots in all queues; take slots for those that do."""
+        """Take slots of all queues for as many of the `elements` as possible.
+
+        Each element needs `slots` slots of each queue. Return whether any element gets them.
+        """
         fitting = elements
         for name in names:
             queue = line(name)

@@ -22,7 +22,7 @@ def elements(
 ) -> Iterator[RunElement]:
     """Yield the elements of a step from the index `first` on, in ascending or descending order.
 
-    An index beyond the end starts at the end of the list in descending order. The allocations are
+    In descending order, an index beyond the end stands for the last element. The allocations are
     read in parts, so a caller may stop early. Call this function in a thread.
     """
     job = jobs.version(db, run.namespace, run.job_id, run.version)
@@ -138,6 +138,6 @@ def _state_without_allocation(step: RunStep) -> StepState:
         return StepState.WAITING
     if step.outcome is None or step.state in (StepState.SKIPPED, StepState.CANCELED):
         return step.state
-    if step.good == step.total:  # the results of another version, or older than the retention
+    if step.good == step.total:  # copied from another run, or its allocation was deleted
         return StepState.SUCCEEDED
     return StepState.SKIPPED  # the step ended without this element

@@ -58,7 +58,7 @@ _MANY = 100  # allocations that a job has, or should have
 
 _SHARE = 0.0015  # seconds of CPU time after which the event loop starts no further decision
 
-_MOST_LINKS = 32  # part of the ID of an evaluation's span
+_MOST_LINKS = 32  # links of an evaluation's span to allocations of earlier steps
 LONGEST = 20.0  # seconds of CPU time for one decision
 
 # Timers with Nomad's names. Nomad's submit and apply are a single call here.

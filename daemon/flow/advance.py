@@ -169,7 +169,7 @@ def advance(
     allocations of each step. `is_held` means that tasks of the previous run are still ending, so no
     step begins. `approvals` counts the approvals of each gate for the current attempt of its step.
 
-    If the run is canceled and cleans up, only clean-up steps continue. Another step ends when its
+    If the run is canceled and cleans up, only clean-up steps continue. Any other step ends when its
     tasks have ended; `alive` has the steps whose tasks have not ended. `outputs` has the outputs of
     steps that conditions use. If the run waits for slots, `slot` is the reason why no step begins.
     If a freeze holds the run, `freeze` is the reason. `granted` has, for each step with queues, the
@@ -179,9 +179,10 @@ def advance(
     begins only while the calendar is open; `openings` has the open times by the name of the
     calendar.
 
-    The `limits` of the run include the maximum number of active elements. Its free places go to the
-    steps in the order of the job file. So a step that waits for its needs takes no place. If a bad
-    step stops the run, no other step begins, and only clean-up steps and failure handlers continue.
+    The `limits` of the run include its places, the maximum number of active elements. Free places
+    go to the steps in the order of the job file; a step that waits for its needs takes no place. If
+    a bad step stops the run, no other step begins, and only clean-up steps and failure handlers
+    continue.
     """
 
     def decide(run: FlowRun, before: Mapping[str, RunStep]) -> _Decision:
@@ -283,7 +284,10 @@ def changes_at(step: Step, run: FlowRun, row: RunStep) -> int | None:
 
 
 def gate_due(step: Step, row: RunStep) -> int | None:
-    """Return the deadline of the gate that holds a step, in nanoseconds; None if it has none."""
+    """Return the deadline of the gate that holds a step, in nanoseconds.
+
+    Return None if no gate holds the step, or if the gate has no deadline.
+    """
     is_at_gate = row.state == StepState.HELD and row.reason.startswith(GATE_REASON)
     return row.since + step.within if is_at_gate and step.within is not None else None
 
@@ -454,7 +458,7 @@ class _Decision:
         self._is_canceled = False
         self._alive: Collection[str] = ()
         self._max_elements = self._element_count = 0  # elements of all steps
-        self._taken_over = 0  # further elements of steps that take their elements from others
+        self._taken_over = 0  # further elements of steps that take their elements from other steps
         self._freeze = self._slot = ""
         self.granted: Mapping[str, int] = {}  # elements that hold slots of the queues of their step
         self.ask = set[str]()
@@ -484,7 +488,7 @@ class _Decision:
     def add_all(self, in_order: Iterable[Step]) -> None:
         """Decide about all steps, each after its needs.
 
-        Most steps of a large workflow have ended, or wait for others. They stay as they are.
+        Most steps of a large workflow have ended, or wait for other steps. These do not change.
         """
         before, steps, is_canceled = self._before, self.steps, self._is_canceled
         waiting = set[str]()  # steps that have not ended
@@ -544,9 +548,10 @@ class _Decision:
     def _after_needs(
         self, step: Step, row: RunStep
     ) -> tuple[RunStep | None, tuple[Outcome, str] | None]:
-        """Return a step whose needs let it begin or skip it, and the outcome and reason of a skip.
+        """Return the step, with its number of elements, and its outcome if its needs skip it.
 
-        The step is None while it waits for its needs. Raises `Faulty`.
+        The outcome comes with the reason, and is None if the needs let the step begin. Both are
+        None while the step waits for its needs. Raises `Faulty`.
         """
         if self._is_alone(step):
             return row, None
@@ -670,7 +675,7 @@ class _Decision:
         return total
 
     def _check_run(self, total: int, element_count: int) -> None:
-        """Raise `Faulty` if the run has too many elements with the `total` ones of a step."""
+        """Raise `Faulty` if the run has too many elements, including the `total` of a new step."""
         run_count = element_count + self._taken_over
         if run_count > lists.MAX_RUN_ELEMENTS:
             raise lists.Faulty(
@@ -704,7 +709,10 @@ class _Decision:
         return total
 
     def _may_begin(self, step: Step, total: int) -> tuple[int, bool]:
-        """Return the elements that may begin, as set bits, and whether this set is final."""
+        """Return the elements that the step's needs let begin, and whether this set is final.
+
+        The elements are set bits.
+        """
         all_elements = (1 << total) - 1
         whole_needs = [self.steps[name] for name in step.needs if name not in step.each_of]
         if any(row.outcome is None for row in whole_needs):
@@ -731,7 +739,7 @@ class _Decision:
     def _permitted(self, step: Step, total: int, element: int | None) -> tuple[int, bool]:
         """Return the elements that may begin, as set bits, and whether this set is final.
 
-        With `element`, only this one may begin.
+        If `element` is not None, only this element may begin.
         """
         is_paired = step.each_of and not self._is_alone(step)
         bits, is_final = self._may_begin(step, total) if is_paired else ((1 << total) - 1, True)
@@ -791,7 +799,7 @@ class _Decision:
     # --- limits of active elements ---
 
     def _waits_only_for_a_place(self, step: Step, row: RunStep) -> bool:
-        """Return whether a held step can only begin, as soon as its run has a free place."""
+        """Return whether a held step certainly begins as soon as its run has a free place."""
         return (
             has_no_place(row)
             and not (self._is_canceled or self._freeze or self._slot or self._is_held)
@@ -934,7 +942,7 @@ def _skip(when: When, needs: Sequence[RunStep]) -> tuple[Outcome, str] | None:
 
 
 def _cut(cause: str) -> str:
-    """Return the error of a task, or its beginning: a driver may report a long text."""
+    """Return the error of a task, cut at a limit, because a driver may report a long text."""
     return cause if len(cause) <= _MAX_CAUSE else f"{cause[:_MAX_CAUSE]} ..."
 
 

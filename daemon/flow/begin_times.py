@@ -22,8 +22,8 @@ def window(step: Step, *, met: int, began: int, is_again: bool = False) -> Windo
 
     A limit that is a time of day applies to its first occurrence after the run began. If both
     limits are times of day and the run began between them, the step may begin immediately. A step
-    that runs again (`is_again`) is not too late when its needs are met: for it, a time of day
-    applies to its next occurrence, and a limit in the past has no effect.
+    that runs again (`is_again`) is not too late when its needs are met. For such a step, a time of
+    day applies to its next occurrence, and a limit in the past has no effect.
     """
     in_zone = zone(step.time_zone)
     first = _time(step.not_before, met, began, in_zone)

@@ -3,8 +3,8 @@
 Local times follow the wall clock of the calendar's zone. An hour that a clock change skips is not
 open, and an hour that occurs twice is open twice. All times are in nanoseconds since the epoch.
 
-Many calendars may refer to the same one. Each computation examines a calendar once, and its steps
-are limited.
+Many calendars may refer to the same calendar. Each computation examines a calendar once, and has a
+limit on its steps.
 """
 
 import re
@@ -28,15 +28,15 @@ from storage.records.times import nanoseconds
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 DAY_NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
-MAX_DAYS = 2000  # of holidays, and of extra days
+MAX_DAYS = 2000  # number of holidays, and also of extra days
 MAX_BLACKOUTS = 500
 MAX_HOURS = 24  # periods of a day
 MAX_PARTS = 16  # calendars that one calendar refers to, directly or through others
 MAX_DEPTH = 5  # calendars in a chain of references, without the first
-MAX_NAME_LENGTH = 200  # of a day, or a reason
+MAX_NAME_LENGTH = 200  # characters of the name of a day, or of a reason
 MAX_DESCRIPTION = 256
-MAX_FAULTS = 20  # shown
-YEARS = range(1970, 2200)  # of dates and times
+MAX_FAULTS = 20  # errors to report
+YEARS = range(1970, 2200)  # supported years
 HORIZON = 5 * 366  # days in which an opening is searched
 MAX_STEPS = 400_000  # of one computation, see `Steps`: about two seconds
 

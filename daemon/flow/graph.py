@@ -61,7 +61,7 @@ from storage.records.job import Job, JobType
 if TYPE_CHECKING:
     from daemon.text.hints import Hints
 
-ALL = "*"  # in needs: all groups that neither depend on this group nor need all themselves
+ALL = "*"  # in needs: all groups that neither depend on this group nor have `*` in their needs
 MAX_GROUPS = 2_000
 MAX_NEEDS = 20_000
 MAX_DEPTH = 1_000
@@ -628,7 +628,10 @@ def _of_graph(steps: list[Step]) -> Iterator[str]:
 
 
 def _of_elements(steps: Iterable[Step]) -> Iterator[str]:
-    """Yield an error for each step that has another number of elements than a need by elements."""
+    """Yield an error for each step that needs another step element by element.
+
+    Both steps must have the same number of elements, unless it is known only during a run.
+    """
     steps_by_name = {graph_step.name: graph_step for graph_step in steps}
     dynamic = dict[str, bool]()
     for step in steps_by_name.values():

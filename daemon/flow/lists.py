@@ -1,7 +1,9 @@
-"""References to outputs, and lists of steps: one element for each item (`steward_for_each`) or combination (`steward_matrix`).
+"""References to outputs, and the lists that define the elements of steps.
 
-The list is computed when the step begins. The list is not stored. It depends only on the job, or on
-an output of an earlier step, which does not change while the step can run.
+A step has one element for each item of a list (`steward_for_each`), or for each combination of the
+items of several lists (`steward_matrix`). The list is computed when the step begins, and is not
+stored. It depends only on the job, or on an output of an earlier step. That output does not change
+while the step can run.
 """
 
 import itertools
@@ -22,7 +24,7 @@ from storage.records.job import Job
 REFERENCE = re.compile(
     r"\$\{output\.([A-Za-z0-9_-]+)(?:\[([0-9]{1,5})\])?\.([A-Za-z_][A-Za-z0-9_]*)\}"
 )
-MAX_RUN_ELEMENTS = 100_000  # of all steps
+MAX_RUN_ELEMENTS = 100_000  # elements of all steps of a run
 MAX_ITEM = 64 * 1024  # bytes: an environment variable has at most 128 KiB
 _SHOWN = 40  # characters
 _ANY = msgspec.json.Decoder(object)
@@ -51,7 +53,7 @@ def element_needs(group: TaskGroup) -> tuple[str, ...]:
 
 
 def owners(groups: Iterable[TaskGroup]) -> dict[str, TaskGroup]:
-    """Return for each group the group that defines its elements, possibly itself."""
+    """Return for each group the group that defines its elements, possibly the group itself."""
     by_name = {task_group.name: task_group for task_group in groups}
     result = dict[str, TaskGroup]()
     for group in by_name.values():

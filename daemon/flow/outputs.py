@@ -48,7 +48,7 @@ def kept_sources(group: TaskGroup) -> list[str]:
 
 
 def references(group: TaskGroup) -> tuple[Reference, ...]:
-    """Return the different references in a group, in the order of their first use."""
+    """Return the references in a group without duplicates, in the order of their first use."""
     document = encode(group)
     if _PREFIX not in document:
         return ()
@@ -59,7 +59,7 @@ def references(group: TaskGroup) -> tuple[Reference, ...]:
 
 
 def template_references(group: TaskGroup) -> tuple[Reference, ...]:
-    """Return the different outputs that templates in the job name with `output "STEP" "NAME"`."""
+    """Return the outputs that templates in the job name with `output "STEP" "NAME"`, each once."""
     texts = (
         text
         for task in group.tasks or ()
@@ -155,7 +155,8 @@ def problems(
 ) -> Iterator[str]:
     """Yield the errors of references; `before` maps steps to the steps that come before them.
 
-    For a step in `own`, only the element with the same index can be read.
+    `own` maps steps to the earlier steps whose elements they await one by one. From such an earlier
+    step, an element can only read the outputs of the element with the same index.
     """
     by_name = {task_group.name: task_group for task_group in groups}
     for name, earlier in before.items():

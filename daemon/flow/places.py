@@ -19,8 +19,9 @@ _IT_WAITS = f"{PARALLEL_REASON}it waits"
 class PlaceShare(msgspec.Struct, frozen=True):
     """The places of a step after a decision.
 
-    `begun` of its missing elements get a place. `reason` is the reason why others get none, or
-    empty. With `has_none`, no element of the step has a place, because the run has no free place.
+    `begun` of its missing elements get a place. `reason` says why the other missing elements get no
+    place; it is empty if all get a place. With `has_none`, no element of the step has a place,
+    because the run has no free place.
     """
 
     begun: int
@@ -33,7 +34,7 @@ def share_of(
 ) -> PlaceShare:
     """Return the places of a step with `active` elements and `missing` further elements.
 
-    The run has `most` places, of which `free` are free; None means that it has no limit.
+    The run has `most` places, and `free` of them are free; None means that the run has no limit.
     """
     own = missing if step.parallel is None else min(missing, max(step.parallel - active, 0))
     begun = own if free is None else min(own, max(free, 0))
@@ -51,7 +52,7 @@ def share_of(
 
 
 def _until(most: int | None, none: str, fewer: str) -> str:
-    """Return when an element gets a place, with the end of the clause for one or more places."""
+    """Return a clause with the condition for a free place: `none` for one place, else `fewer`."""
     return f"until {none} active" if most == 1 else f"until fewer than {most} {fewer} active"
 
 

@@ -72,7 +72,7 @@ class ReconcileContext(msgspec.Struct, frozen=True, kw_only=True):
         return allocation.job_version != self.job.version
 
     def version_of(self, allocation: Allocation) -> Job:
-        """Return the job in the version of the allocation."""
+        """Return the job as defined by the version of the allocation."""
         return self.versions.get(allocation.job_version, self.job)
 
     def policy_of(self, allocation: Allocation) -> ReschedulePolicy | None:
@@ -166,9 +166,9 @@ class _Sorting:
 def stop_surplus(sets: AllocSets, count: int, *, apart: set[str], promoted: set[str]) -> None:
     """Stop allocations beyond the count.
 
-    First stop allocations that promoted canaries replace, then failed and migrating allocations,
-    and then those with the highest indexes. Allocations whose IDs are in `apart` do not count, and
-    are not stopped.
+    First stop allocations that the canaries in `promoted` (IDs) replace, then failed and migrating
+    allocations, and then those with the highest indexes. Allocations whose IDs are in `apart` do
+    not count, and are not stopped.
     """
     kept_allocs, failed = without_ids(sets.keep, apart), without_ids(sets.failed, apart)
     surplus = len(kept_allocs) + len(failed) + len(sets.migrate) - count

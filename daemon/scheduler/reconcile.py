@@ -33,7 +33,7 @@ class MissingAllocation(msgspec.Struct, frozen=True, kw_only=True):
     previous: Allocation | None = None
     rescheduled: bool = False  # the previous allocation failed; stop it when the new one is placed
     canary: bool = False
-    # Keeps the version of the previous one, because the new version has canaries.
+    # Keeps the version of the previous allocation, because the new version has canaries.
     downgrade: bool = False
 
 
@@ -51,7 +51,7 @@ class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
     names: AllocNameIndex | None = None
     later: list[tuple[int, Allocation]] = []  # due times of delayed reschedules
     counts: DesiredUpdates = DesiredUpdates()
-    complete: bool = True  # whether the group is complete as far as any deployment is concerned
+    complete: bool = True  # false if a deployment must wait for further changes to the group
 
 
 def reconcile(

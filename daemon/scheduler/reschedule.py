@@ -100,7 +100,7 @@ def failed_at(allocation: Allocation) -> int:
 def next_delay(policy: ReschedulePolicy, events: list[RescheduleEvent], failed: int) -> int:
     """Return the delay after a failure in nanoseconds; `events` are the earlier reschedules.
 
-    A delay that has reached its maximum is reset after a run longer than the delay.
+    A delay that has reached its maximum is reset if the allocation ran longer than this maximum.
     """
     if not events or policy.delay_function not in (
         DelayFunction.EXPONENTIAL,

@@ -51,8 +51,8 @@ class SettledAllocations(msgspec.Struct, frozen=True, kw_only=True):
 class StepGrant(msgspec.Struct, frozen=True, kw_only=True):
     """The slots of a step: how many elements want slots, hold slots, and were active.
 
-    A step that `keeps` its slots passes the slots of an ended element to its next element.
-    Otherwise, another step has waited longer for these slots.
+    If `keeps` is true, the next element of the step takes over the slots of an ended element.
+    Otherwise, the slots are released, because another step has waited longer for them.
     """
 
     wanted: int
@@ -73,12 +73,12 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
 
     `allocations` are those of the job, at least all desired and all non-terminal ones. `ended`
     counts, for a batch job, the other stopped allocations of each group. A group in `settled` has
-    completed allocations that are not in `allocations`. `versions` has the job in each version of
-    these allocations and the current one. If the current version waits for the end of the active
-    run, `job` is the version of the run, and `next_version` is the current version. `deployment` is
-    the job's newest. `run` is the newest run of a workflow, with its `steps`. `failures` has the
-    newest failure of each step. `holders` are the non-terminal allocations of all jobs if
-    preemption is possible, otherwise None.
+    completed allocations that are not in `allocations`. `versions` has the definitions of the job,
+    by version: those of all `allocations` and the current one. If the current version waits for the
+    end of the active run, `job` is the version of the run, and `next_version` is the current
+    version. `deployment` is the job's newest deployment. `run` is the newest run of a workflow,
+    with its `steps`. `failures` has the newest failure of each step. `holders` are the non-terminal
+    allocations of all jobs if preemption is possible, otherwise None.
     """
 
     index: int
@@ -93,12 +93,12 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     run: FlowRun | None = None
     steps: tuple[RunStep, ...] = ()
     failures: Mapping[str, StepFailure] = {}
-    approvals: Mapping[str, int] = {}  # of gates, for the current attempts of their steps
-    outputs: Mapping[str, Mapping[str, str]] = {}  # those that waiting steps may use
+    approvals: Mapping[str, int] = {}  # approvals of the current attempt of each step with a gate
+    outputs: Mapping[str, Mapping[str, str]] = {}  # outputs that waiting steps may use
     max_count: int = 0  # elements of a workflow, 0 for no limit
     slot: str = ""  # why no step may begin: its run waits for slots of a queue
-    openings: "Mapping[str, Openings]" = {}  # of the calendars of steps that have not begun, by name
-    grants: Mapping[str, StepGrant] = {}  # of steps that hold slots of their queues, or wait
+    openings: "Mapping[str, Openings]" = {}  # open times by calendar, for steps not begun
+    grants: Mapping[str, StepGrant] = {}  # slots of steps that hold slots of their queues, or wait
     freeze: FreezeHold | None = None  # the freeze that holds the runs of the job
     holders: tuple[ResourceHolder, ...] | None = None
 

@@ -1,8 +1,8 @@
 """Plans of system and sysbatch jobs: each group once on every feasible node.
 
-A system job runs permanently, a sysbatch job until it completes. An infeasible node does not count
-as missing. A node without capacity counts, and gets a blocked evaluation (recorded from Nomad:
-kind-system, kind-sysbatch, plan-batch-system).
+A system job runs permanently, a sysbatch job until it completes. The absence of an allocation on an
+infeasible node is not a placement failure. On a node without capacity, it is a failure, and the
+node gets a blocked evaluation (recorded from Nomad: kind-system, kind-sysbatch, plan-batch-system).
 """
 
 from collections import Counter
@@ -43,7 +43,7 @@ class _Sorted(msgspec.Struct, kw_only=True):
     update: list[Allocation] = []  # in place
     outdated: list[_Slot] = []
     place: list[_Slot] = []
-    failed: list[Allocation] = []  # not replaced, and still counted
+    failed: list[Allocation] = []  # failed allocations that are not replaced, but still count
     moved: int = 0
     stopped: int = 0
     has_version: bool = False  # whether an allocation of the job's current version runs or has run
@@ -182,9 +182,10 @@ class _Planning:
     def _may_place_again(self, ended: Allocation) -> bool:
         """Return whether an ended allocation that Steward did not stop is placed again on its node.
 
-        System jobs have no reschedule policy. A failure alone does not cause a new placement. Of
-        all other triggers, only a user's request counts more than once per version. Otherwise each
-        evaluation would immediately replace a failing allocation, and so cause the next evaluation.
+        System jobs have no reschedule policy. An evaluation because of the failure does not replace
+        the allocation, and a registration always does. Any other evaluation replaces it once per
+        version. Otherwise each evaluation would immediately replace a failing allocation, and so
+        cause the next evaluation.
         """
         trigger, earlier = self._evaluation.triggered_by, ended.desired.previous_allocation
         if trigger in (Trigger.ALLOC_FAILURE, Trigger.JOB_REGISTER):
@@ -255,7 +256,7 @@ class _Planning:
     def _desired_canaries(self, sorted_group: _Sorted) -> int | None:
         """Return how many nodes get canaries, or None for no canaries.
 
-        `Canary` is a percentage of the nodes to update here.
+        For system jobs, `canary` is a percentage of the nodes to update.
         """
         state, update = self._rollout.group(sorted_group.group.name), sorted_group.group.update
         if state is None or state.promoted or update is None or not update.canary:

@@ -1,8 +1,8 @@
 """Decide whether a new version can update a running allocation in place.
 
-Settings that only the daemon uses (counts, priorities, policies, timeouts, plain services) change
-in place. Inputs of the task's process or directory require a replacement (recorded from Nomad:
-plan).
+Settings that only the daemon uses change in place: counts, priorities, policies, timeouts, and
+services without Connect. Changed inputs of the task's process or directory require a replacement
+(recorded from Nomad: plan).
 """
 
 from collections.abc import Iterable

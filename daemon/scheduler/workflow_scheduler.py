@@ -121,7 +121,7 @@ def _canceled(
 
 
 def _is_alive(allocation: Allocation, nodes: Mapping[str, Node]) -> bool:
-    """Return whether tasks of an allocation may still run; those on lost nodes may not."""
+    """Return whether tasks of an allocation may still run; tasks on lost nodes do not run."""
     return not allocation.client_terminal and not is_on_lost_node(allocation, nodes)
 
 
@@ -133,10 +133,10 @@ class _WorkflowDecision:
         self._runs: list[RunChange] = []
         self._elements: dict[str, Elements] = {}
         self._due: tuple[int, ...] = ()
-        self._steps = state.steps  # after this decision
-        self._run: FlowRun | None = None  # about which it decides
+        self._steps = state.steps  # the steps after this decision
+        self._run: FlowRun | None = None  # the run that the decision is about
         self._most: Mapping[str, int] = {}  # active elements of steps with a limit
-        self._only: Mapping[str, int] = {}  # elements of steps that need others one by one
+        self._only: Mapping[str, int] = {}  # elements (set bits) of steps with needs by element
         self._ask: frozenset[str] = frozenset()  # steps without a slot
         self._demands: list[SlotDemand] = []
 
@@ -176,7 +176,7 @@ class _WorkflowDecision:
         yield from self._due[:1]
 
     def frozen(self) -> str:
-        """Return the ID of the freeze that holds a step after this decision; empty if none does."""
+        """Return the ID of the freeze that holds a step after this decision, or an empty string."""
         is_held = any(
             row.state == StepState.HELD and row.reason.startswith(FREEZE_REASON)
             for row in self._steps
@@ -186,7 +186,8 @@ class _WorkflowDecision:
     def _freeze(self, run: FlowRun, steps: Sequence[RunStep]) -> str:
         """Return why a freeze lets no step begin; empty if no freeze holds the steps.
 
-        Steps that the run took over from another version do not make it a run that has begun.
+        Some freezes hold only runs that have not begun. Steps that a run took over from the run of
+        another version do not count as begun.
         """
         freeze = self._state.freeze
         if freeze is None:

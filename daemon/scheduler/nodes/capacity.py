@@ -233,9 +233,9 @@ class NodeCapacity:
         return None
 
     def shortage(self, need: ResourceAsk) -> float:
-        """Return the shortage relative to the ask.
+        """Return the shortage: the sum of the missing fractions of each requested resource.
 
-        It is 0 if and only if `missing_resource` returns None.
+        The shortage is 0 if and only if `missing_resource` returns None.
         """
         pairs = (
             (self.cpu_of(need), self.cpu),

@@ -36,7 +36,7 @@ class ClusterCapacity(NodeCapacity):
         self.disk = _ENDLESS
 
     def _count_amounts(self, share: object, sign: int) -> None:
-        """Do nothing: on a cluster, an allocation does not reduce the resources for other ones."""
+        """Do nothing: allocations on a cluster do not reduce each other's resources."""
 
     @property
     def free_cores(self) -> int:

@@ -2,8 +2,8 @@
 
 Targets are `${node...}`, `${attr...}`, `${meta...}`, or literal text. A missing attribute fails
 every operator except `is_not_set` and `!=`. An invalid constraint (an unknown operator, a malformed
-version or pattern, a pattern that takes too long) always fails. The job is then blocked, and the placement metrics name the
-constraint.
+version or pattern, a pattern that takes too long) always fails. The job is then blocked, and the
+placement metrics name the constraint.
 """
 
 import operator
@@ -68,7 +68,7 @@ def compare(operand: str, left: str | None, right: str | None) -> bool:
     """Return whether an operator holds for two values; None means a missing value."""
     match operand:
         case "distinct_hosts" | "distinct_property":
-            return True  # these depend on several nodes: see `feasible` and `spread`
+            return True  # these depend on several nodes: see `feasibility` and `spread`
         case "is_set":
             return left is not None
         case "is_not_set":
@@ -100,8 +100,9 @@ _DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})(?:[eE][
 
 
 def _ordered(*signs: int) -> Callable[[str, str], bool]:
-    """Return a comparison that accepts the given orderings of two values.
+    """Return a function that compares two values, and returns whether the result is in `signs`.
 
+    The result is -1 if the left value is smaller, 0 if both are equal, and 1 if it is larger.
     Integers are compared as numbers, other values as text.
     """
     return lambda left, right: _order(left, right) in signs

@@ -188,7 +188,7 @@ class Placer:
     # --- placements ---
 
     def place(self, request: PlacementRequest) -> Allocation | None:
-        """Return the allocation on the best node, or None and record a failure.
+        """Return the allocation on the best node; record a failure and return None without a node.
 
         After one failed search for a group, no further search is made for the group.
         """

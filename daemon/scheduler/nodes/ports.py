@@ -20,7 +20,7 @@ from storage.records.node import Node
 from storage.records.numbers import parse_integer
 from storage.records.task import Network, Port
 
-_SAME = -1  # `to`: the port inside equals the port outside
+_SAME = -1  # value of `to`: the port in the allocation's network equals the port of the host
 _LAST = 65535
 
 

@@ -113,7 +113,10 @@ class PreemptionCandidates:
         return holders
 
     def _remaining_shortage(self, need: ResourceAsk, holder: ResourceHolder) -> tuple[float, float]:
-        """Return the shortage after a preemption of `holder`, and its size; lower is better."""
+        """Return the shortage after a preemption of `holder`, and the size of `holder`.
+
+        A lower pair is better. The size is the sum of the fractions of the node's CPU and memory.
+        """
         node_capacity = self._room
         size = holder.cpu / (node_capacity.capacity_cpu or 1) + holder.memory / (
             node_capacity.capacity_memory or 1
