@@ -128,8 +128,7 @@ class Audit:
     async def trim(self, retention: int, most_entries: int) -> None:
         """Delete old entries every five minutes.
 
-        Entries older than `retention` nanoseconds are deleted. So are entries beyond the newest
-        `most_entries`.
+        Delete entries older than `retention` nanoseconds, and all but the newest `most_entries`.
         """
         while True:
             before = self._clock.now() - retention

@@ -46,7 +46,7 @@ MANAGEMENT = RequiredCapability(Requirement.MANAGEMENT)
 def on_namespace(*any_of: str, tells_why: str | None = None) -> RequiredCapability:
     """Return a requirement for any of these capabilities in the request's namespace.
 
-    `tells_why` is the text for `RequiredCapability.tells_why`.
+    `tells_why` is the prefix of the error for an unreadable token; None for the general error.
     """
     return RequiredCapability(Requirement.NAMESPACE, any_of, tells_why=tells_why)
 
@@ -70,7 +70,7 @@ def on_variable(capability: str) -> RequiredCapability:
 
 
 def on_scope(scope: str, level: str, *, tells_why: str | None = None) -> RequiredCapability:
-    """Return a requirement for an access level on agent, node, operator, quota or plugin."""
+    """Return a requirement for a level on the scope agent, node, operator, quota or plugin."""
     return RequiredCapability(Requirement.SCOPE, (level,), scope=scope, tells_why=tells_why)
 
 

@@ -109,7 +109,7 @@ class CapabilitySet:
         return self.everything or (match is not None and bool(match[1].capabilities))
 
     def may_in(self, scope: str, level: str) -> bool:
-        """Return whether the caller has this level on agent, node, operator, quota or plugin."""
+        """Return whether the caller has this level on a scope, such as `node` or `operator`."""
         capability = self.scopes.get(scope)
         return self.everything or (
             capability is not None and _LEVELS.get(capability.level, 0) >= _LEVELS[level]

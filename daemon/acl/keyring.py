@@ -35,7 +35,7 @@ class Keyring:
         self._marking = hashlib.blake2b(key, person=b"batch tokens").digest()
 
     def hash(self, secret: str) -> bytes:
-        """Return the stored hash of a secret."""
+        """Return the hash under which a secret is stored."""
         return _keyed(secret.encode(errors="surrogateescape"), self._hashing)
 
     def batch_secret(self, token: Token) -> str:

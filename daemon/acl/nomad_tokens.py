@@ -79,7 +79,10 @@ def is_upload(db: ReadSnapshot, request: TokenRequest) -> bool:
 
 
 def apply_token_update(db: ReadSnapshot, request: TokenRequest, now: int) -> Token:
-    """Return the token that the request names, with its changes. Raises `Malformed`."""
+    """Return the token that a request names, with the changes of the request.
+
+    Raises `Malformed`.
+    """
     before = tokens.find(db, request.accessor_id)
     if before is None or before.has_ended(now):
         raise Malformed(f"cannot find token {request.accessor_id}")

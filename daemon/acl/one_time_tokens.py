@@ -33,7 +33,10 @@ async def create_one_time_token(
 
 
 async def exchange_one_time_token(store: Store, tokens: TokenStore, one_time: str) -> IssuedToken:
-    """Return the token behind a one-time token, with its secret, and delete it. Raises `Denied`."""
+    """Return the token behind a one-time token, with its secret; delete the one-time token.
+
+    Raises `Denied`.
+    """
     try:
         wrapped_response = await response_wrapping.unwrap_response(
             store, tokens, one_time, one_time=True

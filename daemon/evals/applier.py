@@ -188,7 +188,8 @@ def _store_runs(tx: Transaction, state: ClusterState, flow: FlowChange | None, n
 def _ends_before_next(state: ClusterState, run: FlowRun) -> bool:
     """Return whether a run has ended, and a newer version of its job has waited for this.
 
-    After the deadline of its clean-up steps, the newer version decides about the failing run.
+    The newer version can also decide about the end itself, after the deadline for the clean-up
+    steps of a failed run.
     """
     if not run.status.has_ended:
         return False
@@ -300,7 +301,7 @@ def _finish(
 
 
 def _without_unchanged(plan: Plan) -> Plan:
-    """Return the plan of a workflow without the counts of steps that it does not change.
+    """Return the plan of a workflow without the counts of steps that the plan does not change.
 
     For a workflow of a thousand steps, the counts of all steps took 190 KB in each evaluation and
     again in its event.

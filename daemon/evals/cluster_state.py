@@ -52,10 +52,10 @@ def load_cluster_state(
     *,
     planned: Job | None = None,
 ) -> ClusterState:
-    """Return the job of an evaluation with its allocations, and all nodes with their usage.
+    """Return the state that the scheduler needs for an evaluation.
 
-    `states` are the nodes if their usage is known already. `planned` is a version that is not
-    stored yet; its type replaces that of the job.
+    `states` are the nodes, if the caller has already loaded them. `planned` is a version of the job
+    that is not stored; its type determines which allocations are loaded.
     """
     namespace, job_id = evaluation.namespace, evaluation.job_id
     is_there = jobs.definition_index(db, namespace, job_id) is not None
@@ -341,9 +341,8 @@ def _unsettled(
 ) -> _Found | None:
     """Return the allocations of a large batch job without those that have completed.
 
-    Otherwise each decision about a job with thousands of allocations would read all of them. Return
-    None for other jobs, or if completed allocations may have to be stopped or belong to another
-    run.
+    This avoids reading thousands of completed allocations for each decision. Return None for other
+    jobs, or if completed allocations may have to be stopped or belong to another run.
     """
     if job.type != JobType.BATCH or job.stop or (run is not None and run.version != job.version):
         return None

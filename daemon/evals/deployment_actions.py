@@ -261,9 +261,10 @@ def refresh_description(deployment: Deployment) -> Deployment:
 
 
 def roll_back(tx: Transaction, deployment: Deployment, now: int) -> tuple[str, int | None]:
-    """Revert to the newest stable older version; return a description and the version.
+    """Revert to the newest stable older version.
 
-    Without a stable older version, the returned version is None.
+    Return text for the end of the deployment's description, and the number of the version. The
+    number is None if nothing was reverted.
     """
     versions = jobs.versions(tx, deployment.namespace, deployment.job_id)
     stable = [

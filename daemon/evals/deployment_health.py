@@ -68,9 +68,8 @@ def decide_deployment(
 def _counted(state: DeploymentGroup, allocs: list[Allocation]) -> DeploymentGroup:
     """Return a group with updated health counts, and with a later deadline after progress.
 
-    Each new healthy allocation extends the progress deadline of the group.
-
-    An allocation that is being stopped does not count as healthy.
+    Each new healthy allocation extends the progress deadline of the group. An allocation that is
+    being stopped does not count as healthy.
     """
     health = [alloc.health for alloc in allocs if alloc.health is not None]
     healthy = [

@@ -240,7 +240,8 @@ async def put(
 ) -> tuple[DynamicVolume, NodeChangeResult]:
     """Store a usable volume, and add it to its node.
 
-    Raises `Conflict` after a conflicting concurrent change, or if an allocation uses the volume.
+    Return the stored volume, and the result of the change of the node. Raises `Conflict` after a
+    conflicting concurrent change, or if an allocation uses the volume.
     """
 
     def write(tx: Transaction) -> tuple[DynamicVolume, NodeChangeResult]:

@@ -385,7 +385,7 @@ def _dispatch_meta(job: Job | None) -> dict[str, str]:
 
 
 def strip(db: ReadSnapshot, namespace: str, job_id: str) -> list[State]:
-    """Return the states of the latest ended child jobs, newest first; stopped children count."""
+    """Return the states of the latest ended child jobs, newest first, including stopped jobs."""
     return [ended_as(result) for result in tallies.results(db, namespace, job_id, STRIP)]
 
 
@@ -411,7 +411,7 @@ def line_of_row(
 ) -> StateLine:
     """Return a job's state in API form, given its database row and its facts.
 
-    `with_strip` adds the results of its latest children.
+    `with_strip` adds the results of the job's latest children.
     """
     state = job_state(facts)
     runs = None

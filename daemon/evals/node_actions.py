@@ -223,7 +223,11 @@ async def drain_node(
     accessor: str,
     now: int,
 ) -> NodeChangeResult:
-    """Start a drain of a node; without a `spec`, cancel it. Raises `Refused`."""
+    """Start a drain of a node; without a `spec`, cancel the drain. Raises `Refused`.
+
+    After a canceled drain, the node is eligible only with `mark_eligible`. `accessor` and `meta`
+    identify the caller and the purpose in the record of the drain.
+    """
 
     def write(tx: Transaction) -> NodeChangeResult:
         node = _find(tx, node_id)

@@ -1,7 +1,8 @@
 """Check before placement whether any node can run a job, and describe the problems.
 
-An error is certain on all nodes, such as an unknown driver or an invalid driver configuration. A
-warning may become irrelevant, because a node may join or a file may be created later.
+An error applies to every possible node, such as an unknown driver or an invalid driver
+configuration. A warning may become irrelevant, because a node may join or a file may be created
+later.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,21 +38,21 @@ OPERANDS_OF_MOMENT = frozenset({DISTINCT_HOSTS, DISTINCT_PROPERTY})
 
 
 class TaskFindings(Protocol):
-    """The certain errors and the warnings about one task on this host."""
+    """The errors and warnings about one task on this host."""
 
     @property
     def errors(self) -> list[str]:
-        """Return the errors of the job's placement."""
+        """Return the errors that prevent the placement of the job."""
         ...
 
     @property
     def warnings(self) -> list[str]:
-        """Return the warnings about the job's placement."""
+        """Return the warnings about the placement of the job."""
         ...
 
 
 class PlacementRemarks(msgspec.Struct, frozen=True):
-    """The certain errors and the warnings about the placement of a job."""
+    """The errors and warnings about the placement of a job."""
 
     errors: list[str] = []
     warnings: list[str] = []
@@ -181,7 +182,9 @@ def unmet(constraint: Constraint, members: Sequence[Node], region: str) -> str:
 
 
 def values_of(constraint: Constraint, members: Sequence[Node], region: str) -> str:
-    """Return a text with the values of a constraint's attribute, or that no node has the attribute.
+    """Return a text with the existing values of a constraint's attribute.
+
+    If no node has the attribute, the text says this.
 
     The text is empty for a constraint without an attribute.
     """

@@ -63,7 +63,7 @@ def _list_text(db: ReadSnapshot, run: FlowRun, job: Job, group: TaskGroup) -> st
 
 
 def _items(group: TaskGroup | None, indexes: Sequence[int], text: str) -> dict[int, lists.Item]:
-    """Return the items of elements by index; empty without a list, or if it is not readable."""
+    """Return the items of elements by index; empty if there is no list, or no readable list."""
     if group is None or not lists.has_list(group):
         return {}
     try:

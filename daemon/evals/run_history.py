@@ -39,7 +39,7 @@ class RunFilter(msgspec.Struct, frozen=True):
 
 
 def zone_of(job: Job) -> tzinfo:
-    """Return the time zone of the days of a job."""
+    """Return the time zone by which the runs of a job are grouped into days."""
     return cron.zone(job.periodic.time_zone if job.periodic else "")
 
 

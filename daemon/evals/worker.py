@@ -153,7 +153,7 @@ async def _work(
 
 
 async def fail_closed_evaluations(store: Store, clock: Clock, fences: Fences) -> None:
-    """Mark evaluations as failed that have used all attempts.
+    """Mark evaluations that have used all attempts as failed.
 
     Attempts of earlier daemons also count.
     """

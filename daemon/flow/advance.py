@@ -405,9 +405,9 @@ def failure_of(failed_steps: Sequence[RunStep]) -> str:
 
 
 def is_named_in(reason: str, name: str) -> bool:
-    """Return whether the reason of a run or a canceled step names a step that failed.
+    """Return whether the reason of a run or a canceled step names the step `name` as a cause.
 
-    A reason that names only the first steps may mean every step.
+    If the reason shortens the list of steps (`and others`), it may include any step.
     """
     if not reason.startswith(STEP_REASONS):
         return False

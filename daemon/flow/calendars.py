@@ -431,7 +431,8 @@ class UnknownCalendar(Exception):
 def compiled(name: str, documents: Mapping[str, bytes]) -> CompiledCalendar:
     """Return a calendar with all calendars to which it refers, from their stored documents.
 
-    Calendars of an earlier release may refer to more than `MAX_PARTS`. Raises `UnknownCalendar`.
+    Calendars that an earlier release stored may refer to more than `MAX_PARTS` calendars. Raises
+    `UnknownCalendar`.
     """
     return _Compilation(documents).compiled(name, ())
 

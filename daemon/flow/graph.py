@@ -192,7 +192,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def dependents(self) -> Edges:
-        """Return the steps that need each step, in the order of the file."""
+        """Return, for each step, the steps that need it, in the order of the file."""
         dependents_of: dict[str, list[str]] = {item.name: [] for item in self.steps}
         for step in self.steps:
             for need in step.needs:

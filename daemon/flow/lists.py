@@ -268,7 +268,7 @@ def _checked(item: Item) -> Item:
 
 
 def values(item: Item, index: int) -> dict[str, str]:
-    """Return the values for an element's references to its item."""
+    """Return the values of the references `each.…` that an element can make to its item."""
     result = {"each.key": item.key, "each.value": item.text, "each.index": str(index)}
     if isinstance(item.value, dict):
         result |= {f"each.value.{name}": _text(value) for name, value in item.value.items()}

@@ -25,6 +25,6 @@ def keeps_steps(job: Job) -> bool:
 
 
 def without_own_keys(job: Job) -> Job:
-    """Return the job without the Steward keys of the job itself, which tasks do not get."""
+    """Return the job without its own Steward keys, because tasks do not get these keys."""
     meta = {key: text for key, text in (job.meta or {}).items() if not key.startswith(PREFIX)}
     return msgspec.structs.replace(job, meta=meta)

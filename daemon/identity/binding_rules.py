@@ -128,7 +128,10 @@ def _bind_errors(rule: BindingRule) -> Iterable[str]:
 
 
 def select(rules: Sequence[BindingRule], claims: MappedClaims) -> list[BindingRule]:
-    """Return the rules whose selector matches the claims. A selector that fails does not match."""
+    """Return the rules whose selector matches the claims.
+
+    A selector that cannot be evaluated does not match.
+    """
     document = msgspec.to_builtins(claims)
     return [rule for rule in rules if _matches(rule.selector, document)]
 
@@ -143,10 +146,11 @@ def _matches(selector: str, document: object) -> bool:
 
 
 def bind(db: ReadSnapshot, rules: Iterable[BindingRule], values: Mapping[str, str]) -> Bindings:
-    """Return the roles and policies that the matching rules grant. Raises `Malformed`.
+    """Return the roles and policies that the rules, which match the login, grant.
 
     `values` are the mapped claims of the login, which replace references in the rules. Roles and
-    policies that do not exist are omitted. A management rule overrides all others.
+    policies that do not exist are omitted. A management rule overrides all others. Raises
+    `Malformed`.
     """
     found: dict[BindType, list[str]] = {BindType.POLICY: [], BindType.ROLE: []}
     lowered = {name: value.lower() for name, value in values.items()}

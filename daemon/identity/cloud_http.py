@@ -136,7 +136,7 @@ def message_of(response: CloudResponse) -> str:
 
 
 def decoded(body: bytes, kind: type[T]) -> T | None:
-    """Decode a body as a record; None if it is invalid, or may have more than `MOST_VALUES`."""
+    """Decode a body as a record; None if it is invalid or may exceed `MOST_VALUES` values."""
     if len(body) > MOST_VALUES and may_have_more_values(
         body, MOST_VALUES
     ):  # a value has at least one byte
@@ -276,7 +276,7 @@ def _body(form: Mapping[str, str] | None, document: object) -> tuple[bytes, Mapp
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the wait in seconds that `Retry-After` requests, as a number or as a date."""
+    """Return the seconds to wait according to `Retry-After`, which may be a number or a date."""
     text = headers.get("retry-after", "")
     if text.isdecimal() and len(text) < 10:
         return float(text)

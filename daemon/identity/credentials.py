@@ -247,7 +247,7 @@ class AccessTokenCache:
         return cached_token
 
     async def granted(self, client: CloudClient, audience: str) -> TokenGrant:
-        """Return a fresh token for this audience. Raises `Refused`."""
+        """Request a new token for this audience from its source. Raises `Refused`."""
         settings = client.settings
         secret = client.secret
         federated = settings.config.identity_token_audience

@@ -27,9 +27,8 @@ namespace "default" {
 async def prepare(store: Store, methods: LoginMethods, clock: Clock, ids: Iterator[str]) -> None:
     """Create the mount, role and policy with which a machine of the fake cloud can log in.
 
-    Existing objects are not changed.
-    The configuration is created last, so a mount without a configuration comes from an interrupted
-    start.
+    Do nothing if the mount has a configuration. The configuration is created last, so a mount
+    without a configuration comes from an interrupted start.
     """
     mount = store.read(lambda db: stored_mounts.find(db, PATH))
     if mount is None:

@@ -69,7 +69,7 @@ class DevCloud:
 
     @property
     def issuer(self) -> str:
-        """Return the name of the directory."""
+        """Return the issuer name of the fake directory, which is a URL."""
         return f"{self.url}/{TENANT}/"
 
     def as_cloud_of(self, config: Settings) -> Settings:

@@ -86,7 +86,7 @@ class DirectoryGraph:
             raise CloudRequestFailed(f"failed to remove password {key_id}: {message_of(answer)}")
 
     async def groups_of(self, client: CloudClient, principal: str) -> list[str]:
-        """Return the groups of a principal, because a token may not have space for all of them."""
+        """Return all groups of a principal; a token lists them only if they fit into it."""
         answer = await self._request(
             client,
             "POST",

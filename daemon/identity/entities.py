@@ -84,7 +84,7 @@ def alias_of(
 def write(
     tx: Transaction, before: Entity | None, fields: RequestFields, *, new_id: str, now: int
 ) -> Entity:
-    """Create or change an entity. Raises a Steward error for invalid fields."""
+    """Create an entity, or change the entity `before`. Raises `Malformed`."""
     name = fields.text("name") or (before.name if before else f"entity_{new_id[:8]}.root")
     changes: dict[str, object] = {"name": name, "updated_at": now}
     if "policies" in fields:
@@ -105,7 +105,7 @@ def write(
 def write_alias(
     tx: Transaction, before: Alias | None, fields: RequestFields, *, new_id: str, now: int
 ) -> Alias:
-    """Create an alias, or change an existing one. Raises `Invalid`."""
+    """Create an alias, or change the alias `before`. Raises `Invalid`."""
     name = fields.text("name") or (before.name if before else "")
     mount = fields.text("mount_accessor") or (before.mount if before else "")
     if not (name and mount):

@@ -33,7 +33,7 @@ def policies_of(fields: RequestFields) -> list[str]:
 def write(
     tx: Transaction, before: Group | None, fields: RequestFields, *, new_id: str, now: int
 ) -> Group:
-    """Create or change a group. Raises a Steward error for invalid fields."""
+    """Create a group, or change the group `before`. Raises `Invalid` or `Malformed`."""
     kind = fields.text("type") or (before.type if before else _TYPES[0])
     if kind not in _TYPES:
         raise Invalid(f"invalid group type {quote(kind)}")

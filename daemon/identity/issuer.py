@@ -54,7 +54,7 @@ class Issuer:
 
     @property
     def keys(self) -> list[SigningKey]:
-        """Return the keys, in the order in which they sign."""
+        """Return the keys, sorted by the times from which they sign."""
         return list(self._keys)
 
     @property
@@ -182,7 +182,10 @@ async def open_issuer(
     ids: Iterator[str],
     fences: Fences | None = None,
 ) -> AsyncIterator[Issuer]:
-    """Yield an issuer whose keys are maintained; see `Issuer.has_key`."""
+    """Yield an issuer, and rotate its keys while the block runs.
+
+    The first key may not exist at the beginning of the block (`Issuer.has_key`).
+    """
     issuer = Issuer(store, seal, clock, ids)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_start_rotation, issuer, fences or Fences(clock))
@@ -209,7 +212,7 @@ async def _rotate_forever(issuer: Issuer) -> None:
 
 
 def signer(keys: Sequence[SigningKey], now: int) -> SigningKey:
-    """Return the key that signs now: the newest with a start time in the past."""
+    """Return the key that signs now: the newest key with a start time in the past."""
     return max(
         (key for key in keys if key.signs_from <= now),
         key=lambda key: (key.signs_from, key.created_at),

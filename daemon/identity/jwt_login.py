@@ -41,7 +41,7 @@ class JwtLoginRequest(Record, frozen=True, kw_only=True):
 
 
 def find_method(db: ReadSnapshot, name: str) -> AuthMethod:
-    """Return a method. Raises `Malformed`."""
+    """Return the auth method with this name. Raises `Malformed` if it does not exist."""
     method = auth_methods.find(db, name)
     if method is None:
         raise Malformed(f"auth-method {quote(name)} not found")

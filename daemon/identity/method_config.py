@@ -71,7 +71,7 @@ def read(db: ReadSnapshot, mount: Mount) -> MethodConfig:
 
 
 def config_response(config: MethodConfig) -> dict[str, object]:
-    """Return a configuration in API form, in which two delays are in nanoseconds."""
+    """Return a configuration in API form; its two retry delays are in nanoseconds."""
     document = msgspec.structs.asdict(config)
     expires = document.pop("root_password_expires_at")
     if expires is not None:
@@ -139,7 +139,7 @@ async def remove(store: Store, mount: Mount) -> None:
 
 
 def _changes(fields: RequestFields) -> dict[str, object]:
-    """Return the fields of a write. Raises `Malformed` or `Invalid`."""
+    """Return the values that a write sets, by field. Raises `Malformed` or `Invalid`."""
     defaults = MethodConfig()
     changes: dict[str, object] = {name: fields.text(name) for name in _KEPT_TEXTS if name in fields}
     is_given = fields.raw("root_password_ttl") is not None

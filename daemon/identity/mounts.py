@@ -108,7 +108,10 @@ def _new_config(fields: RequestFields) -> MountConfig:
 
 
 def _lease(fields: RequestFields, name: str, prefix: str = "") -> int:
-    """Return the seconds of a lease; `system` means the system's default."""
+    """Return the duration in a field in seconds; 0, for an empty field or `system`, is the default.
+
+    Raises `Invalid`; `prefix` is the beginning of the error.
+    """
     value = fields.text(name)
     if value in ("", "system"):
         return 0
@@ -262,7 +265,7 @@ def moved_by(db: ReadSnapshot, move_id: str) -> Mount | None:
 
 
 async def finish_disabling(store: Store, tokens: TokenStore) -> None:
-    """Revoke the tokens of deleted mounts, which a restart may have interrupted."""
+    """Revoke the remaining tokens of deleted mounts, after a restart during their revocation."""
     for accessor in store.read(stored_tokens.issuers):
         if not store.read(partial(mounts.has_accessor, accessor=accessor)):
             await tokens.revoke_mount(accessor)

@@ -83,7 +83,10 @@ async def remove(store: Store, mount: Mount, name: str) -> None:
 
 
 def _changes(fields: RequestFields) -> dict[str, object]:
-    """Return the fields of a write, by their newer names. Raises `Malformed`."""
+    """Return the values that a write sets, by the newer names of the fields.
+
+    Raises `Malformed`.
+    """
     changes: dict[str, object] = {name: fields.texts(name) for name in BOUNDS if name in fields}
     changes |= {name: fields.seconds(name) for name in _TOKEN_SPANS if name in fields}
     changes["alias_metadata"] = fields.pairs("alias_metadata")

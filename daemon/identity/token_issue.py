@@ -42,7 +42,7 @@ def check_uses(role: LoginRole, mount: Mount) -> None:
 
 
 def build_token(proven: LoginPrincipal, span: TokenLifetime, *, accessor: str, now: int) -> Token:
-    """Return the token of a login, which has no entity yet. Raises `Invalid`."""
+    """Return the token of a login, without an entity. Raises `Invalid`."""
     role, mount = proven.role, proven.mount
     check_uses(role, mount)
     kind = token_type(role, mount)

@@ -177,7 +177,7 @@ class _Import:
 
 
 def _repetition(rule: "vRecur") -> Repetition:
-    """Return the rule of an event. Raises `Invalid`, `ValueError` or `TypeError`."""
+    """Return the repetition rule of an event. Raises `Invalid`, `ValueError` or `TypeError`."""
     if unknown := sorted(rule.keys() - _RULE_KEYS):
         raise Invalid(f"{unknown[0]} is not supported")
     if sum(len(_listed(item)) for item in rule.values()) > _MAX_RULE_PARTS:

@@ -27,9 +27,10 @@ _LIMITED = "no opening was found within the limit of the search"
 
 
 class JobOpenings(msgspec.Struct, frozen=True):
-    """The openings of a job, and the versions of the calendars from which they were computed.
+    """The openings of a job: the times at which its calendar and days of the month let it start.
 
-    With `moves`, closed slots launch one child at the next opening.
+    The record also has the versions of the calendars from which the openings were computed. With
+    `moves`, closed slots launch one child at the next opening.
     """
 
     openings: Openings
@@ -123,7 +124,7 @@ def _are_one(before: Launch, launch: Launch) -> bool:
 def launches_after(
     slot_after: Callable[[int], int | None], job_openings: JobOpenings, after: int
 ) -> Iterator[int]:
-    """Yield the launches of the slots after a time, without examining each closed slot.
+    """Yield the times of launches after a time, without examining each closed slot.
 
     Raises `TooManySteps`.
     """
@@ -151,7 +152,10 @@ def launches_after(
 def _launch_after(
     slot_after: Callable[[int], int | None], job_openings: JobOpenings, after: int
 ) -> int | None:
-    """Return the first launch after a time; `NEVER` for none, None if the search is too long."""
+    """Return the time of the first launch after a time.
+
+    The result is `NEVER` if there is no further launch, and None if the search takes too long.
+    """
     try:
         launch = next(launches_after(slot_after, job_openings, after), periodic.NEVER)
     except TooManySteps:

@@ -1,4 +1,4 @@
-"""Freezes: create and close them, refuse changes of frozen jobs, and release held jobs afterwards.
+"""Freezes: create and end them, refuse changes of frozen jobs, and release held jobs afterwards.
 
 If a freeze holds a decision of the scheduler, the job is stored in `frozen_jobs`. After the end of
 the freeze, `follow_freezes` re-evaluates these jobs at a limited rate, in the order in which they

@@ -81,7 +81,10 @@ def namespace_hash(namespace: Namespace) -> str:
 
 
 def forbidden_drivers(job: Job, namespace: Namespace) -> list[str]:
-    """Return the features of a job that its namespace forbids."""
+    """Return an error for each kind of feature of a job that its namespace forbids.
+
+    The kinds are task drivers and network modes.
+    """
     limits = namespace.capabilities or _NO_LIMITS
     groups = job.task_groups or ()
     drivers = [task.driver for group in groups for task in group.tasks or ()]

@@ -193,7 +193,7 @@ def _are_good(db: ReadSnapshot, run: FlowRun, names: Collection[str]) -> bool:
 
 
 def _steps_read(group: TaskGroup) -> frozenset[str]:
-    """Return the steps whose outputs a group names."""
+    """Return the steps whose outputs a group refers to."""
     found = {
         reference.step
         for reference in (*outputs.references(group), *outputs.template_references(group))
@@ -211,7 +211,8 @@ def _has_results(
 ) -> bool:
     """Return whether a run has the results that a step needs.
 
-    A failure handler or clean-up step also begins after a failure.
+    The steps in `read` must have written outputs. The steps in `earlier` must not be bad, unless
+    the step is a failure handler or clean-up step.
     """
     if earlier and step.when == When.SUCCESS and not _are_good(db, run, earlier):
         return False

@@ -623,7 +623,7 @@ def _launch(
     eval_id: str,
     freeze: Freeze | None = None,
 ) -> None:
-    """Store a child. If a `freeze` held its slot, the child begins after the jobs held before it."""
+    """Store a child. If a `freeze` held its slot, the child begins after jobs held earlier."""
     child = jobs.append_version(tx, derive_periodic_child(parent, child_id, now))
     if freeze is not None:
         freezes.hold(tx, (child.namespace, child.id), freeze.id, now)
@@ -695,7 +695,7 @@ async def pause(store: Store, namespace: str, job_id: str, *, paused: bool) -> i
 def load_periodic_job(
     db: ReadSnapshot, namespace: str, job_id: str
 ) -> tuple[Job, periodic.DueLaunch | None]:
-    """Return a periodic job, and its schedule or None if no schedule is active.
+    """Return a periodic job, and its active schedule, or None instead of the schedule.
 
     Raises `NotFound` or `Malformed`.
     """

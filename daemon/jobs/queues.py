@@ -209,8 +209,8 @@ def _evaluate(tx: Transaction, namespace: str, job_id: str, now: int, eval_id: s
 def queue_errors(db: ReadSnapshot, job: Job) -> Iterator[str]:
     """Yield the errors of the queues that a job names.
 
-    A queue is for runs or for steps, and the first job decides. The queues of a namespace are
-    limited.
+    A queue is for runs or for steps, and the first job that names it decides. A namespace has a
+    limited number of queues.
     """
     yield from _use_errors(db, job)
     key = (job.namespace, queue_of(job))

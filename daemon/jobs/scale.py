@@ -100,8 +100,8 @@ async def scale_job(
 ) -> ScaleResult:
     """Set the count of a group, or record an event.
 
-    Raises `Malformed`, the errors of a registration, and `Denied` if `policies` forbid it, or a
-    freeze of changes that the caller does not override.
+    Raises `Malformed`, and the errors of a registration. Raises `Denied` if `policies` forbid the
+    change, or if a freeze refuses it and the caller does not override the freeze.
     """
     check(request, namespace, job_id)
 

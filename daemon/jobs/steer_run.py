@@ -79,7 +79,8 @@ class RunActResponse(Record, frozen=True, kw_only=True):
     """The result of an operation: its evaluation, and the steps that change.
 
     A re-run with another version, and a run of one step, create a new run, `number`, and a new job
-    version, `version`. For a run of one step, `outputs_of` is the run with the other outputs.
+    version, `version`. For a run of one step, `outputs_of` is the number of the run from which the
+    outputs of the other steps were copied.
     """
 
     job_id: str

@@ -41,8 +41,9 @@ _SUFFIX = 8  # characters that make a child's ID unique within its second
 class Passed(msgspec.Struct, frozen=True, kw_only=True):
     """The meta that an ended run passes to one version of the follower.
 
-    `value` is the value of the meta key that separates joins: runs with different values are not
-    combined. If `fault` is set, it is the reason why the dispatch is refused.
+    `value` is the value of the meta key by which the follower combines runs of several sources:
+    runs with different values are not combined. If `fault` is set, it is the reason why the
+    dispatch is refused.
     """
 
     version: int
@@ -202,9 +203,10 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(tx: Transaction, trigger_id: int, passed_sources: Passed, means: Means) -> None:
-    """Dispatch the follower of an ended run, let the run wait for others, or refuse it.
+    """Dispatch the follower of an ended run, let the run wait for other sources, or refuse it.
 
-    If the follower has changed since `passed_sources` was read, nothing happens, and the loop retries.
+    If the follower has changed since `passed_sources` was read, nothing happens, and the loop
+    retries.
     """
     trigger, follower = _find(tx, trigger_id, TriggerState.ARRIVED)
     if trigger is None or follower is None or follower.version != passed_sources.version:
@@ -240,7 +242,10 @@ _Ready = tuple[JobTrigger, dict[str, str]]  # an ended run, and the meta that it
 
 
 def _others(tx: Transaction, follower: Job, trigger: JobTrigger, now: int) -> dict[Source, _Ready]:
-    """Return the waiting runs of other sources, and end the wait of earlier runs of this source."""
+    """Return the waiting runs of other sources by source.
+
+    Mark waiting earlier runs of the source of `trigger` as replaced.
+    """
     result: dict[Source, _Ready] = {}
     for row in _joined(tx, trigger):
         if _source_of(row) == _source_of(trigger):

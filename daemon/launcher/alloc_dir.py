@@ -40,7 +40,7 @@ def own_ids() -> Owner:
 
 
 def make_root(directory: str) -> None:
-    """Create the directory of all allocations, which users of tasks may traverse.
+    """Create the directory that contains all allocations; users of tasks may traverse it.
 
     Raises `OSError`.
     """
@@ -113,8 +113,8 @@ def _make_task_directory(
 ) -> None:
     """Create the directory of a task. Raises `OSError`.
 
-    If the task does not see the directory, as in a sandbox, it belongs to the launcher. No user can
-    then replace its subdirectories, which are mounted into the sandbox.
+    If the task does not see the directory itself, as in a sandbox, the launcher owns it. No user
+    can then replace its subdirectories, which are mounted into the sandbox.
     """
     if spec.task == SHARED:
         raise FileExistsError(errno.EEXIST, "the shared directory has this name", spec.task)
@@ -139,8 +139,9 @@ def _make_task_directory(
 def made(
     above: int, name: str, mode: int | None, owner: Owner, *, is_handed_on: bool = False
 ) -> Iterator[int]:
-    """Yield a descriptor of a directory with exactly this mode and owner. Raises `OSError`.
+    """Create a directory if needed, set its mode and owner, and yield a descriptor of it.
 
+    Raises `OSError`, including for an existing directory of an unexpected owner.
     A mode of None keeps the mode of an existing directory. With `is_handed_on`, an existing
     directory may belong to any user, because it was migrated or containers share it.
     """
@@ -206,7 +207,7 @@ def _migrate_directory(previous: int | None, folder: str, name: str, target: int
 
 
 def _describe(home: int, description: bytes) -> None:
-    """Write the description of the logs, unless it exists. Raises `OSError`."""
+    """Write the file that describes the owner of the logs, unless it exists. Raises `OSError`."""
     with suppress(FileNotFoundError):  # it is written below
         os.stat(ABOUT, dir_fd=home, follow_symlinks=False)
         return

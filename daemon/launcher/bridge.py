@@ -134,7 +134,7 @@ class Bridge:
         *,
         is_new: bool,
     ) -> str:
-        """Connect the namespace of an allocation if needed, forward its ports; return its address.
+        """Connect an allocation if needed and forward its ports; return its bridge address.
 
         `inside` enters the namespace. `is_new` means that no task is in the namespace yet. Raises
         `Refusal` for a port that must not be forwarded, and `OSError`, with EADDRINUSE for a port
@@ -176,7 +176,10 @@ class Bridge:
         namespace: int,
         inside: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """Create the interfaces of an allocation. Raises `OSError`."""
+        """Create the interfaces of an allocation; `number` is the number of its address.
+
+        Raises `OSError`.
+        """
         with inside():
             # Every user may listen on every port of this separate network.
             _set(_FIRST_PORT, "0")

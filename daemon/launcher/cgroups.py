@@ -23,10 +23,10 @@ def belongs(group: str, above: Collection[str], allocation: str, task: str) -> b
 def is_list(
     file: str, above: Collection[str], allocation: str, task: str, own_groups: Collection[str]
 ) -> bool:
-    """Return whether a file is a process list that a task may enter.
+    """Return whether a file is the process list of a cgroup that a task may enter.
 
-    A task may enter its own cgroup, a shared cgroup, and the cgroups in `own_groups`. The path must
-    have no newline, which the name of a task may have, because the shell reads one path per line.
+    A task may enter its own cgroup, a shared cgroup, and the cgroups in `own_groups`. The shell
+    reads one path per line. The path must therefore have no newline, which a task's name may have.
     """
     group, _, name = file.rpartition("/")
     is_own = belongs(group, above, allocation, task) or group in own_groups
@@ -40,12 +40,15 @@ def is_made(above: str, allocation: str, task: str) -> bool:
 
 
 def of_task(above: Collection[str], allocation: str, task: str) -> set[str]:
-    """Return the paths of all cgroups below the parents that a task can be in."""
+    """Return the paths of all cgroups that a task can belong to, below the parents `above`."""
     return {f"{root}{deeper}/{allocation}.{task}" for root in above for deeper in ("", SHARED)}
 
 
 def claimed(text: bytes, allocation: str, task: str) -> set[str]:
-    """Return the cgroup that a claim names for a task, as a set."""
+    """Return a set with the cgroup that the text of a claim names.
+
+    The set is empty if the text names no cgroup of the task.
+    """
     first = text.partition(b"\n")[0].removeprefix(b"group ").decode(errors="replace")
     is_it = first.startswith("/") and first.endswith(f"/{allocation}.{task}")
     return {first} if is_it else set()

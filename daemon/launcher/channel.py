@@ -1,7 +1,8 @@
 """Messages with descriptors over a `SOCK_SEQPACKET` socket.
 
 A message has at most `LONGEST` bytes. Longer content travels as a sealed memfd, which the sender
-cannot change after the check. Malformed messages raise `ProtocolViolation`, and their descriptors are closed.
+cannot change after the receiver has checked it. Malformed messages raise `ProtocolViolation`, and
+their descriptors are closed.
 """
 
 import array

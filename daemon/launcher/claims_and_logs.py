@@ -100,7 +100,7 @@ def is_at_work(folder: int) -> bool:
 
 
 def attempts(folder: int) -> list[tuple[str, int]]:
-    """Return the tasks and attempt numbers that have claims. Raises `OSError`."""
+    """Return the task and the attempt number of each claim. Raises `OSError`."""
     directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         matches = map(_CLAIMED.fullmatch, os.listdir(directory))
@@ -148,7 +148,7 @@ def shim_of(folder: int, task: str, attempt: int) -> int | None:
 
 
 def opened_claim(folder: int, task: str, attempt: int) -> tuple[int, int] | None:
-    """Return a descriptor of a claim that a shim holds, and the size in bytes that a log keeps.
+    """Return a descriptor of a claim that a shim holds, and how many bytes each log keeps.
 
     Return None if no shim holds the claim, or if the task has no logs. Raises `OSError`.
     """

@@ -276,7 +276,7 @@ class Launcher:
         await self._request(shortest, places=[self._for_clients])
 
     def unresponsive_message(self, now: int) -> str:
-        """Return a message about how long the launcher has not answered; empty if it answers."""
+        """Return a message about the silence of the launcher; empty if the launcher answers."""
         if self.silent_since is None:
             return ""
         seconds = max(0, now - self.silent_since) // _SECOND
@@ -339,7 +339,7 @@ class Launcher:
         *,
         is_terminal: bool | None = None,
     ) -> tuple[int, list[int]]:
-        """Run a program of a cluster; return its number and its descriptors, like `open_session`.
+        """Run a client program of a cluster; return its session number and its descriptors.
 
         If `is_terminal` is None, the input of the program is `content`. Otherwise the input is a
         terminal (true) or a pipe (false). Raises the same errors as `open_session`.
@@ -380,7 +380,7 @@ class Launcher:
     async def why_no_bridge(self) -> str:
         """Return why this host cannot connect groups to a bridge, or an empty string.
 
-        The reason is tested once, and all calls share the result.
+        The bridge is tested once, and all calls share the result.
         """
         if self._probed is None:
             self._probed = trio.Event()
@@ -468,7 +468,7 @@ class Launcher:
         return body.text
 
     async def open(self, request: OpenFile) -> tuple[FileStatus, int | None]:
-        """Return the metadata of a file and its descriptor; None for a file that is not readable.
+        """Return the metadata of a file, and its descriptor, or None if it may not be read.
 
         Raises `OSError`, with EXDEV for a path outside the allocation directory, and `SECRET` for a
         path that reveals secrets.
@@ -507,7 +507,7 @@ class Launcher:
         await self._request(RetainLogs(allocation=allocation))
 
     async def remove(self, allocation: str, *, is_kept: bool = False) -> None:
-        """Remove the directory of an allocation or its retained logs.
+        """Remove the directory of an allocation or, with `is_kept`, its retained logs.
 
         Raises the same errors as `retain_logs`.
         """
@@ -609,7 +609,7 @@ class Launcher:
         return body, received[0] if received else None
 
     async def claims(self, request: ListClaims) -> list[tuple[str, int]]:
-        """Return the tasks and attempt numbers that have claim files. Raises `OSError`."""
+        """Return the task and the attempt number of each claim file. Raises `OSError`."""
         body, _ = await self._request(request)
         assert isinstance(body, ClaimList)  # noqa: S101  # ensured by the protocol
         return body.found
@@ -687,7 +687,10 @@ class Launcher:
         return [self._errands, free] if isinstance(request, _ERRANDS) else [free]
 
     def _longest_wait(self, request: Request) -> float:
-        """Return the timeout in seconds. Raises `LauncherSilent` if the launcher is known to be silent."""
+        """Return the timeout of a request in seconds.
+
+        Raises `LauncherSilent` if the launcher is known to be silent.
+        """
         patience = longest_wait()
         if self.silent_since is not None and patience < float("inf"):
             raise LauncherSilent("the launcher does not answer")

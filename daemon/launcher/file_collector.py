@@ -2,7 +2,7 @@
 
 The output is a stream. Each `FilePart` follows its length; the length 0 marks the end. The child
 changes to the user before it opens a file. It follows no link, enters no mount, and opens regular
-files only, so a task cannot make it read what the task itself cannot read.
+files only. So a task cannot make the child read a file that the task itself cannot read.
 """
 
 import errno
@@ -39,7 +39,7 @@ class _TooMuch(Exception):
 def find(directory: str, request: CollectFiles) -> tuple[dict[str, int], Owner]:
     """Open the top-level directories of all patterns, and look up the task's user.
 
-    Return the descriptors by name of the directory, and the user, as whom the files are read.
+    Return the descriptors by directory name, and the user with whose privileges files are read.
     Raises `OSError`.
     """
     descriptors: dict[str, int] = {}
@@ -97,7 +97,11 @@ class _Collection:
         self._stream.write(data)
 
     def take(self, descriptor: int, path: str, names: list[str], pattern: str) -> None:
-        """Send the files that match a pattern, or report that none matches. Raises `_TooMuch`."""
+        """Send the files that match a pattern, or report that no file matches.
+
+        `names` are the components of the pattern below the open directory, whose path is `path`.
+        Raises `_TooMuch`.
+        """
         is_found = False
         for directory, file_path in self._matches(descriptor, path, names, depth=0):
             is_found = True
@@ -113,9 +117,10 @@ class _Collection:
     def _matches(
         self, directory: int, path: str, names: list[str], depth: int
     ) -> Iterator[tuple[int, str]]:
-        """Yield the open directory and the path of each match. Raises `_TooMuch`.
+        """Yield a descriptor of the directory, and the path, of each match. Raises `_TooMuch`.
 
-        Links count as matches, so that the result names them.
+        `names` are the remaining components of the pattern. Links count as matches, so that the
+        result names them.
         """
         first, *remaining = names
         if depth > _DEEPEST:

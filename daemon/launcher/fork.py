@@ -31,7 +31,7 @@ def begin() -> socket.socket:
 
 
 def become(channel: socket.socket) -> int:
-    """Run the launcher until the daemon's end closes; return the exit status.
+    """Run the launcher until the daemon closes its end of the channel; return the exit status.
 
     After that, the launcher limits the logs of running tasks until the next launcher starts.
     """
@@ -58,7 +58,10 @@ def _name(name: bytes) -> None:
 
 
 def _detach(channel: socket.socket) -> socket.socket:
-    """Close all inherited descriptors except the channel and standard error."""
+    """Separate the launcher from the daemon's session, signals and descriptors.
+
+    Keep only standard error and the channel open, and return the channel.
+    """
     os.setsid()
     os.chdir("/")
     os.umask(0o077)

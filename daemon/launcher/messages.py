@@ -99,13 +99,13 @@ class LauncherPolicy(Message, frozen=True, kw_only=True):
 
     `owner` is the daemon's user; tasks may run as this user only if `users` names it. `users` are
     the permitted users of tasks: names, IDs, groups after `@`, or `*` for all except root. `usual`
-    is the default user for raw_exec, empty for the launcher's own. `denied` are users who must not
-    run tasks of the drivers in `checked`.
+    is the default user for raw_exec; empty means the launcher's own user. `denied` are users who
+    must not run tasks of the drivers in `checked`.
 
     `own_uids` are the user IDs for allocations whose tasks name no user. `processes` is the limit
     on processes per task, 0 for no limit; `holds_raw_exec` enables limits for raw_exec. `groups`
-    are the parent cgroups of tasks. `raw_exec_groups` and `exec_groups` are the parent cgroups that
-    each task of the driver must enter.
+    are the parent cgroups of tasks. Each task of a driver must enter a cgroup below each of
+    `raw_exec_groups` or `exec_groups`.
 
     `podman` is the socket of root's podman; empty if the podman of the daemon's user runs
     containers. `filter` is the system call filter for exec, `wide_filter` the filter that permits
@@ -224,7 +224,7 @@ class DnsSettings(Message, frozen=True, kw_only=True):
 
 
 class MountedVolume(Message, frozen=True, kw_only=True):
-    """A volume: its name in the task's group, and its path in the task.
+    """A volume: its name in the task group, and its path in the task.
 
     `volume` is its name in the configuration. Volumes that are not configured have a `path`.
     """
@@ -427,7 +427,9 @@ class UnmountSecrets(Message, frozen=True, kw_only=True, tag=61):
 
 
 class UnpackStream(Message, frozen=True, kw_only=True, tag=62):
-    """Unpack a stream into a task's directory; see `daemon/launcher/unpacker.py` for its format.
+    """Unpack a stream into a task's directory.
+
+    `daemon/launcher/unpacker.py` describes the format of the stream.
 
     Descriptor: the stream. `path` begins with a directory of the task, or with `alloc/data`.
     """
@@ -514,7 +516,8 @@ class KillAttempt(Message, frozen=True, kw_only=True, tag=32):
 class GetProcessInfo(Message, frozen=True, kw_only=True, tag=34):
     """Return process information of an attempt, if the kernel hides it from the daemon.
 
-    A sealed file has `status` and `stat` of each process, both terminated by NUL.
+    The answer carries a sealed file: the contents of the files `status` and `stat` of each process,
+    each terminated by NUL.
     """
 
     allocation: Id
@@ -621,8 +624,8 @@ class EndedAttempt(Message, frozen=True, kw_only=True, tag=6):
     """The claim text of an ended attempt, and its modification time in nanoseconds.
 
     `status` is the exit status of its shim, or -1 if this launcher has not seen it end. `logs` are
-    the bytes of its logs, standard output first. `outputs` are the first bytes of the task's
-    outputs file. If `logs` or `outputs` is None, the daemon must send a separate request for it.
+    the sizes of its logs in bytes, standard output first. `outputs` are the first bytes of the
+    task's outputs file. If `logs` or `outputs` is None, the daemon must send a separate request.
     """
 
     claim: bytes
@@ -761,7 +764,7 @@ class ClaimList(Message, frozen=True, kw_only=True, tag=32):
 
 
 class ScanResult(Message, frozen=True, kw_only=True, tag=33):
-    """The processes of each target in the last scan, up to a limit."""
+    """The process IDs of each target in the last scan, up to a limit."""
 
     found: list[list[int]]
 

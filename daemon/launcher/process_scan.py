@@ -6,10 +6,10 @@ A process belongs to an attempt in any of these cases:
 - It is in the session or process group of the task's main process.
 - Its parent belongs to the attempt.
 
-The environment only counts if it has the directory of the allocation, or if that directory is
-mounted at `/alloc`. Equal names of another installation are therefore ignored. Any user can set
-these variables, so processes of users that the attempt cannot have are also ignored. Only a task of
-the launcher's user can have processes of any user.
+The environment only counts if it contains the path of the allocation directory, or if that
+directory is mounted at `/alloc`. Equal names of another installation are therefore ignored. Any
+user can set these variables, so processes of users that the attempt cannot have are also ignored.
+Only a task of the launcher's user can have processes of any user.
 
 The kernel shows an empty environment while a process executes a new program. Such a process is
 undecided. The scan checks it again, and the action `end` reports it as a remaining process. An

@@ -87,7 +87,7 @@ def read_own(path: str) -> bytes:
     """Return the content of a file that only root can change. Raises `OSError`.
 
     Links in the path are resolved first. Each component of the resolved path is opened without
-    following links and checked while open. So it cannot be replaced after the check.
+    following links and checked while open. So no component can be replaced after its check.
     """
     descriptor = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     *above, last = os.path.realpath(path).strip("/").split("/")
@@ -216,7 +216,7 @@ def _users(home: int) -> set[int]:
 def _names(directory: int, position: int) -> tuple[list[str], int]:
     """Return a part of the names in an open directory, and the next position; -1 at the end.
 
-    `os.scandir` reads a whole directory, regardless of its size. Raises `OSError`.
+    `os.scandir` is not suitable, because it always reads the whole directory. Raises `OSError`.
     """
     os.lseek(directory, position, os.SEEK_SET)
     buffer, names = ctypes.create_string_buffer(_ROOM), []

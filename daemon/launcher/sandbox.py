@@ -126,10 +126,10 @@ def _without_links(path: str) -> int:
 
 
 def _compared(tools: Tools, mounts: Sequence[SandboxMount]) -> list[str]:
-    """Return the arguments that stop a task whose volume is not the checked directory.
+    """Return a command line that stops the start of a task if one of its volumes was replaced.
 
-    Bubblewrap resolves the path again, shortly after the check. No program of the task has run at
-    that time.
+    Bubblewrap resolves the path of a volume again after the check, so the path may then lead to
+    another directory. The command runs in the sandbox, before any program of the task.
     """
     pairs: list[str] = []
     for mount in mounts:

@@ -78,7 +78,7 @@ class Server:
         self._groups: frozenset[str] = frozenset()  # parent cgroups of tasks
 
     def run(self) -> int:
-        """Serve until the daemon's end closes; return the exit status."""
+        """Serve until the daemon closes its end of the channel; return the exit status."""
         bell, ringer = os.pipe()
         for descriptor in (bell, ringer):
             os.set_blocking(descriptor, False)
@@ -219,7 +219,10 @@ class Server:
         return messages.SessionOpened(session=self._sessions.register(pid)), descriptors
 
     def start_program(self, request: messages.StartProgram, sent: int, *more: int) -> Given:
-        """Start a client program of a cluster, or a notification command."""
+        """Start a client program of a cluster, or a notification command.
+
+        `sent` is a sealed file with the command, and `more` may have a sealed file with its input.
+        """
         from daemon.launcher import programs  # imported late, because few daemons start programs
 
         payload = read_record(sent, messages.MOST_PAYLOAD, _program)

@@ -127,9 +127,9 @@ class Shims:
 
 
 def _signal_main(shim: int, number: signal.Signals, *, is_walled: bool) -> bool:
-    """Signal the main process below a shim, or below its sandbox with `is_walled`.
+    """Signal the main process below a shim or, with `is_walled`, below its sandbox.
 
-    Raises `ProcessLookupError` if the process has just ended.
+    Return whether the signal was sent. Raises `ProcessLookupError` if the process has just ended.
     """
     for pid in _main(shim, is_walled=is_walled):
         has_begun = is_walled or number == signal.SIGKILL or os.getsid(pid) == pid

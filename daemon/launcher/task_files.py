@@ -122,7 +122,7 @@ def _reached(
 
 
 def leads_elsewhere(name: str) -> bool:
-    """Return whether a path component is anything but a plain name, such as `..`."""
+    """Return whether a path component is not the plain name of a file: `..`, for example."""
     return name in ("", ".", "..") or "\0" in name or len(os.fsencode(name)) > _LONGEST
 
 
@@ -159,7 +159,10 @@ def _is_there(above: int, names: list[str]) -> bool:
 
 
 def _folder(above: int, names: list[str]) -> int:
-    """Return a descriptor of a subdirectory; create it if needed. Raises `OSError`."""
+    """Return a descriptor of the subdirectory with the path components `names`.
+
+    Create missing directories. Raises `OSError`.
+    """
     for number, name in enumerate(names):
         deeper = open_beneath(above, "/".join(names[:number]), _INSIDE)
         try:

@@ -62,8 +62,8 @@ Line = tuple[list[str], dict[str, str]]  # arguments and variables
 class PreparedCommand(msgspec.Struct, frozen=True):
     """A command line with its working directory and user.
 
-    `namespaces` has a pair for each namespace that is entered first: its descriptor, and the number
-    of that descriptor in the child.
+    `namespaces` has a pair for each namespace that the command enters first: the descriptor of the
+    namespace, and the number of that descriptor in the child.
     """
 
     line: Line
@@ -427,7 +427,10 @@ class Starter:
         return SandboxSupport(tools=shell, walls="", no_filter=no_filter)
 
     def _try(self, program: bytes) -> str:
-        """Build a sandbox with its filter as for a task; return the error or an empty string."""
+        """Build a sandbox like that of a task, with the filter `program`, which may be empty.
+
+        Return the error, or an empty string.
+        """
         command = [self.tools.bwrap, *(["--seccomp", str(FILTER)] if program else [])]
         command += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--ro-bind", "/", "/"]
         command += ["--proc", "/proc", "--dev", "/dev", "--", self.tools.setpriv, "--version"]
@@ -467,9 +470,10 @@ def _outputs(folder: int, request: StartTask, stack: ExitStack) -> list[int]:
 def ends(
     user: User | None, stack: ExitStack, *, is_terminal: bool
 ) -> tuple[list[int], list[tuple[object, ...]]]:
-    """Return the daemon's ends of the streams, and the file actions for the command's ends.
+    """Create a terminal, or three pipes, for the standard streams of a command.
 
-    `stack` closes all of them.
+    Return the daemon's ends, and the file actions that give the command its ends. `stack` closes
+    all ends.
     """
 
     def pair(ends: tuple[int, int]) -> tuple[int, int]:

@@ -64,7 +64,10 @@ def unpack(top: int, request: UnpackStream, stream: BinaryIO) -> None:
 
 @contextmanager
 def _entered(top: int, names: list[str]) -> Iterator[int]:
-    """Yield a subdirectory, created if needed, without following links. Raises `OSError`."""
+    """Yield a descriptor of a subdirectory, without following links; create it if needed.
+
+    Raises `OSError`.
+    """
     current = os.dup(top)
     try:
         for name in names:

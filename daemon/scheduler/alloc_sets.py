@@ -131,7 +131,11 @@ class _Sorting:
             sets.keep.append(alloc)
 
     def _add_unwanted(self, alloc: Allocation) -> None:
-        """Add an allocation that is not desired; a drained batch allocation keeps its index."""
+        """Add an allocation that is not desired.
+
+        A batch allocation that was drained without a replacement counts as unchanged, so that its
+        index stays in use.
+        """
         if self._situation.batch and alloc.desired.transition.migrate_disable_placement:
             self.sets.keep.append(alloc)
         elif self._situation.batch and alloc.client_terminal:

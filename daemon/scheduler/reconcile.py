@@ -170,7 +170,10 @@ class _Reconciliation:
 
     @property
     def _ready(self) -> bool:
-        """Return whether the rollout may continue: not paused, not failed, not unpromoted."""
+        """Return whether the rollout may continue.
+
+        It may not if it is paused or has failed, or if canaries wait for promotion.
+        """
         return not (self._rollout.is_blocked or self._on_trial)
 
     # --- canaries ---

@@ -159,7 +159,7 @@ class Rollout:
     # --- changes ---
 
     def begin(self, group: TaskGroup, *, total: int, canaries: int = 0) -> None:
-        """Include a group in the deployment; create a missing deployment."""
+        """Include a group in the deployment; create the deployment if it does not exist."""
         update = group.update
         state = DeploymentGroup(
             auto_revert=update.auto_revert if update else False,
@@ -202,7 +202,10 @@ class Rollout:
         )
 
     def record_placed(self, allocs: Iterable[Allocation]) -> None:
-        """Count new allocations of the deployment; the first one starts its progress deadline."""
+        """Count new allocations of the deployment.
+
+        The first allocation of a group starts the progress deadline of the group.
+        """
         by_group: dict[str, list[Allocation]] = {}
         for allocation in allocs:
             if allocation.deployment_id == self.id_for(allocation.task_group) != "":

@@ -165,7 +165,7 @@ class _WorkflowDecision:
 
     @property
     def takes_over(self) -> bool:
-        """Return whether a new run takes over steps; then the next decision begins its steps."""
+        """Return whether a new run takes over steps; the next decision then begins other steps."""
         return any(run.taken_over for run in self._runs)
 
     def due(self) -> Iterator[int]:

@@ -99,7 +99,7 @@ def _resources(
 def resources_of(
     group: TaskGroup, cpu: Callable[[Task], AllocatedCPU | None]
 ) -> AllocatedResources:
-    """Return the resources of an allocation without ports, with the CPU of each task."""
+    """Return the resources of an allocation, except its ports; `cpu` returns the CPU of a task."""
     return _resources(group, {task.name: _task(task, cpu(task)) for task in group.tasks or ()})
 
 

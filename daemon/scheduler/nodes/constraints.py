@@ -58,7 +58,7 @@ def _of_node(key: str, node: Node) -> str | None:
 
 
 def matches(condition: Constraint | Affinity, node: Node, region: str) -> bool:
-    """Return whether a node satisfies a constraint that depends only on this node."""
+    """Return whether a node satisfies a constraint; true if it depends on several nodes."""
     left = resolve(condition.l_target, node, region)
     right = resolve(condition.r_target, node, region)
     return compare(condition.operand, left, right)
@@ -85,7 +85,7 @@ def text_of(constraint: Constraint) -> str:
 
 
 def escapes_node_class(constraints: Iterable[Constraint]) -> bool:
-    """Return whether any constraint can differ between nodes of one class."""
+    """Return whether any constraint can have different results for nodes of one class."""
     return any(
         target.startswith(_UNIQUE)
         for constraint in constraints

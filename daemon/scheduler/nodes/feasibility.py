@@ -157,7 +157,7 @@ def _has_volume(volume: Volume, source: str, node: Node, namespace: str) -> bool
 
 
 def _suits(volume: Volume, capability: Mapping[str, str]) -> bool:
-    """Return whether a volume supports these access and attachment modes."""
+    """Return whether a capability of a stored volume fits the requested `volume`."""
     mode, attachment = capability["AccessMode"], capability["AttachmentMode"]
     return (
         volume.access_mode in ("", mode)

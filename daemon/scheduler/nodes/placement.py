@@ -498,7 +498,7 @@ def _tenants(
 
 
 def _failed_on(previous: Allocation | None) -> set[str]:
-    """Return the nodes on which this allocation has failed before."""
+    """Return the IDs of the nodes on which `previous` and its predecessors have failed."""
     if previous is None:
         return set()
     tracker = previous.desired.reschedule_tracker

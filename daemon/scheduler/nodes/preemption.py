@@ -145,7 +145,7 @@ class PreemptionCandidates:
 def _by_kind(
     holders: Iterable[ResourceHolder], need: ResourceAsk
 ) -> dict[_Kind, list[ResourceHolder]]:
-    """Group equivalent candidates, because thousands have only a few kinds."""
+    """Group equivalent candidates, because thousands of candidates are of only a few kinds."""
     static_ports = {
         port.value for network in need.networks for port in network.reserved_ports or ()
     }
