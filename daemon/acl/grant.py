@@ -164,7 +164,7 @@ def _variables(policies: Sequence[NamedPolicy]) -> Iterable[tuple[str, str, Sequ
 
 
 def _scopes(policies: Sequence[NamedPolicy]) -> Mapping[str, AccessLevel]:
-    """Return the highest level of each scope; any denial removes the scope."""
+    """Return the highest level on each scope; a denial in any policy removes the scope."""
     levels: dict[str, AccessLevel] = {}
     for name, rules in policies:
         for scope, level in rules.scopes.items():

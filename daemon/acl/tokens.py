@@ -398,7 +398,7 @@ async def open_tokens(
     lock_out: LockoutPolicy = LockoutPolicy(),  # noqa: B008  # frozen
     fences: Fences | None = None,
 ) -> AsyncIterator[TokenStore]:
-    """Open the tokens of a store, and delete expired ones while the block runs.
+    """Open the tokens of a store, and delete expired tokens while the block runs.
 
     `workload_of` verifies the identity token of a task.
     """

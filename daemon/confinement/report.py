@@ -1,6 +1,6 @@
 """Report the restrictions of a process, as read from the kernel (`/proc/PID`).
 
-The configuration states the intended restrictions; this module reports the effective ones.
+The configuration states the intended restrictions; this module reports the effective restrictions.
 """
 
 import os

@@ -341,7 +341,7 @@ def _cancel_deadlines(tx: Transaction, evaluation: Evaluation, plan: Plan, now: 
 def _without_repeated(tx: Transaction, evaluation: Evaluation, plan: Plan) -> Plan:
     """Return a plan without deadlines that an earlier pending evaluation covers.
 
-    The evaluation at one deadline creates the evaluation at the next one.
+    The evaluation at one deadline creates the evaluation at the next deadline.
     """
     if not any(evaluation.triggered_by == Trigger.RUN_STEP for evaluation in plan.evaluations):
         return plan

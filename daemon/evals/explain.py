@@ -539,7 +539,7 @@ def _next_try(case: _Case, alloc: Allocation) -> tuple[Cause, str, int]:
 
 
 def next_retry(db: ReadSnapshot, alloc: Allocation) -> Retry:
-    """Return the attempts of an allocation, and when the next one begins or why there is none."""
+    """Return the attempts of an allocation, and when the next begins or why none follows."""
     message, time = _restart_forecast(db, alloc)
     states = alloc.client.task_states or {}
     return Retry(

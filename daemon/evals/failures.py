@@ -46,7 +46,7 @@ def _error_of(db: ReadSnapshot, alloc_id: str | None) -> TaskError | None:
 
 
 def of_allocation(db: ReadSnapshot, allocation: Allocation) -> TaskError | None:
-    """Return the error of the task that made an allocation fail, or else the newest error, or None."""
+    """Return the error of the task that made an allocation fail, else the newest error, or None."""
     task_errors = list(_errors(db, allocation))
     if allocation.is_overtime:
         limits = [error for error in task_errors if error.kind == TIME_LIMIT_EVENT]

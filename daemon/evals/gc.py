@@ -50,7 +50,7 @@ Remove = Callable[[Transaction, list[str]], int]
 
 
 class RetentionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Retention times in nanoseconds, and maximum numbers, some of them per job."""
+    """Retention times in nanoseconds, and maximum numbers of objects, some of them per job."""
 
     jobs_for: int = 90 * _DAY
     jobs: int = ANY_NUMBER

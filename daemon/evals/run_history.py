@@ -104,7 +104,7 @@ def selected(db: ReadSnapshot, job: Job, now: int, most: int, run_filter: RunFil
 
 
 def _ids(db: ReadSnapshot, job: Job, most: int, run_filter: RunFilter) -> Iterator[str]:
-    """Yield the IDs of matching children: active children first, then ended ones, newest first."""
+    """Yield the IDs of matching children: first active, then ended children, newest first."""
     zone = zone_of(job)
     if run_filter.result in ("", ACTIVE):
         for row in tallies.newest_children(db, job.namespace, job.id, _ACTIVE):

@@ -251,7 +251,7 @@ async def process(
 ) -> None:
     """Decide about evaluations of different jobs one by one, and store their plans.
 
-    Each decision sees the placements of the previous ones, and one commit stores all plans. A stale
+    Each decision sees the placements of earlier decisions, and one commit stores all plans. A stale
     plan is dropped, and its evaluation is processed again. An error in loading, deciding or
     applying counts as one attempt of that evaluation only. After the last attempt it is marked as
     failed.

@@ -844,7 +844,7 @@ class _Decision:
         return limits
 
     def _apply(self, row: RunStep, share: PlaceShare) -> None:
-        """Store why elements of a step get no place; hold the step if it would begin without one."""
+        """Store why elements of a step get no place; hold a step that would begin without any."""
         is_asking, before = row.name in self.ask, self._before.get(row.name)
         if not share.has_none or (before is not None and before.state is StepState.OPEN):
             if not is_asking:

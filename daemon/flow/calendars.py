@@ -263,7 +263,10 @@ class TooManySteps(Exception):
 
 
 class Steps:
-    """Counts the steps of a computation up to `most`: one for each day, and each period of a day."""
+    """Counts the steps of a computation, up to `most`.
+
+    Each day is a step, and so is each period of a day.
+    """
 
     def __init__(self, most: int = MAX_STEPS) -> None:
         self.most, self.number = most, 0

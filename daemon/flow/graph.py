@@ -630,7 +630,7 @@ def _of_graph(steps: list[Step]) -> Iterator[str]:
 def _of_elements(steps: Iterable[Step]) -> Iterator[str]:
     """Yield an error for each step that needs another step element by element.
 
-    Both steps must have the same number of elements, unless it is known only during a run.
+    Both steps must have the same number of elements, unless a number is known only during a run.
     """
     steps_by_name = {graph_step.name: graph_step for graph_step in steps}
     dynamic = dict[str, bool]()
@@ -722,7 +722,7 @@ def _of_conditions(
 def shortest_cycle(needs: Edges, settled: Collection[str] = ()) -> list[str]:
     """Return a shortest cycle; it begins and ends with the group that comes first in the file.
 
-    `settled` are groups that are in no cycle. In a cycle, each group waits for the next one.
+    `settled` are groups that are in no cycle. In a cycle, each group waits for the next group.
     """
     unsettled = [name for name in needs if name not in settled]
     best: list[str] = []  # without the group at its end

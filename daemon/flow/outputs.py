@@ -203,7 +203,7 @@ def _kept_problems(
 
 
 def _keeps(group: TaskGroup) -> Iterator[bool]:
-    """Yield whether the group itself keeps files, and then the same for each of its tasks."""
+    """Yield whether the group itself keeps files, and then whether each of its tasks does."""
     yield bool(KEEP.of(group.meta))
     for task in group.tasks or ():
         yield bool(KEEP.of(task.meta))

@@ -1,4 +1,4 @@
-"""Rotation of the client secret: create a new one, test it, use it, and then delete the old one.
+"""Rotation of the client secret: create a new secret, test it, use it, and delete the old secret.
 
 Each step is stored before the next begins. So a daemon that stops in between has a valid secret and
 continues after its restart. A directory accepts a new secret only after a while. So Steward uses a
@@ -78,7 +78,7 @@ class ClientSecretRotator:
     # ---- the steps
 
     async def begin(self, mount: Mount) -> None:
-        """Create a client secret. It replaces the current one after a successful test.
+        """Create a client secret. It replaces the current secret after a successful test.
 
         Raises `Refused`.
         """
@@ -171,7 +171,7 @@ class ClientSecretRotator:
         await self._advance(mount, (state, clean), text)
 
     async def _give_up(self, mount: Mount, state: Rotation) -> None:
-        """Delete a new secret that never worked; the old one stays in use."""
+        """Delete a new secret that never worked; the old secret stays in use."""
         without = msgspec.structs.replace(state, pending="", unclean=True)
         text = f"the new client secret does not work and is removed ({state.pending})"
         await self._advance(

@@ -16,7 +16,7 @@ _PREFIXES = ("CLOUDID_", "AZURE_")
 
 
 class CloudEndpoints(msgspec.Struct, frozen=True, kw_only=True):
-    """The addresses of one cloud, without slashes at their ends, and the audience for its tokens."""
+    """The URLs of one cloud, without trailing slashes, and the audience for its tokens."""
 
     directory: str
     resource_manager: str

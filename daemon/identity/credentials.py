@@ -187,7 +187,7 @@ class AccessTokenCache:
             await self.renew_due()
 
     async def renew_due(self) -> None:
-        """Renew tokens that expire soon; drop unused ones."""
+        """Renew tokens that expire soon; drop unused tokens."""
         now = self._clock.now()
         # A slow renewal must delay neither other tokens nor its own next attempt.
         with trio.move_on_after(_LONGEST_RENEWAL):

@@ -111,7 +111,7 @@ class DirectoryKeyCache:
         return directory
 
     def _trusted(self, directory: Directory) -> list[DirectoryKey]:
-        """Return the trusted keys: the published ones, and those that were removed recently."""
+        """Return the trusted keys: the published keys, and keys that were removed recently."""
         since = self._clock.now() - self._config.cloud_old_keys_seconds * SECOND
         return [key for key in directory.keys if key.gone_at is None or key.gone_at > since]
 

@@ -67,7 +67,7 @@ class FederationTokenRefresher:
         credentials.on_fetched = self._store_token
 
     def forget(self, accessor: str) -> None:
-        """Drop the failures of a mount that was changed or deleted, so that its refresh is retried."""
+        """Drop the failures of a changed or deleted mount, so that its renewal is retried."""
         self._pauses.pop(accessor, None)
         self._fetched_at.pop(accessor, None)
         self._failing_since.pop(accessor, None)

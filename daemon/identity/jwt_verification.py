@@ -221,7 +221,7 @@ def _public(n: str, e: str) -> RSAPublicKey | None:
 
 
 def read_public_pem(pem: str) -> DirectoryKey | None:
-    """Return the RSA key in a PEM public key or certificate; None if it has no key of a safe size."""
+    """Return the RSA key in a PEM public key or certificate; None without a key of a safe size."""
     # Imported late: few auth methods have keys in their configuration.
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
     from cryptography.x509 import load_pem_x509_certificate

@@ -1,4 +1,7 @@
-"""The cache of the keys that auth methods have fetched. Loaded at each start, so it imports little."""
+"""The cache of the keys that auth methods have fetched.
+
+The daemon imports this module at each start, so it imports few modules itself.
+"""
 
 from collections.abc import Sequence
 from typing import TypeVar

@@ -31,7 +31,7 @@ class _PrivateKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def generate() -> KeyPair:
-    """Return a new key. This takes a tenth of a second, in which other threads can run."""
+    """Return a new key. This takes a tenth of a second; other threads can run in this time."""
     return rsa.generate_private_key(public_exponent=65537, key_size=_BITS)
 
 

@@ -63,7 +63,7 @@ class ResourceID(msgspec.Struct, frozen=True):
 
 
 def path(*parts: str) -> str:
-    """Return a URL path of quoted parts."""
+    """Return a URL path that consists of the parts, each of them quoted."""
     return "".join(f"/{url_quote(part, safe='')}" for part in parts)
 
 

@@ -41,7 +41,7 @@ class JobOpenings(msgspec.Struct, frozen=True):
     versions: dict[str, tuple[int, int]]
 
     def is_current(self, db: ReadSnapshot, job: Job) -> bool:
-        """Return whether the calendar keys of the job and its calendars are unchanged."""
+        """Return whether neither the calendar keys of the job nor the calendars have changed."""
         if (self.name, self.days) != (RUN_CALENDAR.of(job.meta), RUN_DAY.of(job.meta)):
             return False
         if self.moves != (RUN_CALENDAR_ELSE.of(job.meta) == ClosedPolicy.NEXT):

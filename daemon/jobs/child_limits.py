@@ -67,7 +67,7 @@ def _replace_oldest(tx: Transaction, parent: Job, limit: int, now: int, ids: Ite
 async def open_children(
     store: Store, clock: Clock, ids: Iterator[str], fences: Fences
 ) -> AsyncIterator[None]:
-    """Release queued children when others have ended, while the block runs."""
+    """Release queued children when active children have ended, while the block runs."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(
             fences.keep_running, "held children", partial(_follow, store, clock, ids, fences)

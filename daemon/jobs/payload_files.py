@@ -54,7 +54,7 @@ _LOCKS: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
 
 
 class OffsetConflict(StewardError):
-    """A chunk does not begin where the previous one ended."""
+    """A chunk does not begin where the previous chunk ended."""
 
     def __init__(self, offset: int, received: int) -> None:
         super().__init__(
@@ -142,7 +142,10 @@ class PayloadFiles:
         )
 
     def _find(self, db: ReadSnapshot, namespace: str, digest: str) -> PayloadFile | None:
-        """Return a file. It is incomplete if its content is lost, as after the restore of a snapshot."""
+        """Return the record of a file, or None.
+
+        The record is incomplete if the content is lost, as after the restore of a snapshot.
+        """
         upload = payload_files.find(db, namespace, digest)
         if upload and upload.is_complete and not os.path.exists(self._file_path(namespace, digest)):
             return msgspec.structs.replace(upload, is_complete=False)
@@ -295,7 +298,7 @@ class PayloadFiles:
         return True
 
     async def _sweep(self) -> int:
-        """Delete files without a row, such as after a snapshot restore; return their number."""
+        """Delete files without a row, which a snapshot restore can leave; return their number."""
         # The files are listed before the rows, because an upload stores its row first.
         paths = await _run(_file_paths, self._root)
         strays = paths - await self._store.read_long(self._known) if paths else set()

@@ -36,7 +36,7 @@ def waits(job: Job, run: FlowRun) -> str:
 
 
 def update_warnings(db: ReadSnapshot, job: Job) -> Iterator[str]:
-    """Yield a warning about the active run of an earlier version of the job, if there is one."""
+    """Yield a warning if there is an active run of an earlier version of the job."""
     run = runs.newest(db, job.namespace, job.id)
     current = jobs.current(db, job.namespace, job.id)
     if run is None or current is None or current.stop or job.stop or not run.goes_on:

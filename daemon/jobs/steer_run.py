@@ -402,7 +402,7 @@ def _run_one_step(
 def _rerun_with_version(
     tx: Transaction, case: _Case, versions: VersionSource, eval_id: str
 ) -> RunActResponse:
-    """Begin a run of a new version, which takes over the results of all steps that do not run again.
+    """Begin a run of a new version; it takes over the results of all steps that do not run again.
 
     The elements of a step that runs again belong to the new version, so all of them run.
     """

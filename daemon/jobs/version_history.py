@@ -22,7 +22,10 @@ from storage.writer import Transaction
 
 
 class JobRevertRequest(Record, frozen=True, kw_only=True):
-    """The body of a revert (Nomad's API: Revert to Older Job Version). Its tokens are never stored."""
+    """The body of a revert (Nomad's API: Revert to Older Job Version).
+
+    The tokens in the body are never stored.
+    """
 
     job_id: str = ""
     job_version: Uint64 = 0
@@ -119,7 +122,7 @@ def _target(tx: Transaction, present: Job, request: JobRevertRequest) -> Job:
 
 
 def revert(tx: Transaction, target: Job, now: int) -> Job:
-    """Store the definition of a stable version as the newest one; return the stored job."""
+    """Store the definition of a stable version as the newest version; return the stored job."""
     job = jobs.append_version(tx, _as_new_version(target, now))
     if source := submissions.find(tx, target.namespace, target.id, target.version):
         store_submission(tx, source, job)

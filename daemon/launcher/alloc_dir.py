@@ -59,7 +59,7 @@ def lay_out(
     """Create the directories of an allocation; return the errors by task.
 
     The result has only the tasks whose directory could not be created. `previous` is the replaced
-    allocation; its data moves to the new one. `owners` has the user of each task, None for the
+    allocation; its data moves to the new allocation. `owners` has the user of each task, None for the
     launcher's user. `guest` is the user who runs containers. Raises `OSError`.
     """
     owners_to_set = [requested or own_ids() for requested in owners]

@@ -76,7 +76,7 @@ class Bridge:
         return next((port for port in range(1, 1 << 16) if not self._is_kept(port)), 1)
 
     def check_subnet(self) -> None:
-        """Raise `OSError` if the subnet overlaps a network of the host, unless the bridge exists."""
+        """Raise `OSError` if there is no bridge yet and the subnet overlaps a host network."""
         if self.exists:
             return
         own = self._base, (1 << 32) - (1 << 32 - self._policy.bits)

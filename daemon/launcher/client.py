@@ -317,8 +317,8 @@ class Launcher:
     ) -> tuple[int, list[int]]:
         """Run a command inside a task; return the session number and its descriptors.
 
-        The first descriptor is the pidfd, the others are the ends of its streams. Raises the same
-        errors as `start`, and `OSError` while the launcher does not answer.
+        The first descriptor is the pidfd; then follow the ends of the command's streams. Raises the
+        same errors as `start`, and `OSError` while the launcher does not answer.
         """
         if self.silent_since is not None:
             raise OSError(errno.EAGAIN, "the launcher does not answer")
@@ -425,7 +425,7 @@ class Launcher:
         """Create the directories of an allocation; return the errors by task.
 
         The result has only the tasks whose directory could not be created. `previous` is the
-        replaced allocation; its data moves to the new one. Raises `OSError`.
+        replaced allocation; its data moves to the new allocation. Raises `OSError`.
         """
         payload = self._sealed(layout)
         try:
@@ -518,7 +518,7 @@ class Launcher:
         await self._request(MakeVolume(volume=volume, mode=mode, owner=owner))
 
     async def remove_volume(self, volume: str) -> None:
-        """Delete the directory of a volume, which may take long. Raises `OSError`."""
+        """Delete the directory of a volume. This may take long. Raises `OSError`."""
         await self._request(RemoveVolume(volume=volume))
 
     async def measure(self, allocation: str, *, is_kept: bool = False) -> DirectoryUsage:
@@ -736,7 +736,7 @@ class Launcher:
                 waiter.answered.set()
 
     def _take(self) -> bool:
-        """Handle the next answer; return whether there was one. Raises `LauncherGone`."""
+        """Handle the next answer; return whether there was an answer. Raises `LauncherGone`."""
         try:
             # Peek first: a request that expects a descriptor has reserved a number for it.
             data = self._channel.recv(LONGEST, socket.MSG_PEEK)

@@ -31,7 +31,7 @@ def find(
     find_file: Callable[[str], CommandFile | None],
     user: User | None,
 ) -> str:
-    """Return the path of a command's executable: one of `task_files`, or one in the search path.
+    """Return the path of a command's executable: one of `task_files`, or a file in the search path.
 
     A file of the task counts only if no user except root and the task's user can write to it.
     `find_file` returns the file at a path in the task. `path` is the search path. Raises `Refusal`

@@ -54,7 +54,7 @@ class DiskUsageScan:
         return 1
 
     def _below(self) -> Iterator[os.stat_result]:
-        """Yield the `stat` of each file and directory; inaccessible ones are omitted."""
+        """Yield the `stat` of each accessible file and directory."""
         folders = ["."]
         while folders:
             # Files that are removed or locked concurrently are not counted.

@@ -206,7 +206,7 @@ class FinishAttempt(Message, frozen=True, kw_only=True, tag=4):
     """Return the claim of an attempt whose shim has ended.
 
     The exit status of the shim is returned only once. `outputs` names the outputs file of the task,
-    if it has one.
+    if the task has such a file.
     """
 
     allocation: Id
@@ -659,7 +659,7 @@ class SessionExit(Message, frozen=True, kw_only=True, tag=10):
 
 
 class SandboxSupport(Message, frozen=True, kw_only=True, tag=11):
-    """The reasons why tasks, sandboxes or the filter do not work on this host; empty if they work."""
+    """The reasons why tasks, sandboxes or the filter do not work on this host; empty if they do."""
 
     tools: str
     walls: str

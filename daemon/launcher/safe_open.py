@@ -53,7 +53,10 @@ def open_beneath(above: int, path: str, flags: int, *, follows: bool | None = No
 
 
 def step(above: int, name: str, flags: int) -> int:
-    """Return a descriptor of an entry of an open directory. Raises `OSError`, including for a link."""
+    """Return a descriptor of an entry of an open directory.
+
+    Raises `OSError`, including for a link.
+    """
     try:
         return open_beneath(above, name, flags | os.O_NOFOLLOW, follows=False)
     except OSError as error:

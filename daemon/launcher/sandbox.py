@@ -207,7 +207,7 @@ def _devices() -> Iterator[str]:
 
 
 def _names(folder: int, task: str, dns: DnsSettings | None) -> Iterator[str]:
-    """Yield the arguments that mount `resolv.conf`: the host's file, or one with `dns`."""
+    """Yield the arguments that mount `resolv.conf`: the host's file, or a file made from `dns`."""
     resolved = os.path.realpath(_RESOLVER)
     if dns is not None:
         lines = [f"nameserver {server}" for server in dns.servers]

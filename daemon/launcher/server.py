@@ -120,7 +120,10 @@ class Server:
             self._starter.networks.update_bridge()
 
     def _serve_one(self) -> bool:
-        """Answer the next request; return whether there was one. Raises `ProtocolViolation` or `OSError`."""
+        """Answer the next request; return whether there was a request.
+
+        Raises `ProtocolViolation` or `OSError`.
+        """
         data, descriptors = receive(self._channel)
         if not data:
             return False

@@ -155,7 +155,7 @@ def _main(shim: int, *, is_walled: bool) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """Return the children of a process that are not reaped, including adopted ones."""
+    """Return the children of a process that are not reaped, including adopted children."""
     try:
         with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
             return [*map(int, file.read().split())]

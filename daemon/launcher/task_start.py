@@ -73,7 +73,7 @@ class PreparedCommand(msgspec.Struct, frozen=True):
 
 
 def usual_scheduling() -> dict[str, Any]:
-    """Return the arguments of `posix_spawn` that undo the launcher's own scheduling, if it has any."""
+    """Return the arguments of `posix_spawn` that undo the launcher's own scheduling policy."""
     is_batch = os.sched_getscheduler(0) == os.SCHED_BATCH
     return {"scheduler": (os.SCHED_OTHER, os.sched_param(0))} if is_batch else {}
 

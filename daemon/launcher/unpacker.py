@@ -117,7 +117,7 @@ class _Unpacking:
             )
 
     def _put(self, folder: int, name: str, member: ArchiveMember) -> None:
-        """Create a file or a link atomically, and replace an existing one."""
+        """Create a file or a link atomically, and replace an existing file or link."""
         if leads_elsewhere(name):
             raise ValueError(f"{name!r} points outside the directory")
         unfinished = f".{secrets.token_hex(8)}.unfinished"

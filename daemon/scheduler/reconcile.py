@@ -194,7 +194,7 @@ class _Reconciliation:
     # --- missing allocations ---
 
     def _find_missing(self) -> None:
-        """Find failed and lost allocations to replace, and the number of missing ones."""
+        """Find failed and lost allocations to replace, and the number of missing allocations."""
         sets, apart = self._sets, self._unpromoted_canaries()
         there = len(without_ids([*sets.keep, *sets.failed], apart)) + len(sets.migrate)
         there += self._settled.count
@@ -260,7 +260,7 @@ class _Reconciliation:
     # --- deployment ---
 
     def _deploy(self) -> None:
-        """Include the group in the deployment; create one for a new version."""
+        """Include the group in the deployment; create a deployment for a new version."""
         name = self._group.name
         canaries = self._canaries_wanted if self._lacks_canaries else 0
         state = self._rollout.group(name)

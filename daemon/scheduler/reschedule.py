@@ -72,7 +72,7 @@ def _is_blocked_by_deployment(allocation: Allocation, deployment: Deployment | N
 
 
 def due_at(allocation: Allocation, policy: ReschedulePolicy | None) -> int | None:
-    """Return the time, in nanoseconds, at which to replace a failed allocation; None means never."""
+    """Return the time at which to replace a failed allocation, in nanoseconds; None means never."""
     if policy is None or allocation.client_status not in (ClientStatus.FAILED, ClientStatus.LOST):
         return None
     if allocation.client.description == NOT_RETRIED:

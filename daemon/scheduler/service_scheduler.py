@@ -179,8 +179,8 @@ class _Filling:
     def add(self, changes: dict[str, GroupChange]) -> None:
         """Place further missing allocations.
 
-        Unplaced allocations do not use the update capacity, so the same number may be replaced
-        instead.
+        Unplaced allocations do not use the update capacity, so the same number of outdated
+        allocations may be replaced instead.
         """
         for group in self.job.task_groups or ():
             change = changes[group.name]

@@ -91,7 +91,7 @@ def _share(resources: Resources) -> tuple[object, ...]:
 
 
 def _meta(job: Job, group: TaskGroup, task: Task) -> dict[str, str]:
-    """Return the merged meta values of a task; inner values override outer ones."""
+    """Return the merged meta values of a task; inner values override outer values."""
     return {**(job.meta or {}), **(group.meta or {}), **(task.meta or {})}
 
 

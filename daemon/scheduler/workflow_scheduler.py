@@ -171,7 +171,8 @@ class _WorkflowDecision:
     def due(self) -> Iterator[int]:
         """Yield the next time for which this decision needs an evaluation.
 
-        The applier drops this evaluation if an earlier one exists, which then creates the next one.
+        If an earlier evaluation exists, the applier drops this evaluation. The earlier evaluation
+        then creates the next.
         """
         yield from self._due[:1]
 
@@ -481,7 +482,7 @@ def _active(allocations: Iterable[Allocation], nodes: Mapping[str, Node]) -> set
 
 
 def _continues(missing: MissingAllocation, nodes: Mapping[str, Node]) -> bool:
-    """Return whether an allocation takes over the slots of the one that it replaces.
+    """Return whether an allocation takes over the slots of the allocation that it replaces.
 
     It does so if tasks of the replaced allocation may still run.
     """
@@ -502,7 +503,7 @@ def _unchanged(ended: int) -> GroupChange:
 
 
 def _nothing(allocations: list[Allocation], nodes: Mapping[str, Node], ended: int) -> GroupChange:
-    """Return the change of an undesired group, which leaves ended allocations unchanged."""
+    """Return the change of an undesired group; the change leaves ended allocations unchanged."""
     stop = [
         (alloc_set, LOST if is_on_lost_node(alloc_set, nodes) else NOT_NEEDED)
         for alloc_set in alloc_sets.by_number(allocations)

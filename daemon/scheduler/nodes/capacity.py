@@ -163,7 +163,7 @@ class NodeCapacity:
             self.release(allocation.placement.resources)
 
     def hold(self, allocation: Allocation) -> None:
-        """Assign the resources of a new allocation, or of one that the plan no longer stops."""
+        """Assign the resources of an allocation that is new, or that the plan no longer stops."""
         self.groups[allocation.task_group] += not allocation.terminal
         if not allocation.client_terminal:
             self.take(allocation.placement.resources)

@@ -48,7 +48,7 @@ class ClusterCapacity(NodeCapacity):
         return max(1, need.cores + -(-need.cpu // self._core_cpu))
 
     def missing_resource(self, need: ResourceAsk) -> str | None:
-        """Return why an allocation fits no host, even an empty one."""
+        """Return why an allocation fits no host, even an empty host."""
         cores = self.cores_of(need)
         if self.is_full:
             return "max allocation exceeded"

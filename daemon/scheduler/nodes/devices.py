@@ -59,7 +59,7 @@ class DeviceOffer(msgspec.Struct, frozen=True):
 
 
 def kinds_of(node: Node) -> list[DeviceKind]:
-    """Return the devices of a node."""
+    """Return the kinds of devices of a node."""
     return msgspec.convert(node.node_resources.devices or [], list[DeviceKind])
 
 

@@ -39,7 +39,7 @@ _SHOWN_SCORES = 5  # scored nodes to store, best first, as in Nomad
 
 
 class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An allocation to place, and the one that it replaces."""
+    """An allocation to place, and the allocation that it replaces."""
 
     job: Job
     group: TaskGroup
@@ -198,7 +198,7 @@ class Placer:
         return self._find(request)
 
     def replace(self, request: PlacementRequest, previous: Allocation) -> Allocation | None:
-        """Do the same as `place`, but with the resources of `previous` also available."""
+        """Place an allocation like `place`, but with the resources of `previous` also available."""
         self.free(previous)
         found = self._find(request)
         if found is None:

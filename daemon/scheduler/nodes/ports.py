@@ -88,7 +88,7 @@ class PortAllocator:
     ) -> None:
         """Initialize with all requested networks; `seed` is the allocation ID.
 
-        Ports in `avoided` are used only if no others are free.
+        Ports in `avoided` are used only if no other ports are free.
         """
         self._avoided = avoided
         self._range = dynamic_range(node)
@@ -117,7 +117,7 @@ class PortAllocator:
 def offer(
     network: Network, node: Node, region: str, chooser: PortAllocator
 ) -> tuple[AllocatedNetwork, list[AllocatedPort]]:
-    """Return a network with its ports chosen, and the same ports as a flat list."""
+    """Return a network with the ports that `chooser` selects, and a flat list of these ports."""
     address = _host_address(node)
     values = chooser.values(network)
     flat = [

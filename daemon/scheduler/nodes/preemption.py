@@ -127,7 +127,7 @@ class PreemptionCandidates:
         return missing, size
 
     def _spare(self, need: ResourceAsk, holders: list[ResourceHolder]) -> list[ResourceHolder]:
-        """Return the candidates that must be preempted. The others keep their resources.
+        """Return the candidates that must be preempted. The other candidates keep their resources.
 
         The candidates with the highest priority are spared first, and among these the smallest.
         """
