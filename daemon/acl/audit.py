@@ -151,7 +151,7 @@ class AuditScope:
         self._audit, self._time = audit, time
         self._method, self._path, self._query, self._address = method, path, query, address
         self._namespace = self._secret = self._accessor = self._refusal = ""
-        self._masked: str | None = None  # the query with masks, once they are known
+        self._masked: str | None = None  # the masked query, once the secrets in it are known
         self._is_noted = False
         self._noted_by: object = None  # the write that contains the entry
 

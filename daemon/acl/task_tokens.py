@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from daemon.acl.token_requests import NewToken, TokenRequestFields
 
 PATH = "auth/token/create"
-_SPAN = 3600  # TTL in seconds, unless the role sets another
+_SPAN = 3600  # TTL in seconds, unless the role sets another TTL
 _MAKER = Caller(UNASKED, CapabilitySet((), everything=True))
 
 
@@ -123,7 +123,7 @@ class TaskTokens:
             raise Refused(str(error)) from error
 
     def find(self, accessor: str) -> VaultTaskToken | None:
-        """Return a token created earlier; None if it is invalid."""
+        """Return a token that was created earlier, without its secret; None if it is invalid."""
         try:
             token = self._store.read(lambda db: self._read_token(db, accessor))
         except Refused:

@@ -126,7 +126,7 @@ def _networks(token_request: TokenRequestFields, is_orphan: bool) -> tuple[str, 
     """Return the networks from which the token can be used; an empty tuple means all.
 
     A child token can be used from the networks of its parent only. An orphan token and a token of a
-    role are not limited. Their creator has `sudo`, or a permission for that role.
+    role are not limited to these networks. Their creator has `sudo`, or a permission for the role.
     """
     if token_request.role.name:
         return token_request.role.token_bound_cidrs
@@ -146,7 +146,7 @@ def _with_sudo(token_request: TokenRequestFields, field: str, act: str) -> bool:
 
 
 def _secret(token_request: TokenRequestFields) -> str:
-    """Return the secret that the caller chose; empty means a random one."""
+    """Return the secret that the caller chose; an empty secret means a random secret."""
     if not _with_sudo(token_request, "id", "specify token id"):
         return ""
     secret = token_request.fields.text("id")

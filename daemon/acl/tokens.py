@@ -38,7 +38,7 @@ from storage.writer import Transaction
 log = logging.getLogger("steward.acl")
 
 STEP = 50  # tokens deleted per write, which takes a few milliseconds
-_LONGEST_SLEEP = 60 * SECOND  # limit, because the system clock may be set
+_LONGEST_SLEEP = 60 * SECOND  # between two rounds, because the system clock may change
 _NEVER = 2**63
 _FENCED = "token"
 _MAPPED_BITS = 96  # bits before the IPv4 address in an address such as ::ffff:192.0.2.1

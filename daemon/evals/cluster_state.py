@@ -357,7 +357,8 @@ def _unsettled(
     ranges: defaultdict[str, list[SettledRange]] = defaultdict(list)
     settled: Counter[str] = Counter()
     for alloc in allocations.settled(db, job.namespace, job.id):
-        of_now = alloc.job_version == job.version  # completed ones of older versions do not matter
+        # Completed allocations of older versions do not count.
+        of_now = alloc.job_version == job.version
         ranges[alloc.task_group] += [alloc] if of_now else []
         settled[alloc.task_group] += alloc.count if of_now else 0
     if run is not None:

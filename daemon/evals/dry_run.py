@@ -41,7 +41,7 @@ class DryRunResult(msgspec.Struct, frozen=True, kw_only=True):
     annotations: PlanAnnotations
     evaluations: list[Evaluation]
     failed: dict[str, PlacementMetric]
-    next_launch: int | None  # of a periodic job, nanoseconds
+    next_launch: int | None  # next launch of a periodic job, in nanoseconds
     opened: frozenset[str] = frozenset()
 
 

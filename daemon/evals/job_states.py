@@ -157,7 +157,7 @@ def _held(db: ReadSnapshot, row: job_status.Row, run: FlowRun, waits: str) -> st
     if waiting is None and any(step.state == StepState.OPEN for step in steps):
         from daemon.evals.run_views import of_run  # imported late: few jobs are workflows
 
-        # Only a view has the reasons of open steps. It costs much for a large workflow.
+        # Only a view has the reasons of open steps. It takes long to create for a large workflow.
         opened = (step for step in of_run(db, run).steps if step.state == StepState.OPEN)
         waiting = next((step for step in opened if step.reason), None)
     return f"step {waiting.name} is {waiting.state}: {waiting.reason}" if waiting else ""

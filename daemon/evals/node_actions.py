@@ -46,7 +46,7 @@ from storage.writer import Transaction
 
 _SYSTEM = (JobType.SYSTEM, JobType.SYSBATCH)
 _FENCED = "drain"
-_SHOWN_EVENTS = 10  # of a node, as in Nomad
+_SHOWN_EVENTS = 10  # events of a node that are kept, as in Nomad
 
 
 class NodeChangeResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +154,7 @@ async def purge_node(
     return await store.write(write)
 
 
-_FEW_CHANGES = 100  # of metadata, which the event loop applies within a millisecond
+_FEW_CHANGES = 100  # metadata changes that the event loop applies within a millisecond
 
 
 async def change_meta(

@@ -48,12 +48,12 @@ log = logging.getLogger("steward.evals")
 
 Listening = Callable[[], frozenset[int]]
 
-# More would block the event loop for too long. Evaluations of a burst share a commit (bench:
-# dispatch).
+# A larger number would block the event loop for too long. Evaluations of a burst share a commit
+# (bench: dispatch).
 _AT_ONCE = 16
 
 # Limits for decisions on the event loop: those that take more than 2 ms run in a thread.
-_LONG_DEFINITION = 176 * 1024  # characters; a thread decodes long ones, which are then kept
+_LONG_DEFINITION = 176 * 1024  # characters; a thread decodes longer definitions and caches them
 _MANY = 100  # allocations that a job has, or should have
 
 _SHARE = 0.0015  # seconds of CPU time after which the event loop starts no further decision
@@ -134,7 +134,7 @@ async def _work(
                 chosen = await store.read_any(
                     partial(next_evaluations, now=now, paused=paused, suspects=frozenset(suspects))
                 )
-            except evaluations.Unreadable as error:  # the others are decided without it
+            except evaluations.Unreadable as error:  # the other evaluations are decided without it
                 fences.record(_FENCED, error.eval_id, error)
                 continue
             if not chosen:

@@ -38,7 +38,7 @@ MAX_DESCRIPTION = 256
 MAX_FAULTS = 20  # errors to report
 YEARS = range(1970, 2200)  # supported years
 HORIZON = 5 * 366  # days in which an opening is searched
-MAX_STEPS = 400_000  # of one computation, see `Steps`: about two seconds
+MAX_STEPS = 400_000  # steps of one computation (see `Steps`), which take about two seconds
 
 _DAY = 24 * HOUR
 _MAX_SHOWN = 100  # characters of an invalid value in a message

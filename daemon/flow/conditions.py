@@ -16,7 +16,7 @@ from daemon.text.hints import Hints
 from storage.errors import Malformed
 from storage.records.flow import Outcome
 
-MAX_STEPS = 2_000  # of an evaluation
+MAX_STEPS = 2_000  # steps of an evaluation
 _OUTPUT = 3  # position of the name in needs.STEP.outputs.NAME
 _SHOWN = 200  # characters of an invalid word in a message
 

@@ -66,7 +66,7 @@ MAX_GROUPS = 2_000
 MAX_NEEDS = 20_000
 MAX_DEPTH = 1_000
 MAX_KEYS = 64 * 1024  # bytes of the workflow keys of a group
-MAX_PROBLEMS = 20  # reported for a job
+MAX_PROBLEMS = 20  # errors reported for a job
 _BUILT, _SHOWN, _SEARCHED = 30, 15, 20  # units of work for a step
 _STARTS = 200  # groups from which a shortest cycle is sought: 2,000 would take seconds
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -104,7 +104,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     is_approved_late: bool = False
     not_before: BeginTime | None = None
     not_after: BeginTime | None = None
-    time_zone: str = "UTC"  # of times of day
+    time_zone: str = "UTC"  # time zone of times of day
     redo: bool = False  # whether the step runs again with each step that comes after it
     outputs: tuple[str, ...] = ()  # outputs that the step must write; empty if it may write any
     source: Reference | None = None  # the output that is the list of its elements

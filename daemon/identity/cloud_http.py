@@ -260,7 +260,7 @@ def _client(*, use_proxy: bool) -> "httpx.AsyncClient":
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    import httpx  # as above
+    import httpx  # imported late: few daemons have login methods
 
     return (httpx.HTTPError, httpx.InvalidURL, httpx.CookieConflict)
 

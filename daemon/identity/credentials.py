@@ -89,7 +89,9 @@ class TokenGrant(msgspec.Struct, frozen=True):
 
 
 Assertion = Callable[[CloudClient], Awaitable[str]]
-OnFetched = Callable[[CloudClient, str, CachedToken], Awaitable[None]]  # the text is the audience
+OnFetched = Callable[
+    [CloudClient, str, CachedToken], Awaitable[None]
+]  # the arguments are client, audience and new token
 
 
 class AccessTokenCache:

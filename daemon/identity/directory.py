@@ -78,7 +78,7 @@ class DirectoryKeyCache:
         self._flights: SingleFlight[Directory] = SingleFlight()
         self._in_vain: dict[str, _VainFetch] = {}  # accessor -> last such fetch
         self._used: dict[str, tuple[Mount, CloudSettings]] = {}
-        self._failures: dict[str, tuple[int, int]] = {}  # accessor -> failures, last time
+        self._failures: dict[str, tuple[int, int]] = {}  # accessor -> number, time of the last
 
     async def verify(self, mount: Mount, settings: CloudSettings, token: ParsedJwt) -> Directory:
         """Return the directory that signed a token. Raises `Refused`."""

@@ -60,7 +60,7 @@ class FederationTokenRefresher:
         self._store, self._clock, self._seal = store, clock, seal
         self._credentials = credentials
         self._client_of = client_of
-        self._pauses: dict[str, tuple[int, int]] = {}  # accessor -> failures, next try
+        self._pauses: dict[str, tuple[int, int]] = {}  # accessor -> failures, next attempt
         self._fetched_at: dict[str, int] = {}  # accessor -> time of the last success
         # While renewals fail: accessor -> time of the last success, or of the first failure.
         self._failing_since: dict[str, tuple[Mount, int]] = {}

@@ -36,7 +36,7 @@ ROTATION = 30 * _DAY
 PUBLISHED_BEFORE = _DAY
 # limit of a token's TTL, and time for which a key stays published after its last signature
 LONGEST_TTL = 30 * _DAY
-_LOOK_AGAIN = HOUR  # limit, because the system clock may be set
+_LOOK_AGAIN = HOUR  # longest time between checks, because the system clock may change
 
 
 class Issuer:

@@ -32,7 +32,7 @@ MAX_LENGTH = 64 * 1024  # characters; a directory's token has about two thousand
 BEFORE_LEEWAY = 5 * 60  # seconds that a start time may be ahead, for clock skew
 _PARTS = 3
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]*")
-_KEY_BITS = range(2048, 8193)  # smaller ones are broken, larger ones take too long
+_KEY_BITS = range(2048, 8193)  # smaller keys are insecure, larger keys take too long
 _MOST_EXPONENT = 2**31 - 1  # as in Go; an exponent as long as the modulus would take 20 ms
 _ZERO = "0001-01-01 00:00:00 +0000 UTC"
 _LATEST = 253402300799  # the last second of the year 9999
@@ -190,7 +190,7 @@ def _header(raw: bytes) -> _Header:
 
 def verify_signature(token: ParsedJwt, keys: Sequence[JwtKey]) -> None:
     """Check that one of the keys signed this token. Raises `UnknownKey`."""
-    # Imported late: a daemon that checks no token needs neither its memory nor its time.
+    # Imported late: the import takes memory and time, and many daemons check no tokens.
     from jwt.algorithms import RSAAlgorithm
 
     if token.header.crit is not None:

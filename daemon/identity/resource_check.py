@@ -51,7 +51,7 @@ def _named(request: LoginRequest) -> str:
 
 
 def _is_of_another(claims: Claims, request: LoginRequest) -> bool:
-    if request.vm_name or request.vmss_name:  # compared with the claims before
+    if request.vm_name or request.vmss_name:  # these were already compared with the claims
         return False
     found = parse(request.resource_id)
     return found is None or names_another_resource(claims, found)

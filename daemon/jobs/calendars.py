@@ -24,7 +24,7 @@ from storage.records.times import rfc3339
 from storage.store import Store
 from storage.writer import Transaction
 
-MAX_CALENDARS = 1000  # of a namespace
+MAX_CALENDARS = 1000  # calendars of a namespace
 MAX_DAYS_SHOWN = 400
 _SHOWN_NAMES = 5
 _ANY_INDEX = None

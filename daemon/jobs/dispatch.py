@@ -40,7 +40,7 @@ class JobDispatchRequest(Record, frozen=True, kw_only=True):
     priority: int = 0
     files: dict[str, str] | None = None  # digests of uploaded files, by the names of artifacts
     idempotency_token: str = ""
-    # The neutral spelling, as in the query.
+    # The same field, with the spelling of the query parameter.
     plain_idempotency_token: str = msgspec.field(default="", name="idempotency_token")
 
 

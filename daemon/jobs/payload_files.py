@@ -36,10 +36,10 @@ from storage.writer import Transaction
 log = logging.getLogger("steward.jobs")
 
 MAX_PIECE = 1024 * 1024  # bytes
-MOST_FILES = 32  # of one job
+MOST_FILES = 32  # input files of one job
 MOST_IN_NAMESPACE = 10_000
-_LARGEST = 2**62  # of a size in bytes, below the largest integer of the store
-_UNUSED_FOR = 24 * HOUR  # from the upload, or from the deletion of the last job
+_LARGEST = 2**62  # maximum size in bytes, below the largest integer of the store
+_UNUSED_FOR = 24 * HOUR  # time since the upload, or since the deletion of the last job
 _STEP = 64  # files collected in one write
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -445,7 +445,7 @@ def _move(source: str, target: str) -> None:
     os.makedirs(directory, 0o700, exist_ok=True)
     fsync_path(Path(source))
     os.rename(source, target)
-    with suppress(FileNotFoundError):  # of an upload of the same content
+    with suppress(FileNotFoundError):  # there is no upload of this content
         os.unlink(target + _PART)
     for item in (directory, directory.parent):
         fsync_path(item)

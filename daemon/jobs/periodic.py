@@ -209,7 +209,7 @@ class Slots:
 
     def __init__(self, block: Periodic, followed_to: int, first: Sequence[int | None] = ()) -> None:
         self.block, self.followed_to = block, followed_to
-        self.forecast: Forecast | None = None  # of a job with a calendar
+        self.forecast: Forecast | None = None  # only for a job with a calendar
         self._after: dict[int, int | None] = dict(zip([followed_to], first, strict=False))
 
     def after(self, time: int, limit: CronEvaluationLimit | None = None) -> int | None:
@@ -461,7 +461,7 @@ def _catch_up_by_calendar(
         )
         _advance(tx, job, slots, max(first.last, first.at or 0))
         return
-    if policy == CatchUpPolicy.ALL:  # the oldest ones, up to the next closed slot
+    if policy == CatchUpPolicy.ALL:  # the oldest launches, up to the next closed slot
         missed = list(takewhile(lambda item: item.at is not None, due))[: len(missed) - most]
         reason = f"it was missed, and this job catches up only the newest {most}"
         _skip(tx, job, missed[0].first, now, reason, sum(item.slots for item in missed))

@@ -111,7 +111,8 @@ class RegistrationContext(msgspec.Struct, frozen=True, kw_only=True):
     look: Callable[[Task], Sequence[str]] = lambda _: ()
     may_read: Callable[[str], bool] = lambda _: False
     may_dispatch: Callable[[str], bool] = lambda _: False
-    may_override: Callable[[str], bool] = lambda _: False  # whether freezes of a namespace
+    # Returns whether the caller may override the freezes of a namespace.
+    may_override: Callable[[str], bool] = lambda _: False
     # Stores the values of a version's sensitive variables.
     keep_sensitive: Callable[[Transaction, Job, Sequence[str]], None] = lambda tx, job, values: None
 

@@ -41,7 +41,7 @@ from storage.writer import Transaction
 RERUN = "the step runs again"
 MAX_NOTE = 1000  # characters
 MAX_TOKEN = 200
-MAX_ATTEMPTS = 50  # of a step
+MAX_ATTEMPTS = 50  # attempts of a step
 _NOT_BEGUN = (StepState.WAITING, StepState.HELD)
 _NOT_GOOD = (StepState.FAILED, StepState.CANCELED)
 _BUDGETS = Budgets()
@@ -140,7 +140,7 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
     began_by: str = ""
     again_by: Set[str] = frozenset()
     knows_people: bool = True
-    waits_for_slot: bool = False  # of the queue of its runs
+    waits_for_slot: bool = False  # whether the run waits for a slot of its queue
 
     def ended(self, step: RunStep, state: StepState, outcome: Outcome, reason: str) -> RunStep:
         return msgspec.structs.replace(
@@ -722,7 +722,7 @@ def _waiting(case: _Case, step: RunStep, *, attempt: int) -> RunStep:
         reason="",
         attempt=attempt,
         since=case.now,
-        opened=-abs(step.opened),  # in an earlier attempt
+        opened=-abs(step.opened),  # negative: in an earlier attempt
         good=0,
         failed=0,
         exit_code=0,
@@ -751,9 +751,8 @@ def _set_aside(tx: Transaction, case: _Case, names: Collection[str]) -> None:
         runs.remove_outputs(tx, case.run, alloc.task_group, max(alloc.index, 0))
     run = case.run
     for name in names:  # a person may have written outputs without an allocation
-        if (
-            name == run.only_step and run.only_element is not None
-        ):  # the other elements do not run again
+        # In a run of one element, the other elements do not run again.
+        if name == run.only_step and run.only_element is not None:
             runs.remove_outputs(tx, run, name, run.only_element)
         elif name not in preserved:
             runs.remove_step_outputs(tx, run, name)

@@ -160,7 +160,7 @@ class _Facts:
         if run is not None and run.attempt != trigger.attempt:
             raise _Gone(f"{_name_of(trigger)} runs again, so its outputs cannot be read")
         step = runs.step(self._db, run, match["step"]) if run is not None else None
-        if run is None or step is None or group is None:  # of another source
+        if run is None or step is None or group is None:  # the step belongs to another source
             return ""
         element = int(match["element"]) if match["element"] else None
         return outputs.value(
@@ -259,7 +259,7 @@ def _others(tx: Transaction, follower: Job, trigger: JobTrigger, now: int) -> di
 def _dispatch_follower(tx: Transaction, follower: Job, chosen: list[_Ready], means: Means) -> None:
     """Dispatch the follower for ended runs, in the order of its sources."""
     meta: dict[str, str] = {}
-    for _, texts in chosen:  # if several runs pass a value, the first one that is not empty counts
+    for _, texts in chosen:  # if several runs pass a value, the first text that is not empty counts
         meta |= {name: text for name, text in texts.items() if not meta.get(name)}
     state, reason, child_id = TriggerState.FIRED, "", ""
     try:

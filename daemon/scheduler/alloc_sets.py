@@ -92,8 +92,8 @@ class AllocSets(msgspec.Struct, kw_only=True):
     lost: list[Allocation] = []
     failed: list[Allocation] = []  # to be rescheduled now
     later: list[tuple[int, Allocation]] = []  # to be rescheduled later
-    in_place: list[Allocation] = []  # subset of the unchanged ones
-    outdated: list[Allocation] = []  # subset of the unchanged ones
+    in_place: list[Allocation] = []  # subset of the unchanged allocations
+    outdated: list[Allocation] = []  # subset of the unchanged allocations
 
 
 def sort(

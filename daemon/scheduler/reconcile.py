@@ -43,7 +43,7 @@ class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
     stop: list[tuple[Allocation, str]] = []  # with the description
     update: list[Allocation] = []  # in place
     replace: list[MissingAllocation] = []  # the previous one stops when the new one is placed
-    # Outdated allocations to replace instead of missing ones that cannot be placed.
+    # Outdated allocations to replace instead of missing allocations that cannot be placed.
     replace_if: list[MissingAllocation] = []
     limit: int = 0  # how many may be replaced or started now
     place: list[MissingAllocation] = []

@@ -156,7 +156,7 @@ class _Filling:
         self.placer = placer
         self.sought: list[_Sought] = []
         self.unplaced: dict[str, int] = {}  # allocations that were not tried
-        # Allocations replaced because others could not be placed.
+        # Allocations replaced because other allocations could not be placed.
         self.replaced: Counter[str] = Counter()
         self._situation = situation
 
@@ -202,7 +202,7 @@ class _Filling:
         for done in range(change.fresh):
             name = change.names.next() if change.names else ""
             if self._add(group, MissingAllocation(name=name)) is None:
-                # After one failure the others would also fail, so no search is needed.
+                # After one failure, further allocations would also fail, so no search is needed.
                 left = change.fresh - done - 1
                 self.placer.failures[group.name].add(left)
                 self.unplaced[group.name] = left

@@ -385,7 +385,7 @@ class _WorkflowDecision:
         approvals = self._state.approvals
         if run is None or run.version != self._job.version:
             run, steps = self._begun(run), ()
-            approvals = {}  # those of the earlier run do not count
+            approvals = {}  # approvals of the earlier run do not count
         self._run = run
         if run.status.has_ended:
             return frozenset(), {}

@@ -41,7 +41,7 @@ class ResourceAsk(msgspec.Struct, frozen=True, kw_only=True):
     cores: int
     memory: int
     disk: int
-    networks: tuple[Network, ...]  # of the group, then of its tasks
+    networks: tuple[Network, ...]  # networks of the group, then of its tasks
     devices: tuple[Device, ...]
     fixed: AllocatedResources | None
 

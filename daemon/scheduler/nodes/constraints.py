@@ -134,7 +134,7 @@ def _regexp(left: str, right: str) -> bool:
     try:
         return regexp.search(right, left)
     except regexp.PatternsTooCostly:
-        raise  # the limit of the whole decision
+        raise  # the decision as a whole has reached its limit
     except Invalid:
         return False
 

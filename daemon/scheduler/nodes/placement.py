@@ -163,7 +163,7 @@ class Placer:
             node.node.id: cluster_capacity(node, here[node.node.id]) for node in state.nodes
         }
         self.failures: dict[str, PlacementFailure] = {}
-        # Preempted allocations by the ID of the preempting one.
+        # Preempted allocations by the ID of the preempting allocation.
         self.evicted: dict[str, list[ResourceHolder]] = {}
         self._tenants = _tenants(state, self.rooms)
         self._priority = state.job.priority if state.job else 0

@@ -18,7 +18,7 @@ from storage.records.allocated_resources import ResourceHolder
 from storage.records.allocation import Allocation
 from storage.records.job import Job
 
-MARGIN = 10  # as in Nomad
+MARGIN = 10  # minimum difference of priorities, as in Nomad
 
 _Kind = tuple[int, int, int, frozenset[int], int, frozenset[str]]
 
