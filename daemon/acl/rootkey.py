@@ -201,7 +201,7 @@ def _read(path: Path) -> RootKey:
                 f"the key file {path} belongs to another user: chown it to the daemon's user"
             )
         if stat.S_IMODE(state.st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
-            raise Invalid(f"others can read the key file {path}: chmod 600 {path}")
+            raise Invalid(f"other users can read the key file {path}: chmod 600 {path}")
         return RootKey(_key_in(file.read(1024), str(path)), str(path))
 
 

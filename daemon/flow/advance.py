@@ -534,7 +534,9 @@ class _Decision:
             row = msgspec.structs.replace(checked_row, total=self._total(step, checked_row))
             self._check_element(step, row.total)
         except lists.Faulty as error:
-            return self._end(row, StepState.FAILED, Outcome.BAD, f"its list: {error}")
+            return self._end(
+                row, StepState.FAILED, Outcome.BAD, f"its list cannot be used: {error}"
+            )
         if not row.total:
             return self._end(row, StepState.SKIPPED, Outcome.NEUTRAL, "it has no elements")
         if (stopped := self._at_gate(step, row)) is not None:
@@ -632,7 +634,9 @@ class _Decision:
         try:
             is_true = conditions.is_true(step.condition, facts, facts_by_step, faults)
         except conditions.Undecidable as error:
-            return self._end(row, StepState.FAILED, Outcome.BAD, f"its condition: {error}")
+            return self._end(
+                row, StepState.FAILED, Outcome.BAD, f"its condition cannot be evaluated: {error}"
+            )
         if is_true:
             return None
         return self._end(row, StepState.SKIPPED, Outcome.NEUTRAL, "its condition is false")

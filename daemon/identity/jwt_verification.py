@@ -376,7 +376,7 @@ def read_claims(token: ParsedJwt) -> Claims:
     try:
         return json_steps.decode_as(token.payload, Claims)
     except (Malformed, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(f"a claim is not of its type: {error}") from error
+        raise Refused(f"a claim has the wrong type: {error}") from error
 
 
 def format_timestamp(seconds: float | None) -> str:

@@ -47,7 +47,7 @@ class LazyMethods:
     def _failure_reason(self) -> str:
         """Return why the methods are not open: the last failure, or the time waited so far."""
         fault = self._fences.of(LOOP, _NAME)
-        return fault.reason if fault else f"this has taken {OPENS_WITHIN:.0f} s so far"
+        return fault.reason if fault else f"they were not open after {OPENS_WITHIN:.0f} s"
 
     def token_ages(self) -> dict[str, float]:
         """Return for each mount the seconds since the oldest of its access tokens was fetched."""

@@ -146,9 +146,15 @@ def _newest(db: ReadSnapshot, job: Job) -> FlowRun:
     if job.stop:
         raise NotNow("the job is stopped; start it, which begins a new run")
     if newest is not None and not newest.status.has_ended:
-        raise NotNow(f"run {newest.number} is {newest.status}; a step runs alone after its end")
+        raise NotNow(
+            f"run {newest.number} is {newest.status}: "
+            "a step can run alone only after the run has ended"
+        )
     if newest is None or newest.version != job.version:
-        raise NotNow(f"the run of version {job.version} has not begun; a step runs alone after it")
+        raise NotNow(
+            f"the run of version {job.version} has not begun: "
+            "a step can run alone only after the run has ended"
+        )
     return newest
 
 
@@ -170,7 +176,7 @@ def _source(
         if _has_results(db, run, step, earlier, read):
             return run
     raise NotNow(
-        f"no run has the outputs of all steps before {step.name}; Number can name a run anyway"
+        f"no run has the outputs of all steps before {step.name}: set Number to choose a run anyway"
     )
 
 

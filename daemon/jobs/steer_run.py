@@ -649,7 +649,8 @@ def _chosen(case: _Case) -> list[str]:
         if step.outcome is not None and (request.every or _is_failure(step))
     ]
     if not names:
-        raise _NotNow(f"run {case.run.number} has no such ended step")
+        kind = "ended" if request.every else "failed"
+        raise _NotNow(f"run {case.run.number} has no {kind} step")
     return names
 
 

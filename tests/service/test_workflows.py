@@ -403,7 +403,7 @@ async def test_one_step_runs_with_the_outputs_of_an_earlier_run(steward: Steward
     refused = await steward.cli("runs", "step", "etl", "load")
     assert (refused.returncode, refused.stderr) == (
         1,
-        b"steward: run 1 is running; a step runs alone after its end\n",
+        b"steward: run 1 is running: a step can run alone only after the run has ended\n",
     )
     await steward.until("/v1/job/etl/run", lambda run: run["Steps"][2]["State"] == "running")
     await steward.cli("runs", "cancel", "-now", "etl")

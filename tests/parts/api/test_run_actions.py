@@ -46,4 +46,7 @@ async def test_step_alone_needs_steer_run_and_an_ended_run(store: Store) -> None
         reply = await flows.run_step(given)
         return reply.status, reply.body
 
-    assert await alone() == (409, b"run 1 is running; a step runs alone after its end")
+    assert await alone() == (
+        409,
+        b"run 1 is running: a step can run alone only after the run has ended",
+    )

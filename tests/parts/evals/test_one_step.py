@@ -219,7 +219,10 @@ async def test_step_without_the_element_fails(cluster: Cluster) -> None:
     await ended(cluster, "a", shards='["x"]')
     await ended(cluster, "b")
     assert (await alone(cluster, "b", element=7)).done
-    assert run_of(cluster).steps[1].reason == "its list: it has 1 items, and none with the index 7"
+    assert (
+        run_of(cluster).steps[1].reason
+        == "its list cannot be used: it has 1 items, and none with the index 7"
+    )
     assert run_of(cluster).status == "failed"
 
 
@@ -249,7 +252,9 @@ async def test_run_without_the_outputs_that_the_step_names_is_passed_over(
     await ended(cluster, "a")
     await ended(cluster, "b")
     refused = (await alone(cluster, "b")).refusal
-    assert refused == ("no run has the outputs of all steps before b; Number can name a run anyway")
+    assert refused == (
+        "no run has the outputs of all steps before b: set Number to choose a run anyway"
+    )
     assert run_of(cluster).number == 1
     assert (await alone(cluster, "b", number=1)).done
 
@@ -259,11 +264,11 @@ async def test_step_that_cannot_run_alone_is_refused_with_the_state(cluster: Clu
         await alone(cluster, "a")
     await cluster.register(CHAIN)
     assert (await act(cluster, RunActType.STEP, "a")).refusal == (
-        "the run of version 0 has not begun; a step runs alone after it"
+        "the run of version 0 has not begun: a step can run alone only after the run has ended"
     )
     await cluster.work()
     refused = (await alone(cluster, "a")).refusal
-    assert refused == "run 1 is running; a step runs alone after its end"
+    assert refused == "run 1 is running: a step can run alone only after the run has ended"
     await act(cluster, RunActType.CANCEL)
     assert (await act(cluster, RunActType.STEP, "a")).refusal.startswith("run 1 is stopping")
     await cluster.work()

@@ -122,7 +122,7 @@ async def test_inapplicable_request_is_refused(cluster: Cluster) -> None:
         await again(cluster, 7, every=True)
     with pytest.raises(Malformed, match="has no step 'z'"):
         await again(cluster, 0, steps=["z"])
-    assert (await again(cluster, failed=True)).refusal == ("run 1 has no such ended step")
+    assert (await again(cluster, failed=True)).refusal == ("run 1 has no failed step")
     with pytest.raises(Malformed, match="Version is valid only for a re-run"):
         await act_on_run(
             *(cluster.store, "default", "etl", RunActType.CANCEL, RunActRequest(version=0)),

@@ -1111,8 +1111,9 @@ async def test_a_condition_over_too_many_outputs_fails_the_step(
     await end(cluster, "a")
     await cluster.work()
     assert states(cluster) == {"a": "succeeded", "b": "failed", "c": "open"}
-    assert "its condition: the outputs of its needs have more than 3 values" in (
-        run_of(cluster).steps[1].reason
+    assert (
+        "its condition cannot be evaluated: the outputs of its needs have more than 3 values"
+        in (run_of(cluster).steps[1].reason)
     )
 
 
@@ -1182,8 +1183,8 @@ async def test_a_list_from_an_output_sets_the_number_of_elements(cluster: Cluste
     ("outputs", "state", "reason"),
     [
         ({"x": "[]"}, "skipped", "it has no elements"),
-        ({"x": "y"}, "failed", "its list: 'y' is not JSON"),
-        ({}, "failed", "its list: a has not written the output x"),
+        ({"x": "y"}, "failed", "its list cannot be used: 'y' is not JSON"),
+        ({}, "failed", "its list cannot be used: a has not written the output x"),
     ],
 )
 async def test_step_without_its_list_does_not_start(
@@ -1205,7 +1206,7 @@ async def test_lists_from_outputs_do_not_exceed_the_allocations_of_a_job(cluster
     found = run_of(cluster).steps[2]
     assert (found.state, found.reason) == (
         "failed",
-        "its list: with its 4 items, the job has 9 elements; job_max_count is 7",
+        "its list cannot be used: with its 4 items, the job has 9 elements; job_max_count is 7",
     )
 
 
@@ -1240,7 +1241,7 @@ async def test_elements_of_a_run_are_limited_when_its_lists_are_known(
     found = run_of(cluster).steps[3]
     assert (found.state, found.reason) == (
         "failed",
-        "its list: with its 4 elements, the run has 13; the maximum is 9",
+        "its list cannot be used: with its 4 elements, the run has 13; the maximum is 9",
     )
 
 
@@ -1992,7 +1993,7 @@ async def test_exit_code_is_that_of_the_first_failed_task(cluster: Cluster) -> N
         (
             {"for_each": "${output.a.x}"},
             "oops",
-            "step b failed: its list: 'oops' is not JSON",
+            "step b failed: its list cannot be used: 'oops' is not JSON",
         ),
         (
             {"if": "needs.a.outputs.x > 1"},
@@ -2162,7 +2163,10 @@ async def test_error_of_an_earlier_version_is_not_the_cause(cluster: Cluster) ->
     await begun(cluster, workflow(step("a"), step("b", "a", for_each="${output.a.x}")))
     await end(cluster, "a")
     await cluster.work()
-    assert reason_of(cluster) == "step b failed: its list: a has not written the output x"
+    assert (
+        reason_of(cluster)
+        == "step b failed: its list cannot be used: a has not written the output x"
+    )
     assert last_error(cluster) == ""
 
 

@@ -118,7 +118,7 @@ async def stuck() -> AsyncIterator[LoginMethods]:
 
 
 @pytest.mark.parametrize(
-    ("opening", "reason"), [(broken, "OSError: no room"), (stuck, "this has taken 5 s so far")]
+    ("opening", "reason"), [(broken, "OSError: no room"), (stuck, "they were not open after 5 s")]
 )
 async def test_failed_login_methods_delay_neither_the_start_nor_a_login(
     store: Store,

@@ -335,7 +335,9 @@ def test_undecidable_condition_fails_its_step() -> None:
     )
     one = shuffled(odd, set(), random.Random(0))
     assert one.steps["b"].state == StepState.FAILED
-    assert one.steps["b"].reason.startswith("its condition: error finding value in datum")
+    assert one.steps["b"].reason.startswith(
+        "its condition cannot be evaluated: error finding value in datum"
+    )
 
 
 def test_no_step_starts_while_the_previous_run_ends() -> None:
