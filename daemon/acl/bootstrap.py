@@ -28,9 +28,10 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 async def bootstrap(
     store: Store, tokens: TokenStore, *, secret: str, accessor: str, now: int, reset_index: int
 ) -> IssuedToken:
-    """Create the first management token with this secret. Raises `Malformed` if one exists.
+    """Create the first management token, with the secret `secret`.
 
-    `reset_index` is the index in the administrator's reset file, or 0 without a valid file.
+    `reset_index` is the index in the administrator's reset file, or 0 without a valid file. Raises
+    `Malformed` after an earlier bootstrap, unless its index is `reset_index`.
     """
     token = Token(
         accessor=accessor,

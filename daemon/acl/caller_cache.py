@@ -139,9 +139,9 @@ def _found(db: ReadSnapshot, names: Iterable[str], budget: _Budget) -> list[tupl
 
 
 def _grant(policies_found: Sequence[tuple[str, str]], entity: Entity | None) -> CapabilitySet:
-    """Return the grant of policies.
+    """Return the combined grant of policies.
 
-    It is empty if a policy cannot be parsed, because that policy might deny something.
+    The grant is empty if a policy cannot be parsed, because that policy might deny something.
     """
     named_policies: list[NamedPolicy] = []
     for name, text in policies_found:

@@ -1,8 +1,8 @@
 """Explanation of access decisions: the deciding rule, and the policies that contain it.
 
 The explanation uses the same grants as a real request, so it always agrees with the real decision.
-The caller must state two facts that a handler would determine. These are the namespace of an
-object, and whether a write creates an object.
+A request for an explanation must state two facts that a handler would determine. These are the
+namespace of an object, and whether a write creates an object.
 """
 
 from collections.abc import Iterable

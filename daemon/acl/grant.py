@@ -2,7 +2,7 @@
 
 A grant is built once for a set of policies and used for many requests. So its rules are indexed by
 exact name, then by pattern. Rules for the same name are merged over all policies, and `deny`
-overrides all others. Among rules for different names, only the closest one counts.
+overrides all others. Among rules for different names, only the closest rule counts.
 """
 
 import itertools

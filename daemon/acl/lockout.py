@@ -92,7 +92,7 @@ def _client_key(address: str) -> str:
 
 
 def _is_here(address: str) -> bool:
-    """Return whether a client is on the host: a loopback address, a user or a Unix socket."""
+    """Return whether a client is on the host: `address` is a loopback address, or no IP address."""
     try:
         return ip_address(address).is_loopback
     except ValueError:

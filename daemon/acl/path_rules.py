@@ -101,7 +101,7 @@ def _is_among(values: Sequence[Value], value: object) -> bool:
 
 
 def _matches(pattern: Value, value: object) -> bool:
-    """Return whether a value matches a rule's value; texts may have `*` at either end."""
+    """Return whether a value matches a rule's value, which may have `*` at either end."""
     if not isinstance(pattern, str) or not isinstance(value, str):
         return type(pattern) is type(value) and pattern == value
     begins, ends = pattern.startswith("*"), pattern.endswith("*")

@@ -212,7 +212,7 @@ class TokenStore:
         return Caller(token_label(workload), grant, own_job)
 
     def caller(self, db: ReadSnapshot, token: Token, *, may_take_long: bool = True) -> Caller:
-        """Return the caller with a token and the grant of its policies.
+        """Return a caller: a token, and the grant of the token's policies.
 
         Raises `UnusableToken` if an object that the token depends on was deleted.
         """

@@ -1,7 +1,7 @@
 """The system call filters of tasks and of the daemon.
 
-A filter blocks calls that no ordinary program needs and that sandbox escapes often use: large, new
-or administrative parts of the kernel. Everything else is permitted.
+A filter blocks calls that no ordinary program needs and that sandbox escapes often use. Such calls
+enter large, new or administrative parts of the kernel. All other calls are permitted.
 """
 
 import errno

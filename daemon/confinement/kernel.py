@@ -109,7 +109,7 @@ def keep_to(rules: int) -> None:
 
 
 def are_files_restricted() -> bool:
-    """Return whether this process has restricted its own file access, according to its records."""
+    """Return whether this process has called `keep_to`, which restricts its access to files."""
     return bool(_restricted)
 
 

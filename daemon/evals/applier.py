@@ -109,7 +109,7 @@ def _is_flow_stale(tx: Transaction, evaluation: Evaluation, flow: FlowChange) ->
     """Return whether the plan for a run is out of date.
 
     This is the case if the run has changed, or if a new run waits for allocations that have all
-    ended since.
+    ended since the plan was made.
     """
     if flow.seen != runs.newest(tx, evaluation.namespace, evaluation.job_id):
         return True
@@ -144,8 +144,8 @@ def _are_objects_stale(tx: Transaction, state: ClusterState, plan: Plan) -> bool
 def _nodes_as_seen(tx: Transaction, state: ClusterState, plan: Plan) -> bool:
     """Return whether the nodes of placed allocations are unchanged.
 
-    Only one worker places allocations, and it counts its own placements. The allocated resources of
-    a node can therefore only have shrunk.
+    Only one worker places allocations, and it counts its own placements. Since the snapshot, the
+    allocated resources of a node can therefore only have shrunk.
     """
     indexes = {node.node.id: node.node.modify_index for node in state.nodes}
     chosen = {alloc.node_id for alloc in plan.place}
@@ -153,7 +153,7 @@ def _nodes_as_seen(tx: Transaction, state: ClusterState, plan: Plan) -> bool:
 
 
 def _store_runs(tx: Transaction, state: ClusterState, flow: FlowChange | None, now: int) -> None:
-    """Store the changes of runs and steps; delete the oldest runs beyond the limit.
+    """Store the changes of runs and steps; delete older runs than the job keeps.
 
     Notify about steps that have reached their gates.
     """
@@ -186,10 +186,10 @@ def _store_runs(tx: Transaction, state: ClusterState, flow: FlowChange | None, n
 
 
 def _ends_before_next(state: ClusterState, run: FlowRun) -> bool:
-    """Return whether a run has ended, and a newer version of its job has waited for this.
+    """Return whether a run has ended for whose end a newer version of its job waited.
 
-    The newer version can also decide about the end itself, after the deadline for the clean-up
-    steps of a failed run.
+    If the clean-up steps of a failed run exceed their deadline, the decision of the newer version
+    ends the run.
     """
     if not run.status.has_ended:
         return False

@@ -110,9 +110,10 @@ def _has_met_deadline(state: DeploymentGroup) -> bool:
 
 
 def _failure(state: DeploymentGroup, policy: ReschedulePolicy | None, now: int) -> str:
-    """Return why a group fails its deployment, or an empty string (recorded from Nomad: deploy-*).
+    """Return why a group makes its deployment fail, or an empty string.
 
-    An unhealthy allocation that may be rescheduled is tolerated until the deadline.
+    An unhealthy allocation that may be rescheduled is tolerated until the deadline (recorded from
+    Nomad: deploy-*).
     """
     if state.unhealthy_allocs and not (may_place_again(policy) and state.progress_deadline):
         return UNHEALTHY

@@ -88,7 +88,7 @@ def retention(config: Settings) -> RetentionLimits:
 async def collect_garbage(
     store: Store, clock: Clock, retention_limits: RetentionLimits, fences: Fences | None = None
 ) -> None:
-    """Run one round after another. An error in a step does not affect the other steps."""
+    """Collect garbage in rounds. An error in a step of a round does not affect the other steps."""
     fences = fences or Fences(clock)
     while True:
         now = clock.now()

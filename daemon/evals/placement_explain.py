@@ -49,7 +49,7 @@ def explain_group(
 
 
 def _closed(job: Job, nodes: Iterable[Node]) -> Iterator[str]:
-    """Yield why each node in the job's scope is closed for placements."""
+    """Yield why nodes in the job's pool are closed for placements; all nodes must be closed."""
     named = [node for node in nodes if in_pool(job, node)]
     if not named:
         yield f'no node is in pool "{job.node_pool}"'

@@ -184,9 +184,8 @@ def unmet(constraint: Constraint, members: Sequence[Node], region: str) -> str:
 def values_of(constraint: Constraint, members: Sequence[Node], region: str) -> str:
     """Return a text with the existing values of a constraint's attribute.
 
-    If no node has the attribute, the text says this.
-
-    The text is empty for a constraint without an attribute.
+    If no node has the attribute, the text says that no node has it. The text is empty for a
+    constraint without an attribute.
     """
     target = constraint.l_target
     if not target.startswith("${"):

@@ -124,8 +124,8 @@ def _at_work(db: ReadSnapshot, run: FlowRun) -> _AtWork:
 def _opened(step: RunStep) -> int:
     """Return the time at which a step's current attempt was opened; 0 if it was not opened.
 
-    In rows of older versions, a step that runs again still has the opening time of its earlier
-    attempt.
+    If an earlier version of Steward stored the step, a step that runs again still has the opening
+    time of its earlier attempt.
     """
     has_worked = step.good or step.failed
     is_unopened = step.state in (StepState.WAITING, StepState.HELD) or (

@@ -72,8 +72,8 @@ def smallest_resource_ask(state: ClusterState, plan: Plan) -> evaluations.FreedR
 
     All values are zero if no group lacks capacity, because then only a change of the nodes can
     help. If only some of the unplaced groups lack capacity, any freed resources cause a
-    re-evaluation. Asks beyond CPU, memory and disk are not stored for several groups, or for a
-    group whose older allocations release resources when they are replaced.
+    re-evaluation. The result has an ask beyond CPU, memory and disk only for a single group. No
+    older allocation of the group may release resources when it is replaced.
     """
     job, needs = state.job, []
     groups = job.groups_by_name() if job else {}

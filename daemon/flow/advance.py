@@ -583,7 +583,7 @@ class _Decision:
             raise lists.Faulty(f"it has {total} items, and none with the index {element}")
 
     def _only_element(self, step: Step) -> int | None:
-        """Return the only element of a step that runs; None if all elements may run."""
+        """Return the index of the element if only one element of a step runs; otherwise None."""
         run = self._facts.run
         return run.only_element if run.only_step == step.name else None
 
@@ -861,7 +861,7 @@ class _Decision:
         self.steps[row.name] = self._moved(before, StepState.HELD, share.reason)
 
     def _missing(self, step: Step, row: RunStep) -> int:
-        """Return how many elements of a step may begin now, apart from the limits."""
+        """Return how many elements of a step may begin, ignoring limits on active elements."""
         elements = self._elements.get(row.name, Elements())
         number = row.total
         if step.each_of:

@@ -201,7 +201,7 @@ def _segments(first: int, last: int, zone: tzinfo) -> Iterator[tuple[int, int, i
 
 
 def _local_spans(day: date, periods: Sequence[tuple[int, int]], zone: tzinfo) -> list[Span]:
-    """Return the spans of a local day within periods, which are minutes after midnight."""
+    """Return the spans of a local day that are in `periods`, pairs of minutes after midnight."""
     start = _start_of(day, zone)
     midnight = int(datetime.combine(day, time(), UTC).timestamp()) * SECOND
     spans = []
@@ -229,7 +229,7 @@ def _joined(spans: list[Span]) -> list[Span]:
 
 
 def _common(first: list[Span], second: list[Span]) -> list[Span]:
-    """Return the spans that are in both lists."""
+    """Return the spans of the times that both lists cover."""
     spans, at, second_index = [], 0, 0
     while at < len(first) and second_index < len(second):
         begin = max(first[at][0], second[second_index][0])
@@ -244,7 +244,7 @@ def _common(first: list[Span], second: list[Span]) -> list[Span]:
 
 
 def _subtract_spans(first: list[Span], removed: list[Span]) -> list[Span]:
-    """Return the spans of the first list that are not in the second."""
+    """Return the spans of the times that `first` covers and `removed` does not cover."""
     if not first or not removed:
         return first
     gaps, at = [], first[0][0]

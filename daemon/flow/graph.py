@@ -172,12 +172,12 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def has_sources(self) -> bool:
-        """Return whether the number of elements of any step is known only when that step begins."""
+        """Return whether there is a step whose number of elements is known only when it begins."""
         return any(step.source is not None for step in self.steps)
 
     @cached_property
     def has_limits(self) -> bool:
-        """Return whether the number of active elements of any step is limited."""
+        """Return whether there is a step with a limit on its number of active elements."""
         return any(step.stops or step.parallel is not None for step in self.steps)
 
     @property

@@ -93,7 +93,7 @@ def _with_elements(group: TaskGroup, owner: TaskGroup) -> TaskGroup:
 
 
 def resolved_group(job: Job, name: str) -> TaskGroup | None:
-    """Return a group of a job, in which a count or list from another group is filled in."""
+    """Return a group of a job, with the count or list that it takes from another group."""
     return resolved_groups(job).get(name)
 
 
@@ -281,7 +281,7 @@ def environment(item: Item) -> dict[str, str]:
 
 
 def has_lists(job: Job) -> bool:
-    """Return whether the number of elements of any group may differ from the group's own count."""
+    """Return whether there is a group whose number of elements may differ from its own count."""
     return any(
         FOR_EACH.name in meta or MATRIX.name in meta or EACH in meta.get(NEEDS.name, "")
         for group in job.task_groups or ()

@@ -92,8 +92,8 @@ def value(
 ) -> str:
     """Return the value of a reference as text; empty if the output was not written.
 
-    `step_outputs` are the outputs of the step, which has `total` elements. With `is_list`, a step
-    with elements has the list of their values.
+    `step_outputs` are the outputs of the step, which has `total` elements. With `is_list`, the
+    value of an output is a JSON list with the values of all elements.
     """
     texts = {
         row.element: row.outputs[reference.name]

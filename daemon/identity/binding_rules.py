@@ -71,7 +71,8 @@ def _new(binding_rule_request: BindingRuleRequest) -> BindingRule:
 def _changed(db: ReadSnapshot, binding_rule_request: BindingRuleRequest) -> BindingRule:
     """Return an existing rule with the fields of a request.
 
-    If the bind type or the bind name in the request is empty, the rule keeps its value.
+    If the bind type or the bind name in the request is empty, the rule keeps its present
+    value.
     """
     before = auth_methods.find_rule(db, binding_rule_request.id)
     if before is None:

@@ -48,7 +48,7 @@ _DEFAULT = "AZUREPUBLICCLOUD"
 
 
 class CloudSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """A configuration in which all empty fields have been filled."""
+    """A configuration whose empty fields were filled from the environment and the defaults."""
 
     config: MethodConfig
     tenant_id: str

@@ -234,7 +234,7 @@ class AccessTokenCache:
     def store(
         self, client: CloudClient, audience: str, granted: TokenGrant, fetched_at: int, ends_at: int
     ) -> CachedToken:
-        """Cache a token until shortly before it expires."""
+        """Cache a token until shortly before it expires; return the cache entry."""
         cached_token = CachedToken(
             token=granted.access_token,
             ends_at=ends_at,

@@ -1,8 +1,8 @@
 """Federation: the daemon signs identity tokens for its login methods.
 
 A directory that trusts this issuer exchanges such a token for an access token, so no secret is
-stored. The directory must be able to read the two public documents. It must be configured with the
-token's subject, which never changes for a mount.
+stored. The directory must be able to read the discovery document and the JWKS of this issuer. It
+must be configured with the token's subject, which never changes for a mount.
 """
 
 import re

@@ -162,7 +162,7 @@ async def _document(url: str, authority: str, permit: Permit, kind: type[T]) -> 
 
 
 def _shown(url: str) -> str:
-    """Return a URL without its query and user, which may be secret."""
+    """Return a URL without its query and user, because they may be secret."""
     try:
         target = urlsplit(url)
     except ValueError:

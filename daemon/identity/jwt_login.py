@@ -187,7 +187,7 @@ class OidcUrlRequest(Record, frozen=True, kw_only=True):
 
 
 class OidcCompletion(Record, frozen=True, kw_only=True):
-    """The body of the request that ends an OIDC login."""
+    """The body of the request that completes an OIDC login."""
 
     auth_method_name: str = ""
     client_nonce: str = ""

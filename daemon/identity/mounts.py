@@ -150,7 +150,7 @@ async def enable(store: Store, mount: Mount) -> None:
 
 
 def paths(db: ReadSnapshot) -> list[str]:
-    """Return the paths of all mounts except the built-in one."""
+    """Return the paths of all mounts except the built-in mount."""
     return [mount.path for mount in mounts.names(db)]
 
 
@@ -259,7 +259,7 @@ async def move(store: Store, tokens: TokenStore, source: str, target: str, move_
 
 
 def moved_by(db: ReadSnapshot, move_id: str) -> Mount | None:
-    """Return the mount whose latest move has this identifier."""
+    """Return the mount whose latest move has the identifier `move_id`."""
     found, _ = mounts.list_readable(db)
     return next((mount for mount in found if mount.move_id == move_id), None)
 

@@ -1,8 +1,9 @@
 """The resource check of a login: the request against the token's claims, then against the cloud.
 
-The name of a resource proves nothing. The token must have been issued for it, and the cloud must
-confirm that the resource has the token's identity. An identity that the resource does not have is
-accepted if it is in the requested resource group, or in a resource group that the role binds.
+The name of a resource proves nothing. The token must have been issued for the resource, and the
+cloud must confirm that the resource has the token's identity. An identity that the resource does
+not have is accepted if it is in the requested resource group, or in a resource group that the role
+binds.
 """
 
 import logging

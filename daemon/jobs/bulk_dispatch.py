@@ -188,9 +188,8 @@ async def dispatch_lines(
 class _ChildTraces:
     """Separate traces for the children of a batch, if traces are enabled.
 
-    One trace with thousands of children would be unreadable.
-
-    The first span of each trace has a link to the request.
+    One trace with thousands of children would be unreadable. The first span of each trace has a
+    link to the request.
     """
 
     def __init__(self) -> None:

@@ -235,7 +235,7 @@ class ChildDispatcher:
 
 
 class _LastCheck:
-    """A cache with the result of the last check, because most dispatches are of the same job."""
+    """A cache of the last check, because successive dispatches are usually of the same job."""
 
     def __init__(self) -> None:
         self._last: tuple[Job, Budgets, bool] | None = None

@@ -440,7 +440,7 @@ def _verified(final_path: str) -> str:
 
 
 def _move(source: str, target: str) -> None:
-    """Move a file to its final path, and sync it to disk before the return."""
+    """Move a file to its final path, and sync the file and its directories to disk."""
     directory = Path(target).parent
     os.makedirs(directory, 0o700, exist_ok=True)
     fsync_path(Path(source))

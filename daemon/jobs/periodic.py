@@ -90,7 +90,7 @@ def next_slot(block: Periodic, after: int) -> int | None:
 
 
 def next_launches(job: Job, after: int, openings: "JobOpenings | None" = None) -> list[int]:
-    """Return the next ten launches of a job in nanoseconds; empty without a schedule.
+    """Return the times of the next ten launches, in nanoseconds; empty without a schedule.
 
     May take long for a job with `openings`.
     """

@@ -187,7 +187,7 @@ def _elements_that_fit(db: ReadSnapshot, step: StepSlots) -> int:
 
 
 def _cancel(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
-    """Apply the policies of the waiting runs, because the first of them gets no slot."""
+    """Apply the policies of the waiting runs, because the first run gets no slot."""
     for entry in concurrency.not_patient(tx, key, _AT_ONCE):
         for run, reason, has_begun in _to_cancel(tx, entry):
             # Clean-up steps still run, as after a cancellation by a person.

@@ -152,8 +152,8 @@ def parse_job(
 ) -> tuple[Job, ValidationResult]:
     """Return the complete job of a request, with errors and warnings.
 
-    `namespace` is the namespace in the query, which overrides the job's own. Raises `Malformed` or
-    `OverBudget`.
+    `namespace` is the namespace in the query, which overrides the job's own namespace. Raises
+    `Malformed` or `OverBudget`.
     """
     if request.job is None:
         raise Malformed("Job must be specified")
@@ -189,7 +189,8 @@ def complete(
 ) -> tuple[Job, ValidationResult]:
     """Return the complete job of a document, with errors and warnings.
 
-    `namespace` is the namespace in the query, which overrides the job's own. Raises `OverBudget`.
+    `namespace` is the namespace in the query, which overrides the job's own namespace. Raises
+    `OverBudget`.
     """
     surroundings.budgets.check(document)
     placed = {**document, "Namespace": namespace} if namespace else document

@@ -44,9 +44,10 @@ def checked(
     given: Mapping[str, str],
     element: int | None,
 ) -> WrittenOutputs:
-    """Return the outputs of an element, with the `given` ones; `row` is the row of its `step`.
+    """Return the outputs of an element, together with the outputs `given`.
 
-    Given outputs replace outputs with the same names. Raises `Malformed`.
+    `row` is the row of the element's `step`. The outputs `given` replace outputs with the same
+    names. Raises `Malformed`.
     """
     index = _element(job, row, element)
     _check_texts(given)

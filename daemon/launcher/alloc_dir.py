@@ -193,7 +193,8 @@ def _migrate_directory(previous: int | None, folder: str, name: str, target: int
     """Move `folder/name` from the previous, ended allocation to the directory `target`.
 
     The move is atomic, and an existing target is kept. A repeated request therefore continues an
-    interrupted one. If a task replaced the directory with a file of another type, nothing is moved.
+    interrupted move. If a task replaced the directory with a file of another type, nothing is
+    moved.
     """
     if previous is None:
         return

@@ -33,7 +33,7 @@ class AllocUids:
     """The user IDs that one launcher assigns from `span`; `directory` holds all allocations."""
 
     def __init__(self, directory: str, span: Span) -> None:
-        """Load the links, and delete those of allocations without a directory. Raises `OSError`."""
+        """Load the links, and delete links of allocations without a directory. Raises `OSError`."""
         self._directory, self._numbers = directory, range(span[0], span[1] + 1)
         self._folder = f"{os.path.dirname(directory)}/{UIDS}"
         os.makedirs(self._folder, 0o700, exist_ok=True)
@@ -95,7 +95,8 @@ class AllocUids:
     def _text(self, allocation: str) -> str | None:
         """Return the text that the link of an allocation stores; None without a link.
 
-        If another allocation inherited the ID but no longer has a link, give the ID back first.
+        If another allocation inherited the ID but no longer has a link, first store the ID in the
+        link of this allocation again.
         """
         text = self._texts.get(allocation)
         if text is None or not text.endswith(_HANDED_ON):

@@ -393,7 +393,7 @@ class OpenLog(Message, frozen=True, kw_only=True, tag=52):
 
 
 class RetainLogs(Message, frozen=True, kw_only=True, tag=25):
-    """Retain the logs of an ended allocation beyond its directory."""
+    """Retain the logs of an ended allocation after its directory is removed."""
 
     allocation: Id
 
@@ -535,7 +535,7 @@ class ScanTarget(Message, frozen=True, kw_only=True):
 
 
 class ScanProcesses(Message, frozen=True, kw_only=True, tag=33):
-    """Scan all processes of the host, and act on those of attempts."""
+    """Scan all processes of the host, and act on the processes of attempts."""
 
     marks: Annotated[list[ScanTarget], msgspec.Meta(max_length=MOST_MARKS)]
 
@@ -653,7 +653,7 @@ class SessionOpened(Message, frozen=True, kw_only=True, tag=8):
 
 
 class SessionExit(Message, frozen=True, kw_only=True, tag=10):
-    """The exit status of a session, or 128 plus the number of a signal; -1 if it is unknown."""
+    """The exit status of a session: 128 plus the number after a signal, -1 if it is unknown."""
 
     status: int
 

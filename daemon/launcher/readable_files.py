@@ -133,9 +133,9 @@ def log_sizes(folder: int, task: str) -> tuple[int, int] | None:
 def _reached(
     directory: str, request: OpenFile | ListDirectory
 ) -> Iterator[tuple[int, int, list[str]]]:
-    """Yield a descriptor of the allocation directory, and a descriptor of the requested file.
+    """Yield the allocation directory, the requested file, and the components of its real path.
 
-    Also yield the components of the file's real path. Raises `OSError`, with `SECRET` for existing
+    The directory and the file are descriptors. Raises `OSError`, with `SECRET` for existing
     and missing files in a secrets directory, unless the request may see secrets.
     """
     names = request.path.split("/") if request.path else []

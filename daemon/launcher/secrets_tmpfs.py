@@ -28,9 +28,9 @@ _READ = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def is_elsewhere(path: str) -> bool:
-    """Return whether the launcher is in a mount namespace other than the host's.
+    """Return whether this mount namespace is not the host's, and `path` is the same in both.
 
-    The result is false if the path leads to another directory in the host's namespace.
+    The result is false if the launcher cannot read the host's namespace.
     """
     try:
         if os.readlink(OURS) == os.readlink(FIRST):

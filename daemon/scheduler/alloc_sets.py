@@ -68,7 +68,7 @@ class ReconcileContext(msgspec.Struct, frozen=True, kw_only=True):
         return self.job.type == JobType.BATCH
 
     def is_older(self, allocation: Allocation) -> bool:
-        """Return whether an allocation has another version than the job's current one."""
+        """Return whether the version of an allocation is not the current version of the job."""
         return allocation.job_version != self.job.version
 
     def version_of(self, allocation: Allocation) -> Job:
@@ -76,7 +76,7 @@ class ReconcileContext(msgspec.Struct, frozen=True, kw_only=True):
         return self.versions.get(allocation.job_version, self.job)
 
     def policy_of(self, allocation: Allocation) -> ReschedulePolicy | None:
-        """Return the reschedule policy in the allocation's version."""
+        """Return the reschedule policy of an allocation, from the version of its job."""
         group = self.version_of(allocation).group(allocation.task_group)
         return group.reschedule_policy if group else None
 

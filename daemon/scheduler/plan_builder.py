@@ -137,7 +137,7 @@ class PlanBuilder:
     def _evaluation_after(
         self, trigger: Trigger, status: EvalStatus, description: str
     ) -> Evaluation:
-        """Return a new evaluation of the same job, created by the current one."""
+        """Return a new evaluation of the same job, created by the current evaluation."""
         present = self._evaluation
         return Evaluation(
             id=next(self._ids),

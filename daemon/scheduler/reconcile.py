@@ -1,8 +1,9 @@
 """Reconcile the desired and the current state of one group, for service and batch jobs.
 
 The input is the sorted allocations of the group (`alloc_sets`). Missing allocations up to the count
-are to be placed, and outdated ones are replaced as fast as the rollout permits. No nodes are chosen
-here. The numbers appear in plan annotations (recorded from Nomad: plan, deploy-canary, evaluate).
+are to be placed, and outdated allocations are replaced as fast as the rollout permits. No nodes are
+chosen here. The numbers appear in plan annotations (recorded from Nomad: plan, deploy-canary,
+evaluate).
 """
 
 from collections.abc import Iterable, Mapping
@@ -222,9 +223,10 @@ class _Reconciliation:
         )
 
     def _hold_back(self) -> None:
-        """Start no new allocation while the rollout is held; still replace lost and failed ones.
+        """Start no new allocation while the rollout is held.
 
-        Allocations of a failed deployment are not retried.
+        Lost and failed allocations are still replaced. Allocations of a failed deployment are not
+        retried.
         """
         if self._ready:
             return

@@ -141,8 +141,8 @@ class Rollout:
     def update_capacity(self, group: TaskGroup, allocs: Iterable[Allocation]) -> int:
         """Return how many more allocations of a group may be replaced now.
 
-        Allocations without a health result count against the limit. An unhealthy one stops the
-        rollout.
+        Allocations without a health result count against the limit. An unhealthy allocation
+        stops the rollout.
         """
         limit = max_parallel(group)
         if self.current is None:

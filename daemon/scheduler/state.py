@@ -71,14 +71,15 @@ class StepFailure(msgspec.Struct, frozen=True):
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     """A consistent state, as far as one evaluation needs it.
 
-    `allocations` are those of the job, at least all desired and all non-terminal ones. `ended`
+    `allocations` has at least all desired and all non-terminal allocations of the job. `ended`
     counts, for a batch job, the other stopped allocations of each group. A group in `settled` has
-    completed allocations that are not in `allocations`. `versions` has the definitions of the job,
-    by version: those of all `allocations` and the current one. If the current version waits for the
-    end of the active run, `job` is the version of the run, and `next_version` is the current
-    version. `deployment` is the job's newest deployment. `run` is the newest run of a workflow,
-    with its `steps`. `failures` has the newest failure of each step. `holders` are the non-terminal
-    allocations of all jobs if preemption is possible, otherwise None.
+    completed allocations that are not in `allocations`. `versions` maps version numbers to
+    definitions of the job: the current version, and the versions of all `allocations`. If the
+    current version waits for the end of the active run, `job` is the version of the run, and
+    `next_version` is the current version. `deployment` is the job's newest deployment. `run` is the
+    newest run of a workflow, with its `steps`. `failures` has the newest failure of each step.
+    `holders` are the non-terminal allocations of all jobs if preemption is possible, otherwise
+    None.
     """
 
     index: int

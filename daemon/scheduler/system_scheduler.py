@@ -125,7 +125,7 @@ class _Planning:
                     self._sort_empty(sorted_group, node, name, ended.get((node.id, name)))
 
     def _ended(self) -> dict[tuple[str, str], Allocation]:
-        """Return the last ended allocations, by node and name."""
+        """Return the newest ended allocation of each name on each node, by node ID and name."""
         oldest_first = sorted(
             self._state.allocations, key=lambda alloc: (alloc.create_index, alloc.id)
         )

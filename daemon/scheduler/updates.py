@@ -77,7 +77,7 @@ def _directory(task: Task) -> tuple[object, ...]:
 
 
 def _share(resources: Resources) -> tuple[object, ...]:
-    """Return the resources of a task."""
+    """Return the resources of a task that are compared."""
     return (
         resources.cpu,
         resources.cores,
@@ -123,7 +123,10 @@ def _consul_updated(before: Consul | None, after: Consul | None) -> bool:
 
 
 def _connect_updated(before: Iterable[Service] | None, after: Iterable[Service] | None) -> bool:
-    """Return whether a Connect service changed. Its proxy is part of the group."""
+    """Return whether a Connect service changed.
+
+    Such a change requires a replacement, because the proxy of the service is part of the group.
+    """
     later = {service.name: service for service in after or ()}
     return any(
         service.connect is not None

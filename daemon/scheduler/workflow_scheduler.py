@@ -169,7 +169,7 @@ class _WorkflowDecision:
         return any(run.taken_over for run in self._runs)
 
     def due(self) -> Iterator[int]:
-        """Yield the next time for which this decision needs an evaluation.
+        """Yield the earliest time for which this decision needs an evaluation, or nothing.
 
         If an earlier evaluation exists, the applier drops this evaluation. The earlier evaluation
         then creates the next.

@@ -1,9 +1,9 @@
 """Preemption: choose allocations to stop in favor of a job with a higher priority.
 
 Candidates are allocations of other jobs with a priority lower by at least `MARGIN`. The lowest
-priorities are preempted first. Among candidates with equal priority, the one that reduces the
-shortage most is chosen, then the smallest one. The result is minimal: without any one of the
-victims, capacity would be insufficient.
+priorities are preempted first. Among candidates with equal priority, the candidate that reduces
+the shortage most is chosen, then the smallest candidate. The result is minimal: without any one of
+the victims, capacity would be insufficient.
 
 Victims and stopping allocations hold their resources until their tasks have ended, so the new
 allocation must wait for them.
@@ -79,7 +79,7 @@ class PreemptionCandidates:
             self._room.take(victim)
 
     def evict(self, victims: Iterable[ResourceHolder], successor: Allocation) -> None:
-        """Record the victims of a new allocation, which then holds their resources."""
+        """Record the victims of a new allocation; the allocation then holds their resources."""
         evicted = list(victims)
         ids = {victim.id for victim in evicted}
         self._movable = [item for item in self._movable if item.id not in ids]
@@ -96,7 +96,7 @@ class PreemptionCandidates:
         return [item.id for item in self._ending]
 
     def _gather(self, need: ResourceAsk) -> list[ResourceHolder]:
-        """Release candidates one by one until capacity is sufficient; return them."""
+        """Release candidates one by one until capacity is sufficient; return these candidates."""
         holders: list[ResourceHolder] = []
         by_priority = sorted(self._movable, key=lambda item: item.priority)
         for _, equals in groupby(by_priority, key=lambda item: item.priority):
