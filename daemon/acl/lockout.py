@@ -19,7 +19,7 @@ from storage.records.base import SECOND
 
 AT_ONCE = 300  # failures before an address is rejected; even a misconfigured client causes some
 REGAINED = SECOND // 5  # nanoseconds until one more failure is allowed
-MOST = 10_000  # pairs of address and role; the least recently seen one is dropped
+MOST = 10_000  # pairs of address and role; the least recently seen pair is dropped
 _OWN_NETWORK = 64  # prefix length of the IPv6 network that counts as one client
 
 

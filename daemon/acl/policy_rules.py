@@ -241,7 +241,7 @@ def check(text: str) -> None:
 
 
 def _repetitions(body: PolicyObject, where: str) -> Iterator[str]:
-    """Yield an error for each repeated value; HCL would keep the last one without a message.
+    """Yield an error for each repeated value; HCL would silently keep the last value.
 
     `where` is the prefix of the errors: the enclosing blocks.
     """

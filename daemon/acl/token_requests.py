@@ -219,7 +219,7 @@ def _with_default(names: Iterable[str], adds: bool) -> tuple[str, ...]:
 
 
 def _names_policies(role: TokenRole) -> bool:
-    """Return whether the role limits the policies. Otherwise, the parent's policies do."""
+    """Return whether the role limits the policies; otherwise, the parent's policies limit them."""
     return any(
         (
             *(role.allowed_policies, role.allowed_policies_glob),

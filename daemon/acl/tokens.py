@@ -99,7 +99,7 @@ class TokenStore:
         while True:
             try:
                 return self.resolve(secret, address, may_take_long=False)
-            except LongGrant:  # the next attempt finds it cached, unless a policy changes
+            except LongGrant:  # the next attempt finds the grant cached, unless a policy changes
                 await self._store.read_long(lambda db: self._resolve(db, secret, address))
 
     def resolve(self, secret: str, address: str = "", *, may_take_long: bool = True) -> Caller:

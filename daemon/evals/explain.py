@@ -668,7 +668,7 @@ def _awaited(deployment: Deployment, group: TaskGroup) -> str:
         goal = state.desired_canaries
         if state.healthy_allocs >= goal:
             return f"; promote it with: steward deployment promote {deployment.id}"
-    progress = f"{state.healthy_allocs} of {goal} are healthy"
+    progress = f"{state.healthy_allocs} of {goal} allocations are healthy"
     return f"; {progress}, more must become healthy{_deadline(deployment, group.name)}"
 
 

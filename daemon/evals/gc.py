@@ -246,7 +246,7 @@ def _current(db: ReadSnapshot, *, key: Key) -> Job | None:
 
 
 def _too_many(db: ReadSnapshot, *, parent: Job, now: int) -> list[Key]:
-    """Return some child jobs beyond a parent's limit."""
+    """Return some ended children that exceed the number or the age that their parent keeps."""
     key = (parent.namespace, parent.id)
     max_children, kept_for = CHILDREN_KEPT.of(parent.meta), CHILDREN_KEPT_FOR.of(parent.meta)
     excess: list[str] = []

@@ -40,7 +40,7 @@ _OWN = -1  # the daemon's user
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters of the plugin `mkdir`: mode and owner of the directory.
 
-    A user or group ID of -1 stands for that of the daemon.
+    A user or group ID of -1 stands for the daemon's ID.
     """
 
     mode: int = 0o700
@@ -113,7 +113,7 @@ def _faults(volume: DynamicVolume, *, registered: bool) -> Iterator[str]:
             yield f"AccessMode {requested_capability.access_mode!r}: must be one of {known}"
     for constraint in volume.constraints or ():
         if constraint.operand in (DISTINCT_HOSTS, DISTINCT_PROPERTY):
-            yield f"constraint {constraint.operand}: a volume is on one node"
+            yield f"constraint {constraint.operand}: omit it, because a volume is on one node"
     yield from _faults_of_parameters(volume.parameters or {})
     yield from _faults_of_path(volume) if registered else _faults_of_plugin(volume)
 

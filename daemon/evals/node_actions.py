@@ -180,7 +180,7 @@ async def change_meta(
             key: value for key, value in merged.items() if value is not None or key in static
         }
         if len(changes) > most:
-            raise Refused(f"a node can have at most {most} metadata changes: remove some with null")
+            raise Refused(f"a node can have at most {most} metadata changes: set some keys to null")
         nodes.put_meta_changes(tx, node_id, changes)
         changed = nodes.with_meta(node, static, changes)
         if changed == node:

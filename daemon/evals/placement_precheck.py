@@ -101,7 +101,7 @@ def _of_scope(job: Job, members: Sequence[Node]) -> Iterator[str]:
     if named and datacenters and not any(in_datacenter(job, node) for node in named):
         datacenters_of_nodes = sorted({node.datacenter for node in named})
         hint = near(datacenters[0], datacenters_of_nodes)
-        yield f"no node is in datacenter {', '.join(datacenters)}: there is {', '.join(datacenters_of_nodes)}{hint}"
+        yield f"no node is in datacenter {', '.join(datacenters)}: the nodes are in {', '.join(datacenters_of_nodes)}{hint}"
     yield from _unmet(job.constraints, job, members, "")
 
 

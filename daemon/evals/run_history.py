@@ -25,7 +25,7 @@ RESULTS: dict[str, frozenset[State]] = {
     ACTIVE: frozenset(),
 }
 _SCANNED = 5000  # newest ended children that are read; this takes 30 ms in a thread
-_ACTIVE = 200  # newest children among which active ones are listed
+_ACTIVE = 200  # newest children that are searched for active children
 _YEAR = 371  # days: 53 weeks
 _LATE = MINUTE
 _QUARTER = 15 * MINUTE  # within one day in each time zone, because all offsets are multiples of it
@@ -104,7 +104,7 @@ def selected(db: ReadSnapshot, job: Job, now: int, most: int, run_filter: RunFil
 
 
 def _ids(db: ReadSnapshot, job: Job, most: int, run_filter: RunFilter) -> Iterator[str]:
-    """Yield the IDs of matching children: first active, then ended children, newest first."""
+    """Yield the IDs of matching children: active children, then ended children, newest first."""
     zone = zone_of(job)
     if run_filter.result in ("", ACTIVE):
         for row in tallies.newest_children(db, job.namespace, job.id, _ACTIVE):

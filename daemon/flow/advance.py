@@ -100,11 +100,11 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a run: time limits of the run and its clean-up, in nanoseconds, and its size.
+    """The limits of a run: on its time, the time of its clean-up, and its active elements.
 
-    The time limit of a run begins when its first step is opened. At most `parallel` elements of all
-    steps may be active at the same time. None means no limit. With `stops`, the first bad step
-    stops the run.
+    Times are in nanoseconds. The time limit of a run begins when its first step is opened. At most
+    `parallel` elements of all steps may be active at the same time. None means no limit. With
+    `stops`, the first bad step stops the run.
     """
 
     timeout: int | None = None

@@ -112,9 +112,7 @@ def by_name(
 ) -> dict[str, str | list[str | None]]:
     """Return all outputs of a step by name: each a text, or a list with the text of each element.
 
-    A list has null for an element that did not write the output.
-
-    Raises `TooManyValues`.
+    A list has null for an element that did not write the output. Raises `TooManyValues`.
     """
     if not is_list:
         return {name: text for result in step_outputs for name, text in result.outputs.items()}

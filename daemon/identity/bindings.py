@@ -1,4 +1,4 @@
-"""Bindings of a role: rules on the token's claims, and on the resource it was issued for.
+"""Bindings of a role: rules on a token's claims, and on the resource of the token.
 
 Each rule yields a verdict that names the checked value, so that a rejected user gets the reason.
 Only claims decide; the request must agree with them.

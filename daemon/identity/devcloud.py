@@ -63,7 +63,7 @@ class DevCloud:
         self.url = url
         self._clock = clock
         self._key = key
-        # A new key ID at each start, so that a client with an older key fetches this one.
+        # A new key ID at each start, so that a client with an older key fetches this key.
         self._kid = f"{key.public_key().public_numbers().n:x}"[:16]
         self._public = keypair.public(self._kid, key)
 
@@ -185,7 +185,7 @@ async def open_devcloud(clock: Clock, port: int = PORT) -> AsyncIterator[DevClou
     except OSError as error:
         raise Refused(
             f"the simulated cloud (--dev-cloud) cannot listen on port {port}: {error.strerror}; "
-            "choose another with dev_cloud_port"
+            "choose another port with dev_cloud_port"
         ) from error
     number = listeners[0].socket.getsockname()[1]
     cloud = DevCloud(f"http://127.0.0.1:{number}", clock, key)

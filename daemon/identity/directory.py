@@ -168,8 +168,8 @@ class DirectoryKeyCache:
             raise CloudRequestFailed(f"unable to unmarshal discovery url: {_unreadable(answer)}")
         keys = await self._keys(discovery.jwks_uri)
         same = before if before and before.issuer == discovery.issuer else None
-        if same and not keys:  # a directory always has keys, so the known ones stay
-            raise CloudRequestFailed(f"{_NO_KEYS}: there are none in {discovery.jwks_uri}")
+        if same and not keys:  # a directory always has keys, so the known keys stay
+            raise CloudRequestFailed(f"{_NO_KEYS}: there are no keys in {discovery.jwks_uri}")
         now = self._clock.now()
         directory = Directory(
             issuer=discovery.issuer, keys=_merged(keys, same, now), fetched_at=now

@@ -146,7 +146,7 @@ async def _document(url: str, authority: str, permit: Permit, kind: type[T]) -> 
             permit=permit,
         ) as answer:
             if answer.status != 200:
-                raise Refused(f"{failed}: the provider answers {answer.status}")
+                raise Refused(f"{failed}: the provider answered with the status {answer.status}")
             async for piece in answer.body:
                 body += piece
                 if len(body) > MAX_KEY_SET:

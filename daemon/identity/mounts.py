@@ -108,7 +108,7 @@ def _new_config(fields: RequestFields) -> MountConfig:
 
 
 def _lease(fields: RequestFields, name: str, prefix: str = "") -> int:
-    """Return the duration in a field in seconds; 0, for an empty field or `system`, is the default.
+    """Return the duration in a field, in seconds; 0 (the default) if it is empty or `system`.
 
     Raises `Invalid`; `prefix` is the beginning of the error.
     """

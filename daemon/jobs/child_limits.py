@@ -44,7 +44,7 @@ def may_start_child(tx: Transaction, parent: Job, *, now: int, ids: Iterator[str
     if busy and beyond is OverflowPolicy.DROP:
         raise TooOften(
             f'job "{parent.id}" has {limit} active children and drops further dispatches: dispatch again when '
-            f"one has ended, or raise {CHILDREN_AT_ONCE.name}"
+            f"a child has ended, or raise {CHILDREN_AT_ONCE.name}"
         )
     return not (busy or children.queued_children(tx, parent.namespace, parent.id, 1))
 

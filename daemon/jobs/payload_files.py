@@ -424,7 +424,7 @@ def _append(path: str, chunk: bytes, offset: int) -> int:
 
 
 def _verified(final_path: str) -> str:
-    """Return the digest of an uploaded file; rename a correct file, and delete any other."""
+    """Return the digest of an uploaded file; rename a correct file, delete an incorrect file."""
     path = final_path if os.path.exists(final_path) else final_path + _PART
     with open(path, "rb") as file:
         checksum = hashlib.file_digest(file, "sha256").hexdigest()

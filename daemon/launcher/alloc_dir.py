@@ -141,9 +141,9 @@ def made(
 ) -> Iterator[int]:
     """Create a directory if needed, set its mode and owner, and yield a descriptor of it.
 
-    Raises `OSError`, including for an existing directory of an unexpected owner.
     A mode of None keeps the mode of an existing directory. With `is_handed_on`, an existing
-    directory may belong to any user, because it was migrated or containers share it.
+    directory may belong to any user, because it was migrated or containers share it. Raises
+    `OSError`, including for an existing directory of an unexpected owner.
     """
     with suppress(FileExistsError):  # its mode and owner are set below
         os.mkdir(name, _PRIVATE, dir_fd=above)

@@ -3,11 +3,11 @@
 <tasks>/uids/<allocation> -> 80001
 
 A symbolic link stores the user ID of an allocation. It is created before the first directory of the
-allocation and removed after the last. A user ID that owns files is therefore never assigned twice,
-no matter when the launcher was killed. An allocation that inherits the data of another allocation
-inherits its ID. The old link is marked, so that the ID is not transferred twice, and no task of the
-old allocation starts with it. An allocation with a directory but without a link was started by a
-version without such IDs.
+allocation, and removed after the last directory. A user ID that owns files is therefore never
+assigned twice, no matter when the launcher was killed. An allocation that inherits the data of
+another allocation inherits its ID. The old link is marked, so that the ID is not transferred twice,
+and no task of the old allocation starts with it. An allocation with a directory but without a link
+was started by a version without such IDs.
 """
 
 import errno

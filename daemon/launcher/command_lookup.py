@@ -16,7 +16,7 @@ _INSIDE = "rpc error: code = Unknown desc = failed to start command: "
 class CommandFile(NamedTuple):
     """A file: its path in the task, and its `path` for the launcher.
 
-    The second path is relative to the open directory `above`, unless this is None.
+    `path` is relative to the open directory `above`; if `above` is None, `path` is absolute.
     """
 
     task_path: str

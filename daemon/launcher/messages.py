@@ -505,7 +505,8 @@ class ListClaims(Message, frozen=True, kw_only=True, tag=31):
 class KillAttempt(Message, frozen=True, kw_only=True, tag=32):
     """Kill all processes in the cgroups of a task.
 
-    If `attempt` is not None, this includes the cgroup that the claim of the attempt names.
+    If `attempt` is not None, also kill the processes in the cgroup that the claim of the
+    attempt names.
     """
 
     allocation: Id
@@ -653,7 +654,7 @@ class SessionOpened(Message, frozen=True, kw_only=True, tag=8):
 
 
 class SessionExit(Message, frozen=True, kw_only=True, tag=10):
-    """The exit status of a session: 128 plus the number after a signal, -1 if it is unknown."""
+    """The exit status of a session: 128 plus N after signal N, and -1 if the status is unknown."""
 
     status: int
 

@@ -41,9 +41,9 @@ def is_elsewhere(path: str) -> bool:
 
 
 def step_over(directory: str) -> None:
-    """Enter the host's mount namespace, if `directory` exists there. Call it only in a child.
+    """Enter the host's mount namespace, if `directory` is the same there.
 
-    Raises `OSError`.
+    Call this function only in a child. Raises `OSError`.
     """
     if is_elsewhere(directory):
         namespace = os.open(FIRST, os.O_RDONLY | os.O_CLOEXEC)

@@ -85,7 +85,7 @@ class Starter:
         self._policy, self._directory, self._users = policy, directory, users
         self._volumes = {volume.name: volume for volume in policy.volumes}
         self.tools = find_tools()
-        # The daemon raises its own limit; tasks get the original one.
+        # The daemon raises its own limit; tasks get the original limit.
         self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         bridge = Bridge(policy.bridge, self.tools) if policy.bridge else None
         self.networks = Networks(bridge)
@@ -427,7 +427,7 @@ class Starter:
         return SandboxSupport(tools=shell, walls="", no_filter=no_filter)
 
     def _try(self, program: bytes) -> str:
-        """Build a sandbox like that of a task, with the filter `program`, which may be empty.
+        """Build a sandbox like a task's sandbox, with the filter `program`, which may be empty.
 
         Return the error, or an empty string.
         """

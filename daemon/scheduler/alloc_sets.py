@@ -85,7 +85,7 @@ class AllocSets(msgspec.Struct, kw_only=True):
     """The allocations of one group in disjoint sets, each sorted by name index."""
 
     ignored: int = 0
-    stop: list[tuple[Allocation, str]] = []  # with the description
+    stop: list[tuple[Allocation, str]] = []  # with the reason as description
     renew: list[tuple[Allocation, str]] = []  # canaries to be replaced
     keep: list[Allocation] = []  # unchanged, but possibly to be updated
     migrate: list[Allocation] = []

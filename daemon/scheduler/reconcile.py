@@ -32,7 +32,7 @@ class MissingAllocation(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     previous: Allocation | None = None
-    rescheduled: bool = False  # the previous allocation failed; stop it when the new one is placed
+    rescheduled: bool = False  # the previous allocation failed; stop it after the placement
     canary: bool = False
     # Keeps the version of the previous allocation, because the new version has canaries.
     downgrade: bool = False
@@ -43,7 +43,7 @@ class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
 
     stop: list[tuple[Allocation, str]] = []  # with the description
     update: list[Allocation] = []  # in place
-    replace: list[MissingAllocation] = []  # the previous one stops when the new one is placed
+    replace: list[MissingAllocation] = []  # placed before the previous allocation stops
     # Outdated allocations to replace instead of missing allocations that cannot be placed.
     replace_if: list[MissingAllocation] = []
     limit: int = 0  # how many may be replaced or started now

@@ -83,7 +83,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     index: int
-    job: Job | None  # the version that decides, mostly the current one; None if it was purged
+    job: Job | None  # the deciding version, mostly the current version; None if the job was purged
     nodes: tuple[NodeState, ...]
     allocations: tuple[Allocation, ...] = ()
     ended: Mapping[str, int] = {}
@@ -155,7 +155,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     deployments: tuple[Deployment, ...] = ()  # new (create index 0) or changed
     evaluations: tuple[Evaluation, ...] = ()  # new: delayed reschedules
     displaced: tuple[Evaluation, ...] = ()  # new: jobs with preempted allocations
-    blocked: Evaluation | None = None  # the blocked evaluation: a new one, or the evaluation itself
+    blocked: Evaluation | None = None  # a new blocked evaluation, or the evaluation itself
     failed: Mapping[str, PlacementMetric] = {}  # group -> placement failure
     queued: Mapping[str, int] = {}  # group -> number of unplaced allocations
     annotations: PlanAnnotations = PlanAnnotations(desired_tg_updates={})

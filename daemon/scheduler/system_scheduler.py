@@ -53,7 +53,7 @@ class _Filled(msgspec.Struct, kw_only=True):
     """The placement result of one group."""
 
     unsuited: int = 0  # infeasible nodes
-    filtered: PlacementMetric | None = None  # the reasons
+    filtered: PlacementMetric | None = None  # why these nodes are infeasible
     full: list[str] = []  # nodes without capacity
     placed: int = 0
     canaries: int = 0
@@ -285,7 +285,7 @@ class _Planning:
         unsuited = filled.unsuited
         found = self._place(sorted_group, slot, filled, canary=canary)
         if found is None and running and unsuited == filled.unsuited:
-            self._placer.hold(previous)  # no capacity for the new one, so the old one stays
+            self._placer.hold(previous)  # it stays, because its replacement has no capacity
             return
         if running or found is not None:
             self._draft.stop(previous, UPDATED)

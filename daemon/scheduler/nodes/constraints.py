@@ -100,9 +100,9 @@ _DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})(?:[eE][
 
 
 def _ordered(*signs: int) -> Callable[[str, str], bool]:
-    """Return a function that compares two values, and returns whether the result is in `signs`.
+    """Return a function that compares two values, and returns whether their order is in `signs`.
 
-    The result is -1 if the left value is smaller, 0 if both are equal, and 1 if it is larger.
+    The order is -1 if the left value is smaller, 0 if both are equal, and 1 if it is larger.
     Integers are compared as numbers, other values as text.
     """
     return lambda left, right: _order(left, right) in signs

@@ -35,7 +35,7 @@ class PreemptionCandidates:
         """
         self._room = node_capacity
         here = list(holders)
-        # A resource held by both a stopping and a running allocation belongs to the running one.
+        # A resource of stopping and running allocations counts only for the running allocations.
         staying = [holder for holder in here if not holder.ending]
         ports = {value for holder in staying for value in holder.ports}
         cores = {value for holder in staying for value in holder.cores}

@@ -240,12 +240,12 @@ def test_infeasible_job_is_refused_before_its_registration(
 def test_failure_that_depends_on_the_current_state_is_a_warning(
     fake: FakeDaemon, terminal: Terminal, job_file: str
 ) -> None:
-    found = {"Errors": [], "Warnings": ["no node is in datacenter eu-1: there is dc1"]}
+    found = {"Errors": [], "Warnings": ["no node is in datacenter eu-1: the nodes are in dc1"]}
     fake.tell("/v1/validate/job/examine", found, method="POST")
     fake.tell("/v1/jobs", REGISTERED, method="POST")
     result = terminal.type("job", "run", "--detach", job_file)
     assert result.exit_code == 0
-    assert result.stderr == "Warning: no node is in datacenter eu-1: there is dc1\n"
+    assert result.stderr == "Warning: no node is in datacenter eu-1: the nodes are in dc1\n"
 
 
 def test_run_of_a_parent_job_does_not_wait(

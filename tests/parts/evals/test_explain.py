@@ -265,7 +265,7 @@ async def test_rollout_is_explained_with_its_condition_and_deadline(full: Cluste
     await run(full, msgspec.structs.replace(first, task_groups=[changed]))
     await full.run_all()
     assert only(full, Cause.DEPLOYMENT).message.endswith(
-        "; 0 of 2 are healthy, more must become healthy, by 2026-11-21T01:50:00Z at the latest"
+        "; 0 of 2 allocations are healthy, more must become healthy, by 2026-11-21T01:50:00Z at the latest"
     )
 
 
@@ -393,7 +393,7 @@ async def test_waiting_canaries_block_the_remaining_rollout(full: Cluster) -> No
     assert reason.missing == 2
     assert reason.message.startswith("2 allocations of an older version not replaced yet: ")
     assert "requires manual promotion" in reason.message
-    assert "; 0 of 1 are healthy, more must become healthy" in reason.message
+    assert "; 0 of 1 allocations are healthy, more must become healthy" in reason.message
 
 
 async def test_stopped_job_is_explained_as_stopped(full: Cluster) -> None:

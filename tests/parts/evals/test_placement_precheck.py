@@ -115,7 +115,7 @@ async def test_variable_is_accepted_instead_of_a_number_or_a_flag(machine: Clust
             job(
                 "web", group("g", task(driver="raw_exec", config=TRUE)), datacenters=["dc2", "dc3"]
             ),
-            'no node is in datacenter dc2, dc3: there is dc1 (did you mean "dc1"?)',
+            'no node is in datacenter dc2, dc3: the nodes are in dc1 (did you mean "dc1"?)',
         ),
         (
             job(

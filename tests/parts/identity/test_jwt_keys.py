@@ -136,7 +136,7 @@ async def test_keys_of_the_configuration_need_no_provider() -> None:
 @pytest.mark.parametrize(
     ("status", "body", "text"),
     [
-        (302, b"", "the provider answers 302"),
+        (302, b"", "the provider answered with the status 302"),
         (200, b"<html>", "not a JSON document of keys"),
         (200, b'{"keys": 3}', "not a JSON document of keys"),
         (200, b" " * (MAX_KEY_SET + 1), "larger than 262144 bytes"),

@@ -55,7 +55,7 @@ MISTAKES = {
     "driver_docker": unplaced("no podman socket", "systemctl enable --now podman.socket"),
     "constraint": unplaced("${attr.kernel.name} = windows", "has linux"),
     "constraint_attr": unplaced('no node has the attribute "cpu.archh"', '"cpu.arch"?'),
-    "dc": unplaced("no node is in datacenter eu-1: there is dc1"),
+    "dc": unplaced("no node is in datacenter eu-1: the nodes are in dc1"),
     "memory": unplaced("asks for 999999 MiB of memory", "the largest node has "),
     "command": failing(("no program /usr/bin/nonesuch",), "1 failed", "could not be found"),
     "artifact": failing((), "http://127.0.0.1:21999/none.tgz", "Connection refused"),
