@@ -19,6 +19,7 @@ from storage.records.task import Check, Hook, Service, Task
 
 _NATIVE = "nomad"
 _LONGEST_PORT = 65535
+_TEXTS_OF_CHECK = ("name", "command", "path", "port_label", "method", "grpc_service")
 
 Resolve = Callable[
     [str, str], str
@@ -115,7 +116,8 @@ def _counts(task: Task) -> bool:
 
 def _register(context: ServiceContext, service: Service, task: str) -> Registration:
     allocation = context.allocation
-    address, port = _address(context, service, task, service.port_label, service.address_mode)
+    label = context.resolve(task, service.port_label)
+    address, port = _address(context, service, task, label, service.address_mode)
     canary = allocation.health is not None and allocation.health.canary
     tags = service.canary_tags if canary and service.canary_tags else service.tags
     name = context.resolve(task, service.name)
@@ -161,8 +163,11 @@ def probes(
 ) -> Iterator[CheckTarget]:
     """Yield the checks of registered services."""
     for active_service in active_services:
-        for check in active_service.service.checks or ():
-            label = check.port_label or active_service.service.port_label
+        for stored in active_service.service.checks or ():
+            check = _resolved(context, active_service.task, stored)
+            label = check.port_label or context.resolve(
+                active_service.task, active_service.service.port_label
+            )
             mode = check.address_mode or active_service.service.address_mode
             try:
                 address, port = _address(
@@ -173,7 +178,7 @@ def probes(
                     continue
                 address, port = context.address, 0
             task = check.task_name or active_service.task
-            identity = f"{active_service.registration.id}\\0{msgspec.json.encode(check).decode()}"
+            identity = f"{active_service.registration.id}\\0{msgspec.json.encode(stored).decode()}"
             digest = hashlib.sha1(identity.encode(), usedforsecurity=False).hexdigest()
             yield CheckTarget(
                 id=f"_nomad-check-{digest}",
@@ -184,3 +189,22 @@ def probes(
                 or address,
                 port=port,
             )
+
+
+def _resolved(context: ServiceContext, task: str, check: Check) -> Check:
+    """Return a check whose texts have no references, as in Nomad."""
+
+    def resolved(text: str) -> str:
+        return context.resolve(task, text)
+
+    return msgspec.structs.replace(
+        check,
+        **{name: resolved(getattr(check, name)) for name in _TEXTS_OF_CHECK},
+        args=None if check.args is None else [resolved(text) for text in check.args],
+        header=None
+        if check.header is None
+        else {
+            resolved(name): [resolved(text) for text in values or ()]
+            for name, values in check.header.items()
+        },
+    )

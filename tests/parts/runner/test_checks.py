@@ -126,6 +126,42 @@ def test_check_uses_the_address_of_the_service() -> None:
     assert [probe.address for probe in probes(there, found)] == ["192.0.2.9"]
 
 
+def test_references_in_a_check_are_resolved() -> None:
+    check = Check(
+        name="${x} alive",
+        type="http",
+        command="/bin/${x}",
+        args=["-${x}"],
+        path="/${x}",
+        port_label="${label}",
+        method="${x}",
+        grpc_service="${x}.health",
+        header={"X-${x}": ["for ${x}"]},
+        body="${x}",
+    )
+    there = msgspec.structs.replace(
+        place(port_label="${label}", checks=[check, Check(name="c", type="tcp")]),
+        resolve=lambda task, text: text.replace("${x}", "web").replace("${label}", "admin"),
+    )
+    states = {"main": TaskState(state=TaskPhase.RUNNING, started_at="2026-01-01T00:00:00Z")}
+    found = list(active(there, states))
+    assert [item.registration.port for item in found] == [20200]
+    resolved, other = probes(there, found)
+    assert resolved.check == Check(
+        name="web alive",
+        type="http",
+        command="/bin/web",
+        args=["-web"],
+        path="/web",
+        port_label="admin",
+        method="web",
+        grpc_service="web.health",
+        header={"X-web": ["for web"]},
+        body="${x}",  # Nomad does not resolve it either
+    )
+    assert (resolved.port, other.port) == (20200, 20200)
+
+
 # ---- intervals and results ---------------------------------------------------------------------------
 
 
