@@ -799,3 +799,16 @@ async def test_empty_list_differs_from_a_list_without_matches(open_site: Site) -
         assert f"No {objects} yet." in (await browser.get(f"/ui/{name}")).text
         filtered = (await browser.get(f"/ui/{path}")).text
         assert f'No {objects} match the filters. <a href="/ui/{name}">Show all</a>' in filtered
+
+
+async def test_action_on_a_job_with_a_slash_in_its_id_returns_to_its_page(open_site: Site) -> None:
+    await open_site.cluster.register(job("wc", type="batch", parameterized_job=Parameterized()))
+    browser = open_site.browser()
+    child = (await browser.send("/ui/job/wc/dispatch")).headers["location"]
+    assert child.startswith("/ui/job/wc%2Fdispatch-")
+    page = (await browser.get(child)).text
+    back = re.findall(r'name="back" value="([^"]+)"', page)
+    assert back
+    done = await browser.send(f"{child.partition('?')[0]}/evaluate", back=unescape(back[0]))
+    assert done.status_code == 303
+    assert (await browser.get(done.headers["location"])).status_code == 200
