@@ -5,6 +5,7 @@ import socket
 import sys
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -89,7 +90,7 @@ def agent(
     sys.exit(run(config, read, channel, file or DEFAULT_FILE))
 
 
-def start_daemon(arguments: list[str], channel: socket.socket) -> None:
+def start_daemon(arguments: list[str], channel: socket.socket) -> NoReturn:
     """Run the daemon with these arguments; exit with status 78 if an argument is invalid.
 
     `channel` is the socket to the launcher process.
@@ -97,8 +98,11 @@ def start_daemon(arguments: list[str], channel: socket.socket) -> None:
     try:
         agent.main(arguments, prog_name="steward agent", standalone_mode=False, obj=channel)
     except click.ClickException as error:
-        click.echo(f"steward: {error.format_message()}; see steward agent --help", err=True)
+        message = error.format_message()
+        link = " See" if message.endswith((".", "?")) else "; see"
+        click.echo(f"steward: {message}{link} steward agent --help", err=True)
         sys.exit(78)
+    sys.exit(0)  # after --help, which has printed the help
 
 
 def _file_of_environment() -> Path | None:

@@ -146,7 +146,8 @@ async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     ("flags", "words"),
     [
         (("--port", "x"), "port = 'x'"),
-        (("--nonsense",), "--nonsense"),
+        (("--xyzzy",), "No such option '--xyzzy'. See steward agent --help"),
+        (("--prt",), "'--prt'. Did you mean '--port'? See steward agent --help"),
         (("--dev", "--bind", "192.0.2.1"), "loopback"),
         (("--node-meta", "zone"), "'zone' is not of the form key=value"),
         (("--config", "/nonexistent/steward.toml"), "cannot read the configuration"),
@@ -159,6 +160,12 @@ async def test_invalid_settings_stop_the_daemon_with_one_line(
     assert outcome.returncode == EXIT_CONFIG
     assert words in outcome.stderr.decode()
     assert len(outcome.stderr.splitlines()) == 1
+
+
+async def test_help_of_the_daemon_appears_once() -> None:
+    outcome = await refused("--help")
+    assert (outcome.returncode, outcome.stderr) == (0, b"")
+    assert outcome.stdout.count(b"Usage: steward agent") == 1
 
 
 async def test_file_that_is_no_store_is_refused_unchanged(tmp_path: Path) -> None:
