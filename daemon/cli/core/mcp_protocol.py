@@ -77,7 +77,7 @@ class McpServer:
         try:
             message = _message(line)
             number = message.get("id")
-            if "method" not in message or number is None:
+            if _needs_no_answer(message):
                 return None
             result = self._result(message)
         except ProtocolError as error:
@@ -88,6 +88,8 @@ class McpServer:
         return msgspec.json.encode({"jsonrpc": "2.0", "id": number, "result": result})
 
     def _result(self, message: Mapping[str, object]) -> Result:
+        if "method" not in message or message.get("id") is None:
+            raise ProtocolError(INVALID_REQUEST, "method or id is missing")
         name, parameters = message["method"], message.get("params", {})
         method = self._methods.get(name) if isinstance(name, str) else None
         if method is None:
@@ -120,13 +122,15 @@ class McpServer:
         return {**_NOT_CACHED, "tools": self._tools}
 
     def _run(self, parameters: Parameters) -> Result:
-        name, arguments = parameters.get("name"), parameters.get("arguments") or {}
+        name, arguments = parameters.get("name"), parameters.get("arguments")
         names = [tool.name for tool in self._tools]
         if name not in names:
             known = ", ".join(names)
             raise ProtocolError(
                 INVALID_PARAMS, f"there is no tool {name!r}; the tools are: {known}"
             )
+        if arguments is None:  # some clients send null for a tool without arguments
+            arguments = {}
         if not isinstance(arguments, dict):
             raise ProtocolError(INVALID_PARAMS, "arguments is not an object")
         try:
@@ -148,6 +152,13 @@ def _message(line: bytes) -> Mapping[str, object]:
     if not isinstance(found.get("id"), str | int | None):
         raise ProtocolError(INVALID_REQUEST, "id is neither a string nor an integer")
     return found
+
+
+def _needs_no_answer(message: Mapping[str, object]) -> bool:
+    """Return whether a message is a notification or a response."""
+    if "method" in message:
+        return "id" not in message
+    return "result" in message or "error" in message
 
 
 def _check_revision(parameters: Parameters) -> None:

@@ -236,14 +236,17 @@ def log_line(name: str, arguments: Parameters, outcome: str) -> str:
     """Return the line that records a call.
 
     It has no control characters. Texts are truncated. Values that can contain secrets are replaced
-    by their lengths.
+    by their lengths. So are the values of unknown arguments, which may be misspelled.
     """
-    logged = {key[:_SHOWN]: _logged_value(key, value) for key, value in arguments.items()}
+    known = set(_TOOLS[name].__struct_fields__) - set(_UNTOLD)
+    logged = {
+        key[:_SHOWN]: _logged_value(value, shown=key in known) for key, value in arguments.items()
+    }
     return f"tool {name} {json.dumps(logged)}: {json.dumps(outcome[:MOST_OUTCOME])}"
 
 
-def _logged_value(key: str, value: object) -> str:
-    if key not in _UNTOLD:
+def _logged_value(value: object, *, shown: bool) -> str:
+    if shown:
         return str(value)[:_SHOWN]
     count = len(value) if isinstance(value, Sized) else len(str(value))
     return f"{count} {'entries' if isinstance(value, Mapping) else 'characters'}"

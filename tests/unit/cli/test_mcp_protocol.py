@@ -93,6 +93,8 @@ def test_tool_error_is_a_result_visible_to_the_assistant(arguments: Parameters) 
         ("tools/call", {"name": "run_job"}, -32602),
         ("tools/call", {"name": ["run_job"]}, -32602),
         ("tools/call", {"name": "list_jobs", "arguments": [1]}, -32602),
+        ("tools/call", {"name": "list_jobs", "arguments": []}, -32602),
+        ("tools/call", {"name": "list_jobs", "arguments": ""}, -32602),
         ("tools/list", [], -32602),
     ],
 )
@@ -116,6 +118,18 @@ def test_invalid_requests_get_the_error_code_of_the_protocol(
 def test_invalid_lines_get_the_error_code_of_the_protocol(line: bytes, code: int) -> None:
     answer = json.loads(SERVER.answer(line) or b"{}")
     assert (answer["id"], answer["error"]["code"]) == (None, code)
+
+
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [
+        (b'{"jsonrpc": "2.0", "id": 9}', 9),
+        (b'{"jsonrpc": "2.0", "id": null, "method": "ping"}', None),
+    ],
+)
+def test_request_without_a_method_or_an_id_is_invalid(line: bytes, number: object) -> None:
+    answer = json.loads(SERVER.answer(line) or b"{}")
+    assert (answer["id"], answer["error"]["code"]) == (number, -32600)
 
 
 def test_notifications_and_responses_get_no_answer() -> None:

@@ -21,6 +21,13 @@ def test_record_has_no_possibly_secret_values() -> None:
     )
 
 
+def test_record_has_no_values_of_unknown_arguments() -> None:
+    line = log_line("dispatch_job", {"job": "etl", "Payload": "hidden", "name": ["hidden"]}, "x")
+    assert line == (
+        'tool dispatch_job {"job": "etl", "Payload": "6 characters", "name": "1 characters"}: "x"'
+    )
+
+
 def test_outcome_is_truncated_and_cannot_forge_a_line() -> None:
     forged = "no\n2026-01-01 tool stop_job {}: done\x1b[2J" + "x" * 10_000
     line = log_line("list_jobs", {"k" * 10_000: "v" * 10_000}, forged)
