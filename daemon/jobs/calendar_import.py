@@ -32,6 +32,7 @@ _MOST_INTERVAL = 1000
 _FOLDED = re.compile(rb"(?<![\r\n])(?:\r?\n)++[ \t]")
 # The begin or end of a component, also with parameters.
 _COMPONENT = re.compile(rb"(BEGIN|END)(?:;[^\r\n]*)?:[ \t]*+([A-Za-z-]+)[ \t]*+", re.IGNORECASE)
+_READ_KEYS = ("DTSTART", "DTEND", "DURATION", "RRULE", "RDATE", "EXDATE", "RECURRENCE-ID")
 _RULE_KEYS = frozenset(
     {
         *("FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST"),
@@ -101,7 +102,7 @@ class _Import:
         replaced = {
             (str(event.get("UID", "")), _day_of(event["RECURRENCE-ID"]))
             for event in events
-            if "RECURRENCE-ID" in event
+            if "RECURRENCE-ID" in event and not _unreadable(event)
         }
         skipped = []
         for event in events:
@@ -135,6 +136,8 @@ class _Import:
         """
         if str(event.get("STATUS", "")).upper() == "CANCELLED":
             raise _Skipped("it is canceled")
+        if key := _unreadable(event):
+            raise _Skipped(f"its {key} cannot be read: {quote(str(event[key])[:_MAX_TEXT])}")
         start, length = _whole_days(event)
         excluded = set(_dates(event, "EXDATE"))
         uid = str(event.get("UID", ""))
@@ -228,6 +231,15 @@ def _later(rule: Repetition, start: date, first: date) -> date:
         except ValueError:  # February 29
             continue
     return start
+
+
+def _unreadable(event: "Component") -> str:
+    """Return the first property with a value that the library cannot read, or an empty string."""
+    for key in _READ_KEYS:
+        for value in _listed(event.get(key)):
+            if getattr(value, "parse_error", None) is not None:
+                return key
+    return ""
 
 
 def _name_of(event: "Component") -> str:

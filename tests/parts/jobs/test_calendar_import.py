@@ -111,6 +111,26 @@ def test_file_in_another_format_is_refused(content: bytes, message: str) -> None
         read(content, 2026, 2026)
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("DTSTART;VALUE=DATE:20260230", 'its DTSTART cannot be read: "20260230"'),
+        ("DTEND;VALUE=DATE:20260230", 'its DTEND cannot be read: "20260230"'),
+        ("DURATION:long", 'its DURATION cannot be read: "long"'),
+        ("RRULE:UNTIL=never", 'its RRULE cannot be read: "UNTIL=never"'),
+        ("RDATE;VALUE=DATE:20260230", 'its RDATE cannot be read: "20260230"'),
+        ("EXDATE;VALUE=DATE:20260101,2026", 'its EXDATE cannot be read: "20260101,2026"'),
+        ("RECURRENCE-ID;VALUE=DATE:x", 'its RECURRENCE-ID cannot be read: "x"'),
+    ],
+)
+def test_event_with_an_unreadable_value_is_skipped(line: str, reason: str) -> None:
+    start = () if line.startswith("DTSTART") else ("DTSTART;VALUE=DATE:20260101",)
+    broken = event("UID:2", "SUMMARY:Broken", *start, line)
+    found = read(file(CHRISTMAS, broken), 2026, 2026)
+    assert list(found.holidays) == ["2026-12-25", "2026-12-26"]
+    assert found.skipped == [f'"Broken": {reason}']
+
+
 def test_recurrence_rules_skip_a_limited_number_of_days() -> None:
     never = event(
         "UID:1", "DTSTART;VALUE=DATE:19700101", "RRULE:FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30"
