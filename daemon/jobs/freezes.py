@@ -15,8 +15,7 @@ from daemon.fences import TOPIC, Fences
 from daemon.flow.workflow_keys import is_workflow
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobspec.steward_meta.job_keys import queue_of
-from daemon.jobspec.steward_meta.key import moment, queue_name
-from daemon.jobspec.steward_meta.step_values import begin_time
+from daemon.jobspec.steward_meta.key import moment, queue_name, span
 from storage.errors import Conflict, Denied, Invalid, Malformed, NotFound
 from storage.queries import evaluations, freezes, job_status, jobs, namespaces, runs
 from storage.queries.freezes import Key
@@ -109,7 +108,7 @@ def _end_time(text: str, begin: int) -> int:
     if not text.startswith("+"):
         return _moment("Until", text) if text else 0
     try:
-        return begin + (begin_time(text).delay or 0)
+        return begin + span(_LONGEST)(text[1:])
     except Invalid as error:
         raise Malformed(f"Until = {text[:_SHOWN]!r} {error}") from None
 

@@ -52,6 +52,11 @@ def test_duration_counts_from_the_start() -> None:
     assert freeze.strength == Strength.CHANGES
 
 
+def test_duration_may_have_as_many_days_as_a_time() -> None:
+    request = FreezeRequest(reason="x", until=f"+{366 * 24}h")
+    assert freeze_of(request, "default", "f", NOW).until == NOW + 366 * 24 * HOUR
+
+
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
@@ -62,6 +67,7 @@ def test_duration_counts_from_the_start() -> None:
         ({"reason": "x", "queue": "a b"}, "Queue = 'a b' must have 1 to 128 characters"),
         ({"reason": "x", "begin": "soon"}, "Begin = 'soon' must be a time such as 2026-12-24"),
         ({"reason": "x", "until": "+soon"}, "Until = '+soon' "),
+        ({"reason": "x", "until": "+8785h"}, "Until = '+8785h' must be from 0s to 8784h"),
         (
             {"reason": "x", "until": "2020-01-01T00:00:00Z"},
             "is not after the start and the current time",
