@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from storage.errors import Invalid
 from storage.records.base import Record
 
 if TYPE_CHECKING:
+    from yaml import MappingNode
     from yaml import Node as YamlNode
 
     from daemon.jobspec.parse import JobFile
@@ -33,6 +34,11 @@ _OF_THE_LANGUAGE = frozenset({"job", "variable", "variables", "locals"})
 _OF_A_JOB = frozenset({"id", "name", "taskgroups"})
 
 _YAML = (".yaml", ".yml")
+_YAML_TAG = "tag:yaml.org,2002:"
+_YAML_TEXT = f"{_YAML_TAG}str"
+_NUMBERS = (f"{_YAML_TAG}int", f"{_YAML_TAG}float")
+_NOT_IN_JSON = tuple(f"{_YAML_TAG}{kind}" for kind in ("binary", "omap", "pairs", "set"))
+_MOST_VALUES = 200_000  # the daemon's limit for JSON
 
 _Json = dict[str, object]
 
@@ -170,39 +176,87 @@ def _json_of_yaml(source: str, file: str) -> str:
     loader = yaml.SafeLoader(source)
     try:
         node = loader.get_single_node()
-        _check_keys(node)
-        # Dates are text in JSON, as they are in the file.
-        return json.dumps(None if node is None else loader.construct_document(node), default=str)
+        if node is None:
+            return "null"
+        _check_nodes(node)
+        _check_size(node)
+        return json.dumps(loader.construct_document(node), allow_nan=False)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
+        mark, problem = error.problem_mark, error.problem or "this is not YAML"
         position = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise Invalid(f"{file}{position}: {error.problem or 'this is not YAML'}") from error
+        if problem.startswith("but "):
+            problem = f"{error.context} {problem}"
+        raise Invalid(f"{file}{position}: {problem}") from error
     except (yaml.YAMLError, RecursionError, TypeError, ValueError) as error:
         raise Invalid(f"{file} cannot be read as YAML: {error}") from error
 
 
-def _check_keys(root: "YamlNode | None") -> None:
-    """Raise `MarkedYAMLError` for a repeated key in a mapping, because a value would be lost."""
+def _check_nodes(root: "YamlNode") -> None:
+    """Check all nodes, and convert the keys and times of a file to text, as JSON requires.
+
+    Raises `MarkedYAMLError` for a type that JSON does not have, and for a repeated key in a mapping,
+    because a value would be lost.
+    """
     import yaml
 
     waiting, seen = [root], set[int]()  # an alias is the same node again
     while waiting:
         node = waiting.pop()
-        if not isinstance(node, yaml.CollectionNode) or id(node) in seen:
+        if id(node) in seen:
             continue
         seen.add(id(node))
-        if isinstance(node, yaml.SequenceNode):
+        if node.tag in _NOT_IN_JSON:
+            tag = node.tag.replace(_YAML_TAG, "!!")
+            raise yaml.MarkedYAMLError(
+                problem=f"the type {tag} does not exist in JSON: write a text, a list or a mapping",
+                problem_mark=node.start_mark,
+            )
+        if isinstance(node, yaml.ScalarNode):
+            # YAML 1.1 reads 22:00 as the number 1320.
+            if node.tag == f"{_YAML_TAG}timestamp" or (node.tag in _NUMBERS and ":" in node.value):
+                node.tag = _YAML_TEXT
+        elif isinstance(node, yaml.SequenceNode):
             waiting += node.value
+        elif isinstance(node, yaml.MappingNode):
+            _check_keys(node)
+            waiting += (part for pair in node.value for part in pair)
+
+
+def _check_keys(mapping: "MappingNode") -> None:
+    import yaml
+
+    names = set[str]()
+    for key, _ in mapping.value:
+        if not isinstance(key, yaml.ScalarNode):
             continue
-        names = set[tuple[str, str]]()
-        for key, value in node.value:
-            waiting += (key, value)
-            if not isinstance(key, yaml.ScalarNode):
-                continue
-            if (key.tag, key.value) in names:
-                problem = f"the key {key.value!r} is repeated"
-                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
-            names.add((key.tag, key.value))
+        if key.tag != f"{_YAML_TAG}merge":
+            key.tag = _YAML_TEXT  # not the boolean that YAML 1.1 reads in `on`
+        if key.value in names:
+            problem = f"the key {key.value!r} is repeated"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+        names.add(key.value)
+
+
+def _check_size(root: "YamlNode") -> None:
+    """Raise `ValueError` if the aliases of a file stand for too many values."""
+    import yaml
+
+    sizes = dict[int, int]()
+
+    def size(node: "YamlNode") -> int:
+        if (known := sizes.get(id(node))) is not None:
+            return known
+        sizes[id(node)] = 1  # of an alias inside of its own value; it is refused later
+        parts: Iterable[YamlNode] = ()
+        if isinstance(node, yaml.SequenceNode):
+            parts = node.value
+        elif isinstance(node, yaml.MappingNode):
+            parts = (value for _, value in node.value)
+        sizes[id(node)] = total = 1 + sum(size(part) for part in parts)
+        return total
+
+    if size(root) > _MOST_VALUES:
+        raise ValueError(f"with its aliases, it has more than {_MOST_VALUES} values")
 
 
 def _request(source: str, file: str) -> _Json | None:

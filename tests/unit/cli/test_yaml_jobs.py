@@ -71,6 +71,10 @@ def test_job_in_the_hcl_form_is_read() -> None:
         ("", r"web\.yaml holds null, not a job"),
         ("ID: !!python/object:os.system {}\n", r"web\.yaml, line 1, column 5: could not determine"),
         ("a: &a [*a]\n", r"web\.yaml cannot be read as YAML: Circular reference"),
+        ("---\na: 1\n---\nb: 2\n", r"line 3, column 1: expected a single document .* but found"),
+        ("ID: !!binary aGVsbG8=\n", r"line 1, column 5: the type !!binary does not exist in JSON"),
+        ("ID: !!set {a, b}\n", r"line 1, column 5: the type !!set does not exist in JSON"),
+        ("ID: .nan\n", r"web\.yaml cannot be read as YAML: Out of range float"),
     ],
 )
 def test_error_names_its_position(text: str, message: str) -> None:
@@ -90,6 +94,28 @@ def test_repeated_key_is_refused_with_its_position(name: str) -> None:
 def test_merged_mapping_may_set_its_keys_again() -> None:
     text = "Job:\n  ID: web\n  Meta: &base {a: '1', b: '2'}\n  Other: {<<: *base, a: '3'}\n"
     assert read(text)["Job"]["Other"] == {"a": "3", "b": "2"}
+
+
+def test_text_of_times_and_keys_stays_as_it_is_in_the_file() -> None:
+    text = (
+        "ID: web\nMeta: {on: a, 010: b, ~: c, steward_not_before: 22:00,"
+        " steward_not_after: 2026-12-24T18:00:00Z, short: 2026-1-2, port: 0x10}\n"
+    )
+    assert read(text)["Job"]["Meta"] == {
+        "on": "a",
+        "010": "b",
+        "~": "c",
+        "steward_not_before": "22:00",
+        "steward_not_after": "2026-12-24T18:00:00Z",
+        "short": "2026-1-2",
+        "port": 16,
+    }
+
+
+def test_aliases_cannot_multiply_the_size_of_a_file() -> None:
+    rows = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
+    with pytest.raises(Invalid, match=r"with its aliases, it has more than 200000 values"):
+        read("\n".join(["a0: &a0 [1]", *rows, "ID: *a11"]))
 
 
 def test_error_about_a_value_shows_no_position_of_the_converted_file() -> None:
