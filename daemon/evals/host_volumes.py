@@ -1,6 +1,7 @@
 """Dynamic host volumes on this node: validation, storage, and the node's list of volumes."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -35,6 +36,8 @@ _ANYWHERE = ("", "all")
 _USUAL = Capability(attachment_mode=FILE_SYSTEM, access_mode="single-node-writer")
 _PLUGINS = ("", "default", MKDIR)
 _OWN = -1  # the daemon's user
+_MODE = re.compile(r"(?:0o)?0{0,3}[0-7]{1,3}")
+_ID = re.compile(r"-1|[0-9]{1,10}")
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,19 +195,15 @@ def _check_new(db: ReadSnapshot, volume: DynamicVolume, node: Node) -> None:
 def parameters_of(volume: DynamicVolume) -> Parameters:
     """Return the parameters of the plugin `mkdir`. Raises `Malformed`."""
     remaining = dict(volume.parameters or {})
-    try:
-        parameters = Parameters(
-            mode=int(remaining.pop("mode", "0700"), 8),
-            uid=int(remaining.pop("uid", _OWN)),
-            gid=int(remaining.pop("gid", _OWN)),
-        )
-    except ValueError as error:
-        raise Malformed(f"Parameters: {error}") from None
-    if not 0 <= parameters.mode <= 0o777:
+    mode, uid, gid = (
+        remaining.get(name, default)
+        for name, default in (("mode", "0700"), ("uid", str(_OWN)), ("gid", str(_OWN)))
+    )
+    if not _MODE.fullmatch(mode):
         raise Malformed("Parameters, mode: write an octal number from 0000 to 0777")
-    if not all(_OWN <= number < 2**32 - 1 for number in (parameters.uid, parameters.gid)):
+    if not all(_ID.fullmatch(text) and int(text) < 2**32 - 1 for text in (uid, gid)):
         raise Malformed("Parameters, uid and gid: write numbers of users and groups")
-    return parameters
+    return Parameters(mode=int(mode, 8), uid=int(uid), gid=int(gid))
 
 
 def warnings(volume: DynamicVolume) -> list[str]:

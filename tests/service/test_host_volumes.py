@@ -113,8 +113,11 @@ async def test_a_volume_is_listed_found_and_changed(steward: Steward) -> None:
         ({"Namespace": "none"}, 'nonexistent namespace "none"'),
         ({"ID": "unknown"}, "no volume has the ID"),
         ({"Parameters": {"mode": "4777"}}, "mode: write an octal number"),
-        ({"Parameters": {"mode": "x"}}, "Parameters"),
+        ({"Parameters": {"mode": "x"}}, "mode: write an octal number from 0000 to 0777"),
+        ({"Parameters": {"mode": "9999"}}, "mode: write an octal number from 0000 to 0777"),
+        ({"Parameters": {"mode": "\u0667"}}, "mode: write an octal number from 0000 to 0777"),
         ({"Parameters": {"uid": "-2"}}, "uid and gid"),
+        ({"Parameters": {"gid": "staff"}}, "uid and gid: write numbers of users and groups"),
         ({"RequestedCapacityMinBytes": 2}, "must not be less than"),
         ({"RequestedCapabilities": [{"AccessMode": "x"}]}, "AccessMode 'x'"),
         (
