@@ -40,6 +40,7 @@ _Json = dict[str, object]
 @click.option("--eval-priority", type=int, metavar="N", help="Priority of the evaluation, 1-100.")
 @click.option("--preserve-counts", is_flag=True, help="Keep the current counts of groups.")
 @click.option("--preserve-resources", is_flag=True, help="Keep the current resources of tasks.")
+@click.option("--policy-override", is_flag=True, help="Override soft-mandatory job policies.")
 @click.option(
     "--with", "directories", multiple=True, metavar="DIR", help="Directory for all tasks."
 )
@@ -61,6 +62,7 @@ def run(
     eval_priority: int | None,
     preserve_counts: bool,
     preserve_resources: bool,
+    policy_override: bool,
     directories: tuple[str, ...],
 ) -> int:
     """Submit the job in FILE (- reads standard input) and wait for it.
@@ -89,10 +91,12 @@ def run(
         request |= {"EnforceIndex": True, "JobModifyIndex": check_index}
     if eval_priority is not None:
         request["EvalPriority"] = eval_priority
-    if preserve_counts:
-        request["PreserveCounts"] = True
-    if preserve_resources:
-        request["PreserveResources"] = True
+    flags = {
+        "PreserveCounts": preserve_counts,
+        "PreserveResources": preserve_resources,
+        "PolicyOverride": policy_override,
+    }
+    request |= {name: True for name, given in flags.items() if given}
     request = with_directories(client, screen, request, directories, uploads=not output)
     if output:
         screen.document(msgspec.json.encode(request))

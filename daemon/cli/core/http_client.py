@@ -42,7 +42,9 @@ _OF_THE_CALLER = frozenset({400, 401, 403, 404, 405, 409, 413, 422, 429, 500})
 _FAULT = "internal error"
 _API = "/v1/"
 _PAGE_OF_API = "/v1/openapi"  # the description of the API for people
+_POLICY, _HARD = " is denied: policy ", "(hard-mandatory)"  # of job policies
 _COUNT = re.compile(r"\b\d+ errors? occurred:")
+_RPC = re.compile(r"\ARPC Error:: \d+,")  # of Nomad; it says nothing to a user
 
 
 class RequestRejected(StewardError):
@@ -59,10 +61,13 @@ class RequestRejected(StewardError):
 
 
 def _explained(status: int, text: str) -> str:
-    message = flat(_error_message(text)).rstrip()
+    message = flat(_RPC.sub("", _error_message(text))).rstrip()
     if not message or message.startswith(_FAULT) or status not in _OF_THE_CALLER:
         return f"{message or http.client.responses.get(status, '')} (status {status})"
-    if status == http.client.FORBIDDEN:
+    if status == http.client.FORBIDDEN and _POLICY in message:
+        if _HARD not in message:
+            message += "; with policy-override, a token may use --policy-override"
+    elif status == http.client.FORBIDDEN:
         message += "; use --token or STEWARD_TOKEN to pass a token with this permission"
     return message
 
@@ -75,7 +80,7 @@ def flat(text: str) -> str:
     for line in text.splitlines():
         message = line.strip().removeprefix("* ")
         if _COUNT.search(message):  # the heading of the next lines
-            heading = _COUNT.sub("", message).strip().removesuffix(" validation failed:")
+            heading = _COUNT.sub("", message).rstrip(": ,").removesuffix(" validation failed")
         elif message:
             found.append(f"{heading}: {message}" if heading else message)
     return found[0] if len(found) == 1 else "\n".join(f"- {line}" for line in found)

@@ -103,6 +103,15 @@ def test_namespace_of_the_request_has_precedence(fake: FakeDaemon) -> None:
             "- Task group g: a\n- Task group g: b",
         ),
         (
+            Told(b'Invalid namespace "a b": 1 error occurred:\n\t* invalid name\n\n', 500),
+            'Invalid namespace "a b": invalid name',
+        ),
+        (
+            Told(b"RPC Error:: 400,1 error occurred:\n\t* TTL must be short\n\n", 400),
+            "TTL must be short",
+        ),
+        (Told(b'RPC Error:: 400,invalid path "a b"', 400), 'invalid path "a b"'),
+        (
             Told(b"internal error: see the daemon's log", 500),
             "internal error: see the daemon's log (status 500)",
         ),
@@ -110,6 +119,15 @@ def test_namespace_of_the_request_has_precedence(fake: FakeDaemon) -> None:
         (
             Told(b"Permission denied", 403),
             "Permission denied; use --token or STEWARD_TOKEN to pass a token with this permission",
+        ),
+        (
+            Told(b'job "a" is denied: policy "p" (hard-mandatory): too high', 403),
+            'job "a" is denied: policy "p" (hard-mandatory): too high',
+        ),
+        (
+            Told(b'job "a" is denied: policy "p" (soft-mandatory): too high', 403),
+            'job "a" is denied: policy "p" (soft-mandatory): too high; '
+            "with policy-override, a token may use --policy-override",
         ),
         (Told(b"Temporary Redirect", 307), "Temporary Redirect (status 307)"),
     ],

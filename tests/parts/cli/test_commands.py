@@ -260,7 +260,8 @@ def test_run_of_a_parent_job_does_not_wait(
 def test_run_options_become_request_fields(fake: FakeDaemon, terminal: Terminal) -> None:
     fake.tell("/v1/jobs", REGISTERED, method="POST")
     numbers = ["--check-index", "7", "--eval-priority", "90"]
-    options = [*numbers, "--preserve-counts", "--preserve-resources", "--detach"]
+    flags = ["--preserve-counts", "--preserve-resources", "--policy-override"]
+    options = [*numbers, *flags, "--detach"]
     terminal.type("job", "run", *options, "-", stdin='{"ID": "web"}')
     body = fake.asked("/v1/jobs")[0].body
     del body["Submission"]
@@ -271,6 +272,7 @@ def test_run_options_become_request_fields(fake: FakeDaemon, terminal: Terminal)
         "EvalPriority": 90,
         "PreserveCounts": True,
         "PreserveResources": True,
+        "PolicyOverride": True,
     }
 
 
