@@ -198,7 +198,7 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     """Open the database. Only the caller begins and ends transactions."""
     mode = "ro" if read_only else "rw"
     connection = sqlite3.connect(
-        f"file:{_quoted(path)}?mode={mode}",
+        f"file:{path_of_uri(path)}?mode={mode}",
         uri=True,
         isolation_level=None,
         # A connection moves between worker threads, but its owner never uses it in two threads at
@@ -215,7 +215,7 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     return connection
 
 
-def _quoted(path: Path) -> str:
+def path_of_uri(path: Path) -> str:
     """Return a path, quoted for a file URI."""
     return str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from storage.errors import Refused, StorageFull, StorageUnusable, reporting_full_disk
+from storage.read_pool import path_of_uri
 from storage.schema import APPLICATION_ID, VERSION, altered_objects, fsync_path, version_of
 from storage.store import FILE_NAME, lock
 from storage.wal_watermark import delete_watermark
@@ -64,7 +65,7 @@ def inspect(file: Path) -> SnapshotSummary:
     if not file.is_file():
         raise StorageUnusable(f"there is no file {file}")
     try:
-        with closing(sqlite3.connect(f"file:{file.absolute()}?mode=ro", uri=True)) as connection:
+        with closing(sqlite3.connect(f"file:{path_of_uri(file)}?mode=ro", uri=True)) as connection:
             return _checked(connection, file)
     except sqlite3.DatabaseError as error:
         raise StorageUnusable(f"{file} is not a snapshot of Steward: {error}") from error
@@ -105,7 +106,7 @@ def _copy(source: Path, target: Path) -> SnapshotSummary:
     try:
         with (
             reporting_full_disk("the snapshot"),
-            closing(sqlite3.connect(f"file:{source.absolute()}?mode=ro", uri=True)) as reading,
+            closing(sqlite3.connect(f"file:{path_of_uri(source)}?mode=ro", uri=True)) as reading,
             closing(sqlite3.connect(target, isolation_level=None)) as writing,
         ):
             reading.backup(writing, pages=_PAGES_AT_ONCE)

@@ -76,7 +76,8 @@ def _checksum(file: IO[bytes]) -> str:
 def unpacked(file: Path) -> Iterator[Path]:
     """Yield the snapshot in an archive, or the file itself if it is not an archive.
 
-    Raises `StorageUnusable` when the archive is damaged.
+    Raises `StorageUnusable` when the archive is damaged. Errors of the caller about the snapshot
+    name the archive.
     """
     if not file.is_file() or not _is_archive(file):
         yield file
@@ -89,7 +90,10 @@ def unpacked(file: Path) -> Iterator[Path]:
             raise StorageUnusable(f"{file} is a damaged archive: {error}") from error
         if found is None:
             raise StorageUnusable(f"{file} is not a snapshot archive, or its checksums are wrong")
-        yield state
+        try:
+            yield state
+        except StorageUnusable as error:
+            raise StorageUnusable(str(error).replace(str(state), str(file))) from error
 
 
 def _is_archive(file: Path) -> bool:

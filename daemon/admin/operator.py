@@ -215,7 +215,7 @@ def _inspect(file: Path) -> SnapshotSummary:
         _opened(file) as source,
         _scratch_directory(home if home.is_dir() else None, reader) as staging,
     ):
-        return as_user(reader, lambda: _with_copy(source, staging, inspect), SnapshotSummary)
+        return as_user(reader, lambda: _with_copy(source, file, staging, inspect), SnapshotSummary)
 
 
 def _restore(file: Path, directory: Path) -> SnapshotSummary:
@@ -229,7 +229,7 @@ def _restore(file: Path, directory: Path) -> SnapshotSummary:
         return as_user(
             owner,
             lambda: _with_copy(
-                source, directory, lambda directory_copy: restore(directory_copy, directory)
+                source, file, directory, lambda directory_copy: restore(directory_copy, directory)
             ),
             SnapshotSummary,
         )
@@ -262,7 +262,7 @@ def _restore_into_scratch(file: Path) -> SnapshotSummary:
                 )
             return summary
 
-        return as_user(reader, lambda: _with_copy(source, staging, work), SnapshotSummary)
+        return as_user(reader, lambda: _with_copy(source, file, staging, work), SnapshotSummary)
 
 
 def _reader() -> ServiceAccount | None:
@@ -313,15 +313,21 @@ def _scratch_directory(home: Path | None, account: ServiceAccount | None) -> Ite
 
 
 def _with_copy(
-    source: int, directory: Path, work: Callable[[Path], SnapshotSummary]
+    source: int, name: Path, directory: Path, work: Callable[[Path], SnapshotSummary]
 ) -> SnapshotSummary:
-    """Call `work` with a copy of the snapshot in the daemon's own directory; return the result."""
+    """Call `work` with a copy of the snapshot in the daemon's own directory; return the result.
+
+    Errors have the name of the original file.
+    """
     with TemporaryDirectory(prefix=".given-", dir=directory) as staging:
         copy = Path(staging) / "snapshot"
         with os.fdopen(os.dup(source), "rb") as content, copy.open("xb") as file:
             shutil.copyfileobj(content, file)
-        with unpacked(copy) as snapshot:
-            return work(snapshot)
+        try:
+            with unpacked(copy) as snapshot:
+                return work(snapshot)
+        except StorageUnusable as error:
+            raise StorageUnusable(str(error).replace(str(copy), str(name))) from error
 
 
 def _directory(directory: Path | None) -> Path:

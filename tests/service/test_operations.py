@@ -2,9 +2,11 @@
 
 import base64
 import hashlib
+import io
 import json
 import os
 import signal
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -117,6 +119,42 @@ async def test_uploaded_snapshot_can_be_restored(steward: Steward) -> None:
     assert done.returncode == 0, done.stderr
     await steward.start()
     assert [item["ID"] for item in await steward.get("/v1/jobs")] == ["kept"]
+
+
+@pytest.mark.parametrize("operation", ["inspect", "drill", "restore"])
+async def test_error_about_a_snapshot_names_the_given_file(
+    steward: Steward, tmp_path: Path, operation: str
+) -> None:
+    empty, archive = tmp_path / "empty.snap", tmp_path / "archive.snap"
+    empty.touch()
+    answer = await steward.request("GET", "/v1/operator/snapshot")
+    archive.write_bytes(repacked(answer.content, b"no database at all"))
+    await steward.stop()
+    for file in (empty, archive):
+        done = await steward.cli(
+            *("operator", "snapshot", operation, str(file)),
+            *(("--data-dir", str(steward.data_dir)) if operation == "restore" else ()),
+        )
+        assert done.returncode == 1
+        assert done.stderr.decode().startswith(f"steward: {file} is ")
+
+
+def repacked(archive: bytes, content: bytes) -> bytes:
+    """Return a snapshot archive with this content, and with a valid checksum."""
+    target = io.BytesIO()
+    digest = hashlib.sha256(content).hexdigest()
+    with (
+        tarfile.open(fileobj=io.BytesIO(archive)) as source,
+        tarfile.open(fileobj=target, mode="w:gz") as made,
+    ):
+        for entry in source:
+            text = {
+                "state.bin": content,
+                "SHA256SUMS": f"{digest}  state.bin\n".encode(),
+            }.get(entry.name, b"{}")
+            entry.size = len(text)
+            made.addfile(entry, io.BytesIO(text))
+    return target.getvalue()
 
 
 async def test_crash_during_a_snapshot_leaves_no_file(steward: Steward) -> None:

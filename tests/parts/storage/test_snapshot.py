@@ -77,6 +77,17 @@ def test_invalid_snapshot_file_is_refused(tmp_path: Path) -> None:
         inspect(tmp_path / "nothing")
 
 
+async def test_names_of_snapshots_and_directories_are_not_escapes(tmp_path: Path) -> None:
+    home = tmp_path / "50%41?mode=rw#1"
+    home.mkdir()
+    async with open_store(home, cluster_id="c", now=NOW) as store:
+        await store.write(lambda tx: jobs.append_version(tx, job("a")))
+        copy = tmp_path / "%41 ?.snap"
+        summary = save(home, copy)
+    assert inspect(copy) == summary
+    assert restore(copy, tmp_path / "%42#").jobs == 1
+
+
 CHANGES = {
     "CREATE TRIGGER evil AFTER UPDATE ON store BEGIN DELETE FROM tokens; END": "evil",
     "CREATE VIEW evil AS SELECT * FROM tokens": "evil",
