@@ -5,15 +5,36 @@ import re
 _ONE_LETTER = re.compile(r"--([a-z])(?:=(.*)|(\d+))?", re.DOTALL)
 
 
+class Word(str):
+    """An argument in the spelling of an option, which a command looks up.
+
+    If the argument is a value instead, its text is `str(word)`: the text that the user typed. So a
+    command that runs another command passes the options of that command unchanged.
+    """
+
+    __slots__ = ("typed",)
+    typed: str
+
+    def __str__(self) -> str:
+        """Return the typed text."""
+        return self.typed
+
+
+def _word(spelling: str, typed: str) -> Word:
+    word = Word(spelling)
+    word.typed = str(typed)
+    return word
+
+
 def normalize_options(arguments: list[str]) -> list[str]:
     """Return the arguments with two dashes before every long option. Nomad's options have one dash.
 
     Arguments after `--` stay unchanged.
     """
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    return [f"-{word}" if _has_one_dash(word) else word for word in arguments[:end]] + arguments[
-        end:
-    ]
+    return [
+        _word(f"-{word}", word) if _has_one_dash(word) else word for word in arguments[:end]
+    ] + (arguments[end:])
 
 
 def _has_one_dash(word: str) -> bool:
@@ -30,4 +51,4 @@ def short_option(word: str) -> str:
     if match is None:
         return word
     letter, value, number = match.groups()
-    return f"-{letter}{value or number or ''}"
+    return _word(f"-{letter}{value or number or ''}", word)

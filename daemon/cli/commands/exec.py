@@ -84,7 +84,7 @@ _TTY = click.option(
 _TASK = click.option("--task", metavar="TASK", help="Name of the task, if there are several.")
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings={"allow_interspersed_args": False})
 @_INPUT
 @_TTY
 @_TASK

@@ -34,7 +34,7 @@ class LockLost(StewardError):
     """The client no longer holds the lock."""
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--ttl", default="15s", help="TTL of the lock without a renewal [15s].")
 @click.option("--delay", default="15s", help="Time before a lost lock is free again [15s].")
 @click.option("--try", "at_once", is_flag=True, help="Fail if another client holds the lock.")

@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from daemon.cli.core.command_tree import COMMANDS, CommandLine
-from daemon.text.option_syntax import short_option
+from daemon.text.option_syntax import normalize_options, short_option
 from storage.errors import NotFound
 
 
@@ -42,6 +42,35 @@ def fail(error: BaseException) -> object:
 )
 def test_an_option_of_one_letter_has_one_dash(word: str, meant: str) -> None:
     assert short_option(word) == meant
+
+
+@pytest.mark.parametrize(
+    ("typed", "ran"),
+    [
+        (["-text", "-hello", "ls", "-la", "--d", "-e=5", "-n5"], "-hello ls -la --d -e=5 -n5"),
+        (["--text=-hello", "ls", "-text"], "-hello ls -text"),
+        (["-t", "--t", "ls", "--", "--d", "-text"], "--t ls -- --d -text"),
+        (["--", "ls", "--d", "-abc"], "None ls --d -abc"),
+    ],
+)
+def test_options_of_another_command_and_values_stay_as_typed(typed: list[str], ran: str) -> None:
+    @click.command("try", context_settings={"allow_interspersed_args": False})
+    @click.option("-t", "--text")
+    @click.argument("command", nargs=-1)
+    def function(text: str | None, command: tuple[str, ...]) -> None:
+        click.echo(" ".join([str(text), *command]))
+
+    line = command_line()
+    line.add_command(function)
+    result = CliRunner().invoke(line, normalize_options(["try", *typed]))
+    assert (result.stdout, result.stderr) == (f"{ran}\n", "")
+
+
+@pytest.mark.parametrize("words", ["exec", "var lock", "alloc exec"])
+def test_unknown_option_before_the_command_of_a_task_is_an_error(words: str) -> None:
+    typed = [*words.split(), "-nosuch", "name", "echo", "-hello"]
+    result = CliRunner().invoke(command_line(), normalize_options(typed))
+    assert (result.exit_code, "No such option '--nosuch'" in result.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(
