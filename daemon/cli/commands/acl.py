@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from daemon.cli.core import resolve
+from daemon.cli.core.files import reason_of
 from daemon.cli.core.formatting import format_api_time
 from daemon.cli.core.http_client import ApiClient, ClientResponse, segment
 from daemon.cli.core.options import with_client, with_output
@@ -29,7 +30,7 @@ def read_text(source: str) -> str:
     try:
         return Path(source).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise Invalid(f"cannot read {source}: {error}") from None
+        raise Invalid(f"cannot read {source}: {reason_of(error)}") from None
 
 
 # --- the first token ----------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import click
 
+from daemon.cli.core.files import reason_of
 from daemon.cli.core.http_client import ApiClient
 from daemon.cli.core.options import with_client
 from daemon.text.control_characters import visible_lines
@@ -59,7 +60,7 @@ def _content(body: str | None) -> bytes | None:
     try:
         return Path(body[1:]).read_bytes()
     except OSError as error:
-        raise Invalid(f"cannot read {body[1:]}: {error}") from error
+        raise Invalid(f"cannot read {body[1:]}: {reason_of(error)}") from error
 
 
 @click.command("metrics")

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from daemon.cli.core.cloud_metadata import MetadataClient, usual
+from daemon.cli.core.files import reason_of
 from daemon.cli.core.formatting import format_duration
 from daemon.cli.core.http_client import ApiClient, ClientResponse
 from daemon.cli.core.options import (
@@ -247,4 +248,4 @@ def _read(file: str) -> str:
     try:
         return (sys.stdin.read() if file == "-" else Path(file).read_text()).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise Invalid(f"cannot read the token in {file}: {error}") from error
+        raise Invalid(f"cannot read the token in {file}: {reason_of(error)}") from error

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from daemon.cli.core.files import reason_of
 from daemon.cli.core.formatting import format_time
 from daemon.cli.core.http_client import ApiClient, ClientResponse, RequestRejected, segment
 from daemon.cli.core.options import with_client, with_output
@@ -201,4 +202,4 @@ def _content(file: str) -> str:
     try:
         return Path(file).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise Invalid(f"cannot read {file}: {error}") from error
+        raise Invalid(f"cannot read {file}: {reason_of(error)}") from error

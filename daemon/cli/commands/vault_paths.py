@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from daemon.cli.core.files import reason_of
 from daemon.cli.core.http_client import ApiClient, ClientResponse, segment
 from daemon.cli.core.options import shown_values, with_output, with_vault_client
 from daemon.cli.core.output import Screen
@@ -129,7 +130,7 @@ def _content(value: str) -> str:
     try:
         return Path(value[1:]).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise Invalid(f"cannot read {value[1:]}: {error}") from error
+        raise Invalid(f"cannot read {value[1:]}: {reason_of(error)}") from error
 
 
 def _print(screen: Screen, answer: ClientResponse, field: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from daemon.cli.core.files import reason_of
 from storage.errors import Invalid
 
 FILE_VARIABLE = "STEWARD_TOKEN_FILE"
@@ -37,7 +38,7 @@ def default_token(environment: Mapping[str, str]) -> str:
             raise Invalid(f"{FILE_VARIABLE} names {path}, which does not exist") from None
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise Invalid(f"cannot read the token in {path}: {error}") from None
+        raise Invalid(f"cannot read the token in {path}: {reason_of(error)}") from None
 
 
 def store_token(token: str, environment: Mapping[str, str]) -> Path:
