@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import pytest
@@ -220,3 +221,20 @@ async def test_server_without_bulk_dispatch_gets_single_dispatches(
         with pytest.raises(DispatchesFailed, match="no payload"):
             await opened.dispatch_many("a", [Dispatch()])
     assert [child.job_id for child in children] == ["a/0", "a/1", "a/2"]
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:4646", "ftp://host", "http://", "unix://", "/run/x"]
+)
+def test_address_without_a_known_scheme_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match=r"is not http://HOST:PORT, https://HOST:PORT or unix:///"):
+        Client(address)
+
+
+async def test_error_of_a_missing_socket_names_the_socket(tmp_path: Path) -> None:
+    address = f"unix://{tmp_path}/missing.sock"
+    async with Client(address, retry=Retry(within=0)) as opened:
+        with pytest.raises(Unreachable, match=f"^{address}: "):
+            await opened.jobs()
+        with pytest.raises(Unreachable, match=f"^{address}: "):
+            await opened.exec_run("a", ["ls"], task="t")

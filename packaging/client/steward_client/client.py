@@ -85,7 +85,8 @@ class _Head(msgspec.Struct, frozen=True, rename="pascal"):
 class Client:
     """A client of one server.
 
-    `address` is `http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`. If address, token,
+    `address` is `http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`; for any other address,
+    the client raises `ValueError`. If address, token,
     namespace or region are not given, they come from STEWARD_ADDR, STEWARD_TOKEN, … or NOMAD_ADDR,
     …. With `login`, the client logs in with the identity of the host and renews the token. `verify`
     is the TLS context; False turns the verification of certificates off. For tests, `transport`,

@@ -191,7 +191,7 @@ async def _connect(connection: Connection) -> ByteStream:
                 host, address.port or 443, tls=True, ssl_context=_context(connection.verify)
             )
     except (OSError, TimeoutError) as error:
-        raise Unreachable(f"{connection.address}: {error}", refused=True) from error
+        raise Unreachable(f"{connection.given_address}: {error}", refused=True) from error
 
 
 def _context(verify: ssl.SSLContext | bool) -> ssl.SSLContext:

@@ -160,11 +160,11 @@ class Connection:
         transport: httpx.AsyncBaseTransport | None,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        target = urlsplit(address)
-        socket = target.path if target.scheme == "unix" else None
+        socket = _socket_of(address)
         if socket and transport is None:
             transport = httpx.AsyncHTTPTransport(uds=socket)
         self.address = "http://localhost" if socket else address.rstrip("/")
+        self.given_address = address  # for errors
         self.socket = socket
         self.verify = verify
         self.namespace = namespace
@@ -226,7 +226,7 @@ class Connection:
         try:
             response = await self._http.send(self._request(call, token, call.wait))
         except httpx.TransportError as error:
-            raise _unreachable(self.address, error) from error
+            raise _unreachable(self.given_address, error) from error
         return _answer(response)
 
     def _request(self, call: Call, token: str, wait: float) -> httpx.Request:
@@ -273,10 +273,10 @@ class Connection:
         try:
             response = await self._http.send(request, stream=True)
         except httpx.TransportError as error:
-            raise _unreachable(self.address, error) from error
+            raise _unreachable(self.given_address, error) from error
         if not response.is_success:
             await self._refuse(response, token)
-        chunks = Chunks(response, self.address)
+        chunks = Chunks(response, self.given_address)
         try:
             yield chunks
         finally:
@@ -287,13 +287,25 @@ class Connection:
         try:
             await response.aread()
         except httpx.TransportError as error:
-            raise _unreachable(self.address, error) from error
+            raise _unreachable(self.given_address, error) from error
         try:
             _answer(response)
         except Denied as error:
             if await self.tokens.replace(token):
                 raise Unreachable("the token was replaced", refused=True) from error
             raise
+
+
+def _socket_of(address: str) -> str | None:
+    """Return the path of the socket at an address, or None for HTTP. Raises `ValueError`."""
+    target = urlsplit(address)
+    if target.scheme == "unix" and target.path.strip("/"):
+        return target.path
+    if target.scheme not in ("http", "https") or not target.hostname:
+        raise ValueError(
+            f"the address {address!r} is not http://HOST:PORT, https://HOST:PORT or unix:///PATH"
+        )
+    return None
 
 
 def _unreachable(address: str, error: httpx.TransportError) -> Unreachable:
