@@ -5,7 +5,14 @@ from collections.abc import Iterator
 
 import msgspec
 
-from daemon.text.task_failure import ERRORS, STARTED, WAITS, sentence
+from daemon.text.task_failure import (
+    ERRORS,
+    RESTARTING,
+    STARTED,
+    WAITS,
+    is_on_request,
+    sentence,
+)
 from storage.queries import allocations, runs, tallies
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import (
@@ -109,9 +116,15 @@ def _newest(
 
     With `waits`, the reason why an attempt has not started also counts, such as a failed template.
     Events before a requested stop do not count, and neither does exit code 0 of a task whose
-    allocation is complete.
+    allocation is complete. The end of an attempt before a restart on request does not count either.
     """
+    is_wanted_end = False
     for event in reversed(events):
+        if event.type == RESTARTING:
+            is_wanted_end = is_on_request(event)
+        elif event.type == _TERMINATED and is_wanted_end:
+            is_wanted_end = False
+            continue
         waits = waits and event.type != STARTED
         if event.type in ERRORS or (waits and event.type in WAITS):
             return event

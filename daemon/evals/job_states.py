@@ -21,7 +21,7 @@ from daemon.text.job_state import (
     held_by,
     job_state,
 )
-from daemon.text.task_failure import sentence
+from daemon.text.task_failure import RESTARTING, is_on_request, sentence
 from storage.queries import (
     allocations,
     deployments,
@@ -53,8 +53,7 @@ _OF_RUN: dict[str, State] = {
     FlowStatus.FAILED: State.FAILED,
     FlowStatus.CANCELED: State.STOPPED,
 }
-_RESTARTING = "Restarting"  # event of a restart by policy after a failure
-_RESTARTS = frozenset({_RESTARTING, "Restart Signaled"})
+_RESTARTS = frozenset({RESTARTING, "Restart Signaled"})
 
 
 def state_of(db: ReadSnapshot, namespace: str, job_id: str, now: int) -> JobState | None:
@@ -224,9 +223,9 @@ def _is_failing(db: ReadSnapshot, restarted: tallies.Restarted, now: int) -> boo
         restarted_at = nanoseconds(task.last_restart) if task.last_restart else 0
         if task.state == TaskPhase.RUNNING and now - restarted_at >= SETTLED_AFTER:
             continue
-        kinds = [event.type for event in allocations.newest_events(db, restarted.id, name)]
-        restarts = [kind for kind in kinds if kind in _RESTARTS]
-        if restarts and restarts[-1] == _RESTARTING:
+        events = allocations.newest_events(db, restarted.id, name)
+        newest = next((event for event in reversed(events) if event.type in _RESTARTS), None)
+        if newest is not None and newest.type == RESTARTING and not is_on_request(newest):
             return True
     return False
 

@@ -2,7 +2,7 @@
 
 import re
 
-from storage.records.allocation import TIME_LIMIT_EVENT
+from storage.records.allocation import TIME_LIMIT_EVENT, TaskEvent
 from storage.records.failure import TaskError
 
 # Events that are always errors. `Terminated` is an error only with a nonzero exit code.
@@ -22,6 +22,7 @@ ERRORS = frozenset(
 )
 WAITS = frozenset({"Template", "Cluster"})  # errors only while the attempt has not started
 STARTED = "Started"
+RESTARTING = "Restarting"
 _TERMINATED = "Terminated"
 _SHOWN = 5  # last lines of the standard error
 # The events of the API have the texts of Nomad's driver plugins, because clients match them. These
@@ -29,6 +30,11 @@ _SHOWN = 5  # last lines of the standard error
 _CALLS = re.compile(
     r"(?:failed to launch command with executor: )?rpc error: code = \w+ desc = |user: (?=unknown user )"
 )
+
+
+def is_on_request(restarting: TaskEvent) -> bool:
+    """Return whether a restart has no failure as its reason: a user or a template requested it."""
+    return not restarting.restart_reason
 
 
 def sentence(error: TaskError | None) -> str:

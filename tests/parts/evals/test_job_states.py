@@ -112,6 +112,36 @@ async def test_restart_on_request_is_no_failure(full: Cluster) -> None:
     assert state(full).word == State.RUNNING
 
 
+@pytest.mark.parametrize("description", [task_events.BY_USER, "Template with change_mode restart"])
+async def test_end_of_an_attempt_before_a_restart_on_request_is_no_error(
+    full: Cluster, description: str
+) -> None:
+    await run(full, job("web", group("g")))
+    restarted = TaskState(state="running", restarts=1, last_restart=rfc3339(NOW))
+    happened = (
+        task_events.restart_signaled(NOW, description),
+        TERMINATED,
+        task_events.restarting(NOW + 2, "", 0),
+        task_events.started(NOW + 3),
+    )
+    await tell(full, ClientStatus.RUNNING, restarted, *happened)
+    assert state(full) == JobState(State.RUNNING)
+    assert full.store.read(lambda db: failures.newest_error(db, "default", "web")) is None
+
+
+async def test_restart_by_a_check_is_a_failure(full: Cluster) -> None:
+    await run(full, job("web", group("g")))
+    restarted = TaskState(state="running", restarts=1, last_restart=rfc3339(NOW))
+    happened = (
+        task_events.restart_signaled(NOW, 'healthcheck: check "alive" unhealthy'),
+        TERMINATED,
+        task_events.restarting(NOW + 2, "Restart within policy", SECOND),
+        task_events.started(NOW + 3),
+    )
+    await tell(full, ClientStatus.RUNNING, restarted, *happened)
+    assert state(full).word == State.FAILING
+
+
 async def test_permanent_failure_names_its_error(full: Cluster) -> None:
     await run(full, job("web", group("g", reschedule_policy=NEVER), type="batch"))
     dead = TaskState(state="dead", failed=True)
