@@ -246,7 +246,7 @@ def _check_size(root: "YamlNode") -> None:
     def size(node: "YamlNode") -> int:
         if (known := sizes.get(id(node))) is not None:
             return known
-        sizes[id(node)] = 1  # of an alias inside of its own value; it is refused later
+        sizes[id(node)] = 1  # if an alias is inside its value; such a file is refused later
         parts: Iterable[YamlNode] = ()
         if isinstance(node, yaml.SequenceNode):
             parts = node.value
