@@ -50,18 +50,18 @@ def warnings(job: Job, *, oversubscription: bool) -> Iterator[str]:
 def _launches(periodic: Periodic, *, frequent: bool) -> Iterator[str]:
     if periodic.spec:
         yield "cron is deprecated and may be removed in a future release. Use crons instead"
-    if frequent:
-        return
     for spec in filter(None, [periodic.spec, *(periodic.specs or ())]):
         try:
-            seconds = cron.parse(spec).seconds
+            seconds, first = cron.parse(spec).seconds, cron.next_after(spec, 0)
         except Invalid:
             continue  # the validation reports it as an error
-        if len(seconds) > 1:
+        if first is None:
+            yield f"cron {quote(spec)} has no launches: no date matches it"
+        elif len(seconds) > 1 and not frequent:
             gap = min(later - earlier for earlier, later in pairwise((*seconds, seconds[0] + 60)))
             yield f"cron {quote(spec)} has launches only {gap} s apart"
             return
-    if len(periodic.specs or ()) > 1 and (close := _closest(periodic)) < MINUTE:
+    if not frequent and len(periodic.specs or ()) > 1 and (close := _closest(periodic)) < MINUTE:
         yield f"its crons together have launches only {close // SECOND} s apart"
 
 

@@ -354,6 +354,8 @@ def periodic(*specs: str, **fields: Any) -> Document:
             periodic("* * * * *", "30 0 * * * * *"),
             ["its crons together have launches only 30 s apart"],
         ),
+        (periodic("0 0 31 2 *"), ['cron "0 0 31 2 *" has no launches: no date matches it']),
+        (periodic("0 0 29 2 *"), []),
         (periodic("*/10 0 0 * * * *"), ['cron "*/10 0 0 * * * *" has launches only 10 s apart']),
         (periodic("0,59 * * * * * *"), ['cron "0,59 * * * * * *" has launches only 1 s apart']),
         (periodic("* * * * * * *", Meta={"steward_frequent_launches": "true"}), []),
