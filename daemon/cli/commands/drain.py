@@ -20,7 +20,6 @@ _AT_ONCE, _NEVER = -1, 0  # drain deadlines in nanoseconds: immediately, and no 
 
 _NODE = click.argument("id_or_prefix", metavar="[NODE]", required=False)
 _OWN = click.option("--self", "own", is_flag=True, help="The daemon's own node.")
-_CHOICE = ("--enable/--disable", "enable")
 
 
 def _selected_node(client: ApiClient, id_or_prefix: str | None, *, own: bool) -> Node:
@@ -33,8 +32,10 @@ def _selected_node(client: ApiClient, id_or_prefix: str | None, *, own: bool) ->
     return resolve.node(client, id_or_prefix or own_id(client))
 
 
-def _chosen(*, enable: bool | None) -> bool:
-    if enable is None:
+def _chosen(*, enable: bool, disable: bool) -> bool:
+    if enable and disable:
+        raise Invalid("-enable and -disable exclude each other: pass only one")
+    if not enable and not disable:
         raise Invalid("no action given: pass -enable or -disable")
     return enable
 
@@ -42,7 +43,8 @@ def _chosen(*, enable: bool | None) -> bool:
 @click.command()
 @_NODE
 @_OWN
-@click.option(*_CHOICE, default=None, help="Make it eligible, or ineligible.")
+@click.option("--enable", is_flag=True, help="Make it eligible.")
+@click.option("--disable", is_flag=True, help="Make it ineligible.")
 @with_output
 @with_client
 def eligibility(
@@ -51,13 +53,14 @@ def eligibility(
     id_or_prefix: str | None,
     *,
     own: bool,
-    enable: bool | None,
+    enable: bool,
+    disable: bool,
 ) -> None:
     """Make NODE eligible or ineligible for placements; running allocations stay.
 
     Example: steward node eligibility -self -disable
     """
-    eligibility_word = "eligible" if _chosen(enable=enable) else "ineligible"
+    eligibility_word = "eligible" if _chosen(enable=enable, disable=disable) else "ineligible"
     node = _selected_node(client, id_or_prefix, own=own)
     answer = client.send(
         "POST", f"/v1/node/{segment(node.id)}/eligibility", {"Eligibility": eligibility_word}
@@ -71,7 +74,8 @@ def eligibility(
 @click.command()
 @_NODE
 @_OWN
-@click.option(*_CHOICE, default=None, help="Start or cancel the drain.")
+@click.option("--enable", is_flag=True, help="Start the drain.")
+@click.option("--disable", is_flag=True, help="Cancel the drain.")
 @click.option(
     "--deadline", default="", metavar="TIME", help="Deadline for the drain [default: 1h]."
 )
@@ -90,7 +94,8 @@ def drain(
     id_or_prefix: str | None,
     *,
     own: bool,
-    enable: bool | None,
+    enable: bool,
+    disable: bool,
     deadline: str,
     force: bool,
     no_deadline: bool,
@@ -104,8 +109,13 @@ def drain(
 
     Example: steward node drain -self -enable -deadline 1h
     """
-    begins = _chosen(enable=enable)
+    begins = _chosen(enable=enable, disable=disable)
     body: dict[str, object] = {"MarkEligible": not begins and not keep_ineligible}
+    _check_flags(
+        begins=begins,
+        of_begin=bool(deadline) or force or no_deadline or ignore_system,
+        of_end=keep_ineligible,
+    )
     if begins:
         ends = _deadline(deadline, force=force, no_deadline=no_deadline)
         body["DrainSpec"] = {"Deadline": ends, "IgnoreSystemJobs": ignore_system}
@@ -131,6 +141,14 @@ def drain(
     if not screen.wants_document:
         screen.line(f"{subject} is drained; node eligibility -enable makes it eligible again")
     return 0
+
+
+def _check_flags(*, begins: bool, of_begin: bool, of_end: bool) -> None:
+    """Raise `Invalid` for an option that the chosen action would ignore."""
+    if begins and of_end:
+        raise Invalid("-keep-ineligible only goes with -disable")
+    if not begins and of_begin:
+        raise Invalid("-deadline, -force, -no-deadline and -ignore-system only go with -enable")
 
 
 def _deadline(text: str, *, force: bool, no_deadline: bool) -> int:

@@ -81,6 +81,12 @@ def test_node_is_made_ineligible_and_eligible(
     ("words", "why"),
     [
         (["drain", "node-1"], "-enable or -disable"),
+        (["drain", "--enable", "--disable", "node-1"], "exclude each other: pass only one"),
+        (["eligibility", "--enable", "--disable", "node-1"], "exclude each other: pass only one"),
+        (["drain", "--enable", "--keep-ineligible", "node-1"], "only goes with -disable"),
+        (["drain", "--disable", "--deadline", "1h", "node-1"], "only go with -enable"),
+        (["drain", "--disable", "--force", "node-1"], "only go with -enable"),
+        (["drain", "--disable", "--ignore-system", "node-1"], "only go with -enable"),
         (["drain", "--enable"], "name a NODE"),
         (["drain", "--enable", "--self", "node-1"], "name a NODE"),
         (["drain", "--enable", "--force", "--deadline", "1h", "node-1"], "pass only one"),
