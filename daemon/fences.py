@@ -117,8 +117,8 @@ class Fences:
     async def keep_running(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
         """Run a loop of the daemon, and restart it after an error, indefinitely.
 
-        A `StorageError` passes through, alone or in a group, unless it means that writes are not
-        possible now, or concerns only some rows.
+        A `StorageError` is raised, also from an exception group. If it concerns only some rows, or
+        if writes are not possible now, the loop is restarted instead.
         """
         while True:
             async with tolerate_disk_full(f"{name}: the loop failed and restarts"):
@@ -132,7 +132,7 @@ class Fences:
     def around(self, kind: str, key: str) -> Iterator[None]:
         """Run the block as one attempt of a unit, and contain its error.
 
-        A `StorageError` that concerns every unit passes through, alone or in a group.
+        A `StorageError` that concerns every unit is raised, also from an exception group.
         """
         try:
             yield

@@ -1,8 +1,8 @@
 """Timers and counters for the metrics: durations and numbers of recurring operations.
 
-The process has one registry, as for loggers. The names are Nomad's, with dots. All names come
-from tables in the code, so their number is limited. Threads may add values while the event loop
-reads, so readers copy the data first.
+The process has one registry, `TIMERS`. The timers and counters have Nomad's names, which contain
+dots. All names come from tables in the code, so their number is limited. Threads may add values
+while the event loop reads, so readers copy the data first.
 """
 
 import math
@@ -101,9 +101,10 @@ class Timers:
         self.counters.setdefault(name, Series()).add(self.clock(), number)
 
     def last_interval(self, kind: dict[str, Series]) -> dict[str, Summary]:
-        """Return summaries of the last full interval, by name of the timers or counters in `kind`.
+        """Return the summaries of the last full interval, by the name of the timer or counter.
 
-        During the first interval, the summaries are those of this interval.
+        `kind` is `timers` or `counters`. During the first interval, the summaries cover the
+        interval until now.
         """
         number, first = (int(at // INTERVAL) for at in (self.clock(), self._began))
         number -= number > first

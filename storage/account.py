@@ -52,10 +52,10 @@ class CostedBlock(AbstractContextManager[None]):
 
 
 async def charged(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`, and charge its CPU time on the event loop to this request.
+    """Return the result of `work`; charge its CPU time on the event loop to the current request.
 
-    Use this function for Trio tasks that a request starts, because `counted` measures only the task
-    that awaits it.
+    Use this function for the work of each Trio task that a request starts. Otherwise the work is
+    not charged, because `counted` measures only the task that awaits it.
     """
     account = present()
     return await (work if account is None else counted(account, work))

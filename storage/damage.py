@@ -22,9 +22,9 @@ _CHECK_OF_TABLE = "SELECT integrity_check AS text FROM pragma_integrity_check(:n
 
 
 def damaged_places(path: Path) -> list[str]:
-    """Return a description of each corrupt page, and of each other table with an error.
+    """Return descriptions of the corrupt pages, and of tables that have other errors.
 
-    The description of a page names the table or index that the page belongs to.
+    The description of a page contains the name of the table or index that uses the page.
     """
     with closing(connect(path, read_only=True)) as connection:
         pages = _rows(connection, _CORRUPT_PAGES, {"most": _MOST_PLACES})[0]

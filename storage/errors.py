@@ -1,4 +1,4 @@
-"""Errors by meaning. Only `daemon/web/reply.py` maps them to HTTP statuses.
+"""Errors by meaning. Only `reply.py` and `vault_envelope.py` map them to HTTP statuses.
 
 StewardError
 ├── Malformed       the request cannot be parsed: syntax, types, parameters
@@ -129,7 +129,7 @@ class StorageFull(StorageUnavailable):
 
 
 class StorageBusy(StorageUnavailable):
-    """Another program has held the write lock for longer than a write waits."""
+    """A write has waited too long for the write lock, which another program holds."""
 
 
 class StorageDamaged(StorageUnavailable):

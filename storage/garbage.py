@@ -4,9 +4,9 @@ A collection stops all threads. Its duration depends on the number of live young
 collection takes 0.5 s if the allocations of a node are loaded, and 9 ms for a job with thousands of
 tasks. Reference counting frees nearly all of these objects when the work has ended.
 
-Freeing a large object takes similarly long: 10 ms for a job with thousands of tasks. Code that has
-created such an object on the event loop passes it to `free_in_thread`. A thread frees it when no
-other reference is left.
+Freeing a large object also takes long: 10 ms for a job with thousands of tasks. Code that has
+created such an object on the event loop passes the object to `free_in_thread`. A thread frees the
+object when no other reference to it is left.
 """
 
 import gc
@@ -71,9 +71,9 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 
 def resume(most: int = FEW) -> bool:
-    """Resume garbage collection, unless a `paused` block runs or over `most` young objects exist.
+    """Resume garbage collection; return whether it is active now.
 
-    Return whether garbage collection is active now.
+    Collection stays disabled while a `paused` block runs, or more than `most` young objects exist.
     """
     global _is_due, _ended  # as above
     with _lock:

@@ -1,10 +1,10 @@
-"""Limit the work, other than queries, that one read or write does on the event loop.
+"""Limit the work that one read or write does on the event loop, apart from its queries.
 
 The connection limits the queries. Code that works for long between queries reports its work with
-`spend`. When a read or write has used up its share, `spend` raises `LongRead`, and a thread starts
-the read or write again. That thread lets the event loop run after each share, because the
-interpreter by default switches threads only every 5 ms. Work outside of a limited block has no
-limit.
+`spend`. A read or write may do `SHARE` units of work on the event loop. If it does more, `spend`
+raises `LongRead`, and a thread starts the read or write again. After every `SHARE` units, that
+thread lets the event loop run, because the interpreter by default switches threads only every 5 ms.
+Work outside of a `limited` block has no limit.
 """
 
 import sys

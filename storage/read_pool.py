@@ -56,7 +56,7 @@ class UnreadableRows:
         return list(self._found)
 
     def by_table(self) -> Counter[str]:
-        """Return the number of rows of each table."""
+        """Return the number of unreadable rows in each table."""
         return Counter(table for table, _ in self.rows())
 
 
@@ -161,7 +161,7 @@ class ReadSnapshot:
         return self.left is not None and getattr(error, "sqlite_errorcode", 0) in _OVER
 
     def _count(self, row: sqlite3.Row) -> sqlite3.Row:
-        """Return a row of a limited read. Raises `LongRead` when the limit is exceeded."""
+        """Return `row` and count its bytes. Raises `LongRead` when a read exceeds its limit."""
         left = (self.left or 0) - _ROW
         for value in row:  # a generator with `isinstance` would take four times as long
             if type(value) in _SIZED:
@@ -172,7 +172,7 @@ class ReadSnapshot:
         return row
 
     def uncount(self, text: str) -> None:
-        """Subtract a text that is not decoded from the counted bytes of a limited read."""
+        """Undo the counting of a text that need not be decoded."""
         if self.left is not None:
             self.left += len(text)
 
@@ -265,7 +265,7 @@ class SnapshotReader:
 
     @contextmanager
     def _share(self) -> Iterator[None]:
-        """Limit the bytes of rows, the length of a text, and the search time in this block."""
+        """Limit the bytes of rows, the length of each text, and the CPU time of the block."""
         until = time.thread_time_ns() + _SEARCH
         self._connection.set_progress_handler(lambda: time.thread_time_ns() > until, STEPS)
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, ROWS)

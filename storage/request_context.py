@@ -42,7 +42,10 @@ def show_permission() -> None:
 
 
 def is_permitted() -> bool:
-    """Return whether the caller is known to have the needed permission; true without a request."""
+    """Return whether the caller is known to have the needed permission.
+
+    The result is true if there is no current request.
+    """
     return (found := _PERMISSION.get()) is None or found.is_shown
 
 
@@ -140,7 +143,7 @@ class SpanRecorder(Protocol):
         ...
 
     def begin_evaluation(self, origin: str) -> str:
-        """Return the origin of one decision about an evaluation; `origin` is the evaluation's."""
+        """Return the origin of one decision about an evaluation that has the origin `origin`."""
         ...
 
     def is_sampled(self, origin: str) -> bool:
@@ -157,15 +160,18 @@ class SpanRecorder(Protocol):
     ) -> None:
         """Record a span of an evaluation, and a span of its plan.
 
-        `times` are the creation of the evaluation, and the begin and end of the decision. `origin`
-        is the origin of the decision, and `parent` the origin of the evaluation. `causes` are the
-        origins and IDs of ended allocations whose end let the evaluation place other allocations.
-        The span has links to these ended allocations.
+        `times` has the creation of the evaluation, the start of the decision, and its end. `origin`
+        is the origin of the decision, and `parent` the origin of the evaluation. `causes` has the
+        origin and ID of each allocation whose end allowed the evaluation to place others. The span
+        has links to these ended allocations.
         """
         ...
 
     def begin_child(self, origin: str) -> str:
-        """Return the origin of a child job in a new trace; `origin` is that of the request."""
+        """Return the origin of a child job, with a new trace.
+
+        `origin` is the origin of the request that creates the child.
+        """
         ...
 
     def end_child(self, origin: str, since: int, attributes: Attributes) -> None:
@@ -175,10 +181,10 @@ class SpanRecorder(Protocol):
     def unit(
         self, origin: str, parts: tuple[str, ...], name: str, since: int, attributes: Attributes
     ) -> AbstractContextManager[None]:
-        """Record the block as a span whose ID derives from `parts`, unless it is cancelled.
+        """Record the block as a span that began at `since`, unless the block is cancelled.
 
-        A later daemon that continues the work records the same span. `since` is the start of the
-        span.
+        The span's ID derives from `parts`, so a later daemon that continues the work records the
+        same span.
         """
         ...
 

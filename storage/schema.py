@@ -61,9 +61,9 @@ def migrations() -> dict[int, str]:
 def prepare(path: Path, *, cluster_id: str, now: int) -> None:
     """Create the database, or migrate it to this version.
 
-    Raises `StorageUnusable` when it is not a Steward store, has a newer version, or is damaged.
-    Raises `StorageFull` when there is no disk space for the copy of the old version. The file is
-    unchanged then.
+    Raises `StorageUnusable` when the file is not a Steward store, has a newer version, or is
+    damaged. Raises `StorageFull` when there is no disk space for the copy of the old version. The
+    file is unchanged then.
     """
     try:
         if not path.exists() or path.stat().st_size == 0:

@@ -1,7 +1,7 @@
 """Snapshot archives for transfer, with checksums in the form that clients verify.
 
 An archive holds the metadata, the snapshot, and the checksums of both, in this order. Content
-without a valid checksum is not used.
+with a missing or wrong checksum is not used.
 """
 
 import hashlib
@@ -102,7 +102,10 @@ def _is_archive(file: Path) -> bool:
 
 
 def _extract(file: Path, target: Path) -> str | None:
-    """Extract the snapshot of an archive; return its checksum if it is valid."""
+    """Extract the snapshot from an archive.
+
+    Return the snapshot's checksum, or None if the archive does not contain the same checksum.
+    """
     checksum = computed = ""
     with tarfile.open(file, "r:gz") as archive:
         for entry in archive:

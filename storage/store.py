@@ -129,7 +129,7 @@ class Store:
         return self._writer.full
 
     def _error(self, error: sqlite3.DatabaseError) -> StorageError:
-        """Return the storage error for an SQLite error of a read. A corrupt page stops writes."""
+        """Return the storage error for an SQLite error. If a page is corrupt, reject all writes."""
         found = storage_error(error)
         if isinstance(found, StorageDamaged):
             self._writer.stop(found)
@@ -223,7 +223,10 @@ def _read_long(reader: SnapshotReader, work: Callable[[ReadSnapshot], T]) -> T:
 
 
 def write_hook(note: Callable[[Transaction], None]) -> AbstractContextManager[None]:
-    """Return a context manager. In its block, each write that changes data also runs `note`."""
+    """Return a context manager that adds `note` to writes.
+
+    In its block, each write that changes data also runs `note`.
+    """
     return request_context.RequestScope(_NOTE, note)
 
 
@@ -282,8 +285,8 @@ async def open_store(
 def _compare(directory: Path, mark: WalWatermark, store: Store, *, is_log_lost: bool) -> None:
     """Raise `StorageUnusable` if the store is older than its watermark; else write a new watermark.
 
-    If the write-ahead log is missing, the file may still be complete: another program may have
-    checkpointed the log when it closed the file.
+    If the write-ahead log is missing, the database file may still be complete: another program may
+    have checkpointed the log when it closed the database.
     """
     index = store.read(ReadSnapshot.last_index)
     lost = "confirmed writes are missing" if index < mark.index else ""

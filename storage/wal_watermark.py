@@ -30,7 +30,7 @@ _FORM = re.compile(rb"(open|closed) +(\d{20})\n")
 
 
 class WalWatermark:
-    """The watermark of a store: the stored value, and the value written since `begin`."""
+    """The watermark of a store. `index` and `was_open` are the values that the last daemon left."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / MARK_NAME
@@ -80,7 +80,7 @@ def delete_watermark(directory: Path) -> None:
 
 
 class Hand:
-    """The file with the units of work in progress. `found` are the units of a crashed daemon."""
+    """The file with the units of work in progress. `found` has the units of a crashed daemon."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / HAND_NAME

@@ -6,10 +6,10 @@ only its changes are undone, and only its caller gets the exception. Callers and
 notified after COMMIT has returned.
 
 The functions run on the event loop's thread; only COMMIT, which waits for the disk, runs in another
-thread. Two threads that both run Python alternate every 5 ms at the interpreter lock, which would
-cost more than the fsync. A function has a time limit on the event loop, like a read. Beyond the
-limit, its changes are undone, and a thread starts it again, in the same transaction. Waiting for
-another program's write lock also happens in a thread, with a timeout.
+thread. If two threads ran Python code, they would pass the interpreter lock to each other every
+5 ms, which would cost more than the fsync. A function has a time limit on the event loop, like a
+read. Beyond the limit, its changes are undone, and a thread starts it again, in the same
+transaction. Waiting for another program's write lock also happens in a thread, with a timeout.
 """
 
 import logging
@@ -80,7 +80,8 @@ class Transaction(ReadSnapshot):
     ) -> None:
         """Start an attempt at a write.
 
-        `write` is the same object for all attempts at one write; `share` is in nanoseconds of CPU time.
+        `write` is the same object for all attempts at one write. `share` is the time limit in
+        nanoseconds of CPU time, or None.
         """
         super().__init__(connection, unreadable_rows)
         self.index = index
@@ -221,10 +222,10 @@ class Writer:
         return pending.result.unwrap()
 
     async def run(self) -> None:
-        """Commit batches until `close`, including the last one.
+        """Commit batches until `close` is called and all queued writes are committed.
 
-        Raises `StorageUnusable` when the write-ahead log was deleted; its content is in the
-        database then.
+        Raises `StorageUnusable` when the write-ahead log was deleted, after saving its content to
+        the database.
         """
         while True:
             if not self._waiting:
@@ -316,7 +317,7 @@ class Writer:
             self._connection.execute("PRAGMA busy_timeout = 0")
 
     async def _take_back(self, error: StorageError) -> None:
-        """Ensure that a failed commit is not in the log, where a crash would restore it.
+        """Ensure that the log does not contain a failed commit, which a crash would restore.
 
         The commit may be complete in the log if only fsync failed. The next commit overwrites the
         failed one in the log, so make another commit immediately. If that also fails, the state is

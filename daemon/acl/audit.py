@@ -168,7 +168,7 @@ class AuditScope:
         self._masked = masked
 
     def watching(self) -> AbstractContextManager[None]:
-        """Return a context that adds this request's entry to the first write with a change."""
+        """Return a context in which the first write that changes data also stores the entry."""
         return write_hook(self._write)
 
     def _write(self, tx: Transaction) -> None:
@@ -184,11 +184,11 @@ class AuditScope:
             await self._audit.add(self._entry())
 
     def refuses(self, reason: str) -> None:
-        """Set the reason for a rejection. `ended` then queues an entry for any response status."""
+        """Set the reason for a rejection. `ended` then queues an entry, even with status 200."""
         self._refusal = reason
 
     def ended(self, status: int, reason: str) -> None:
-        """Queue an entry if the request was rejected. Writes after this call add no entry.
+        """Queue an entry if the request was rejected. Later writes of the request add no entry.
 
         `reason` is the text of the entry if the handler gave no other reason.
         """

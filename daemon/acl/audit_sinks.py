@@ -64,7 +64,7 @@ class FileAuditSink:
 
 
 class JournalAuditSink:
-    """The journal of systemd, with a field for each part of an entry."""
+    """The systemd journal. Each field of an audit entry becomes a field of the journal record."""
 
     def __init__(self, path: Path = journal.SOCKET) -> None:
         self._path = path

@@ -1,9 +1,10 @@
-"""Bootstrap of the ACL system: the first management token, and its reset.
+"""Bootstrap of the ACL system: the first management token, and the reset of the bootstrap.
 
 Outside development, the daemon creates the token at its first start and writes its secret to a
-private file. So there is no time at which the first caller could get full access. A user who can
-write to the data directory may reset the bootstrap with a file there. This file must contain the
-index from the error message of the bootstrap.
+private file. Otherwise, the first caller of the API could create the token and get full access.
+
+After a reset, a caller can create another such token. A user resets the bootstrap with a file in
+the store's directory. The file contains the index from the error message of a repeated bootstrap.
 """
 
 import os
@@ -30,8 +31,8 @@ async def bootstrap(
 ) -> IssuedToken:
     """Create the first management token, with the secret `secret`.
 
-    `reset_index` is the index in the administrator's reset file, or 0 without a valid file. Raises
-    `Malformed` after an earlier bootstrap, unless its index is `reset_index`.
+    `reset_index` is the index in the administrator's reset file, or 0 if there is no valid file.
+    Raises `Malformed` after an earlier bootstrap, unless its index is `reset_index`.
     """
     token = Token(
         accessor=accessor,
@@ -60,7 +61,7 @@ def bootstrap_index(db: ReadSnapshot) -> int:
 
 
 def read_reset_index(directory: Path) -> int:
-    """Return the index in the administrator's reset file; 0 without a valid file."""
+    """Return the index in the administrator's reset file; 0 if there is no valid file."""
     try:
         text = (directory / RESET_FILE).read_text().strip()
     except (OSError, UnicodeDecodeError):

@@ -47,7 +47,7 @@ UNASKED = Token(
 
 
 def operator_token(uid: int) -> Token:
-    """Return the token of an operator on this host, whose user ID the kernel reported."""
+    """Return the token of a local operator. `uid` is the user ID that the kernel reported."""
     return Token(accessor=f"user-{uid}", name="Operator", policies=(ROOT,), created_at=0)
 
 

@@ -39,7 +39,7 @@ class LongGrant(Exception):
 
 
 class CapabilitySetCache:
-    """Grants, cached for each set of policies and roles. Threads may build them."""
+    """A thread-safe cache of grants, with one grant for each set of policies and roles."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -115,7 +115,11 @@ class _Budget:
         self._left = None if may_take_long else _LONG
 
     def spend(self, text: str) -> None:
-        """Count a policy text. Raises `LongGrant` or `LongRead` above the budget."""
+        """Subtract the cost of a policy text from the budget.
+
+        Raises `LongGrant` if the budget is exceeded. If `may_take_long`, there is no budget, but a
+        read on the event loop can raise `LongRead`.
+        """
         cost = len(text) + _LOOKUP
         if self._left is None:
             spend(cost)
@@ -126,7 +130,7 @@ class _Budget:
 
 
 def _found(db: ReadSnapshot, names: Iterable[str], budget: _Budget) -> list[tuple[str, str]]:
-    """Return the names and texts of the policies that exist."""
+    """Return the name and text of each policy in `names` that exists. Raises `LongGrant`."""
     texts: list[tuple[str, str]] = []
     for name in names:
         policy = policies.find(db, name)

@@ -70,7 +70,7 @@ def on_variable(capability: str) -> RequiredCapability:
 
 
 def on_scope(scope: str, level: str, *, tells_why: str | None = None) -> RequiredCapability:
-    """Return a requirement for a level on the scope agent, node, operator, quota or plugin."""
+    """Return a requirement for an access level on a scope, such as `node` or `operator`."""
     return RequiredCapability(Requirement.SCOPE, (level,), scope=scope, tells_why=tells_why)
 
 
@@ -82,10 +82,10 @@ class Caller(msgspec.Struct, frozen=True):
     own_job: tuple[str, str] | None = None  # namespace and ID, if a task is the caller
 
     def may_send_much(self, needs: RequiredCapability) -> bool:
-        """Return whether the daemon reads a long body for a caller that has passed `has`.
+        """Return whether the daemon reads a long body from a caller that has passed `has`.
 
-        The handlers of some routes check the caller only after they have read the body. On such a
-        route, the caller must have some capability that the route may require.
+        Some handlers check the caller for an object only after they have read the body. For these
+        routes, the caller's policies must grant a required capability for at least one object.
         """
         match needs.asks:
             case Requirement.NOTHING:

@@ -1,8 +1,8 @@
 """Explanation of access decisions: the deciding rule, and the policies that contain it.
 
 The explanation uses the same grants as a real request, so it always agrees with the real decision.
-A request for an explanation must state two facts that a handler would determine. These are the
-namespace of an object, and whether a write creates an object.
+For a real request, the handler finds out the object's namespace, and whether a write creates the
+object. A request for an explanation must contain both facts.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from storage.records.base import Record
 
 
 class RequestedCapability(msgspec.Struct, frozen=True, kw_only=True):
-    """The permission to explain. For the Vault API, it includes all `capabilities` at `path`."""
+    """A permission to be explained. In the Vault API, it means all `capabilities` at `path`."""
 
     needs: RequiredCapability
     namespace: str

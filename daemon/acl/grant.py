@@ -28,7 +28,7 @@ class NameRule(msgspec.Struct, frozen=True):
 
 
 class AccessLevel(msgspec.Struct, frozen=True):
-    """The access level for one part of the daemon, and the policies that grant it."""
+    """The access level on one scope, such as `node`, and the policies that grant it."""
 
     level: str
     policies: tuple[str, ...]
@@ -71,7 +71,8 @@ _SERIALS = itertools.count()
 class CapabilitySet:
     """The grant of one caller. `everything` is true for management tokens, or if ACLs are disabled.
 
-    `serial` is different for each grant of this process, so a change of rights changes it.
+    `serial` is unique in this process. After a change of rights, the caller's new grant has another
+    `serial`.
     """
 
     def __init__(self, policies: Sequence[NamedPolicy], *, everything: bool = False) -> None:
@@ -141,7 +142,7 @@ class CapabilitySet:
         return self.paths.find(path, listing=listing)
 
     def capabilities(self, path: str) -> list[str]:
-        """Return the capabilities at a path, in the form for display."""
+        """Return the capabilities at a path: only `root` for full access, only `deny` for none."""
         if self.everything:
             return ["root"]
         permission = self.paths.find(path, listing=path.endswith("/"))

@@ -1,7 +1,7 @@
 """Failed-login protection: count the forged and unknown credentials of each party and role.
 
-A party is an address of another host, or a user of this host. Users of this host share its
-addresses, so the failures of one user do not count for another. Callers record a failure only after
+A party is an address of another host, or a user of this host. All users of this host have the same
+address, so the daemon counts their failures for each user. Callers record a failure only after
 they have checked the credential. So a valid credential always passes, even if many clients share an
 address.
 
@@ -43,7 +43,7 @@ class _Record(msgspec.Struct):
 
 
 class FailedLogins:
-    """Failed logins by address and role; the role is empty for a token."""
+    """Failed logins by address and role. For a request with an unknown token, the role is empty."""
 
     def __init__(self, lock_out: LockoutPolicy = LockoutPolicy()) -> None:  # noqa: B008  # frozen
         self.lock_out = lock_out
@@ -55,7 +55,7 @@ class FailedLogins:
         return max(record.locked_until - now, 0) if record else 0
 
     def are_too_many(self, address: str, now: int, role: str = "") -> bool:
-        """Record a failure; return whether the limit was already exceeded."""
+        """Record a failure; return whether it exceeds the rate limit or occurs in a lockout."""
         key = (_client_key(address), role)
         record = self._records.pop(key, None) or _Record()
         self._records[key] = record  # keeps the order of last use

@@ -1,8 +1,8 @@
 """One-time tokens: a secret that another client can exchange once for a token.
 
-The command line signs a browser in with such a token. Secrets of tokens are not stored in plain
-text. So the token's secret is encrypted with a key derived from the one-time secret, like a wrapped
-response. The one-time token ends when the token behind it ends.
+The link that `steward ui` prints signs a browser in with such a token. Secrets of tokens are not
+stored in plain text. So the token's secret is encrypted with a key derived from the one-time
+secret, like a wrapped response. The one-time token ends when the token behind it ends.
 """
 
 from daemon.acl import response_wrapping
@@ -18,7 +18,7 @@ LIFE = 10 * MINUTE
 async def create_one_time_token(
     store: Store, tokens: TokenStore, token: Token, secret: str, *, one_time: str, now: int
 ) -> Token:
-    """Store a token's secret for one retrieval with `one_time`; return the one-time token."""
+    """Store a token's secret until `one_time` is exchanged for it; return the one-time token."""
     wrapped = await response_wrapping.wrap_response(
         store,
         tokens,

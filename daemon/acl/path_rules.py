@@ -6,7 +6,7 @@ character, and `+` only as a whole segment.
 
 The names of roles and policies are stored in lower case. So the path is matched twice: as sent, and
 with the name in lower case. The more specific of the two rules decides. A request therefore cannot
-avoid a rule with another spelling.
+bypass a rule by spelling a name differently.
 """
 
 import re
@@ -230,10 +230,10 @@ def _merged(path: str, rules: Sequence[tuple[str, PathRule]]) -> PathPermission:
 
 
 def _joined(lists: Iterable[_Lists]) -> _Lists:
-    """Merge the allowed values of each parameter from all lists.
+    """For each parameter, merge the values from all rules.
 
-    Empty values mean that any value is allowed. A parameter with empty values in one list has empty
-    values in the result.
+    An empty list of values means any value. So if the list in one rule is empty, the merged list is
+    empty.
     """
     values_by_name: dict[str, tuple[Value, ...]] = {}
     for parameters in lists:

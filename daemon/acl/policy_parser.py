@@ -1,8 +1,8 @@
 """The syntax of policies: HCL version 1, or the equivalent JSON.
 
 Policies use an older language than jobs: keys may be quoted, items need no separators, and there
-are no expressions. Every item has one or more keys (`path "a" {` has two) and a value. A nested
-object counts as another key, so that JSON has the same result as HCL.
+are no expressions. Every item has one or more keys (`path "a" {` has two) and a value. In JSON,
+nested objects replace multiple keys: `{"path": {"a": {` means the same as `path "a" {`.
 """
 
 import json
@@ -25,8 +25,8 @@ class PolicySyntaxError(Malformed):
 class PolicyItem(msgspec.Struct, frozen=True):
     """One or more keys with a value.
 
-    `line` is the line of the equals sign, or 0 without one. `column` is the column in this line at
-    which the value starts.
+    `line` is the line of the equals sign, and `column` is the column at which the value starts.
+    Both are 0 if the item has no equals sign.
     """
 
     keys: tuple[str, ...]
@@ -47,7 +47,7 @@ class PolicyObject(msgspec.Struct, frozen=True):
                 yield from _labelled(item.keys[1:], item.value)
 
     def plain_blocks(self, kind: str) -> Iterator["PolicyObject"]:
-        """Yield the content of every block of a kind without a label."""
+        """Yield the content of every unlabelled block of a kind."""
         for item in self.items:
             if item.keys[0] == kind:
                 values = item.value if isinstance(item.value, list) else [item.value]

@@ -1,8 +1,8 @@
 """Policy language: parsing and validation of rules.
 
 Both APIs use the same language: path rules are for the Vault API, all other rules for the jobs API.
-A text with an unknown word is rejected. Ignoring a rule silently would allow or deny less than its
-author expects.
+A policy with an unknown key or capability is rejected. Ignoring a rule silently would allow or deny
+less than the author of the policy expects.
 """
 
 import re
@@ -171,9 +171,10 @@ class PolicyRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ParsedPolicies:
-    """A cache of parsed policies by their text. Threads share it.
+    """A thread-safe cache of parsed policies, by their text.
 
-    A write parses a policy in a thread. Its first use then costs the event loop nothing.
+    A policy is parsed in a thread before it is stored. So the event loop need not parse the policy
+    at its first use.
     """
 
     def __init__(self) -> None:
@@ -347,7 +348,7 @@ _PLACE = re.compile(r"\{\{\s*identity\.entity\.([\w.-]+)\s*\}\}")
 
 
 def expand_entity_templates(rules: PolicyRules, entity: Entity | None) -> PolicyRules:
-    """Return rules with templates filled in for an entity. Incomplete rules are left out."""
+    """Return rules filled in with an entity's values, without rules that lack a value."""
     if not any("{{" in rule.path for rule in rules.paths):
         return rules
     values = _values(entity) if entity else {}
@@ -451,7 +452,7 @@ def _text(body: PolicyObject, key: str, where: str) -> str:
 
 
 def _texts(body: PolicyObject, key: str, where: str) -> list[str]:
-    """Return the texts of all lists of a key: HCL joins repeated lists.
+    """Return the strings in the list of a key. If the key is repeated, its lists are joined.
 
     Raises `Malformed`; `where` is the prefix of the error.
     """

@@ -45,7 +45,7 @@ def _policy_errors(policy: Policy) -> Iterable[str]:
 def put_policy(tx: Transaction, policy: Policy) -> None:
     """Store a policy, replacing one with the same name; increase its version.
 
-    The policy `default` is built in, as version 1.
+    The first stored policy `default` gets version 2, because version 1 is built in.
     """
     before = policies.find(tx, policy.name)
     version = before.version if before else int(policy.name == DEFAULT)

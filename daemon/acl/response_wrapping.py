@@ -1,4 +1,4 @@
-"""Response wrapping: responses stored for one use of a wrapping token.
+"""Response wrapping: stored responses. A wrapping token can be exchanged once for its response.
 
 The response is encrypted with a key derived from the token's secret. The daemon does not store the
 secret, so it cannot read the response without the token. A caller that finds the token already used

@@ -44,7 +44,7 @@ class RootKey:
         self.is_passphrase = is_passphrase
 
     def wrapping_key(self, salt: bytes) -> bytes:
-        """Return the key that wraps data keys; from a passphrase, it is derived with the salt."""
+        """Return the key that wraps data keys. A passphrase is converted to a key with `salt`."""
         if not self.is_passphrase:
             return self._secret
         return hashlib.scrypt(self._secret, salt=salt, **_SCRYPT)
@@ -220,8 +220,8 @@ def _key_in(content: bytes, origin: str) -> bytes:
         if len(key) == KEY_SIZE:
             return key
     raise Invalid(
-        f"{origin} does not hold a key: {KEY_SIZE} random bytes, or these as hexadecimal digits "
-        "or base64 (openssl rand -hex 32)"
+        f"{origin} does not contain a key of {KEY_SIZE} bytes, in binary, hexadecimal or base64 "
+        "form: create one with openssl rand -hex 32"
     )
 
 

@@ -58,9 +58,9 @@ class EnvelopeCipher:
 
 
 async def open_seal(store: Store, source: KeySource, now: int) -> EnvelopeCipher:
-    """Open the encryption of a store with its data keys; a new store gets its first data key.
+    """Return the cipher for a store's secrets, after decrypting its data keys with the root key.
 
-    Raises `Unsealable` if the store uses another root key.
+    A new store gets its first data key. Raises `Unsealable` if the store uses another root key.
     """
     wrapped = store.read(secrets.data_keys)
     if not wrapped:

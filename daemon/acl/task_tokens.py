@@ -1,4 +1,4 @@
-"""Vault tokens for tasks, created through a role or with policies, as the job requests.
+"""Vault tokens for tasks. For each task, the job requests a role or a list of policies.
 
 The job's author must be allowed to create such a token. The token belongs to an allocation, and
 becomes invalid when the allocation ends.

@@ -229,9 +229,10 @@ def _names_policies(role: TokenRole) -> bool:
 
 
 def _of_maker(token_request: TokenRequestFields, names_asked: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the policies of the parent, limited to the names in the request if it has any.
+    """Return the policies in the request, or those of the parent if the request names none.
 
-    `default` is added if the parent has it, or if the caller has `sudo`.
+    `default` is added to the policies in the request if the parent has it, or if the caller has
+    `sudo`. Raises `Malformed` if a caller without `sudo` requests a policy that the parent lacks.
     """
     own = sanitize_policy_names(token_request.maker.token.policies)
     if not names_asked:
@@ -337,7 +338,7 @@ def _lease(token_request: TokenRequestFields, names: Sequence[str]) -> TokenLife
 
 
 def _duration(fields: RequestFields, name: str) -> int:
-    """Return the duration in a field. As in Vault, a syntax error does not name the field."""
+    """Return the duration in a field. As in Vault, errors in its syntax omit the field's name."""
     try:
         nanoseconds = fields.signed_seconds(name)
     except Malformed as error:
@@ -379,7 +380,7 @@ def renewal_limits(token: Token, role: TokenRole | None) -> RenewalLimits:
 
 
 def _last_span(token: Token) -> int:
-    """Return the TTL in seconds of the last creation or renewal of a token."""
+    """Return the TTL, in seconds, that a token got when it was created or last renewed."""
     if token.expires_at is None:
         return token.ttl // SECOND
     begin = token.created_at if token.renewed_at is None else token.renewed_at

@@ -15,9 +15,11 @@ class TokenLifetime(msgspec.Struct, frozen=True):
 def compute_ttl(ttl: int, period: int, limits: tuple[int, ...], elapsed: int = 0) -> TokenLifetime:
     """Return the TTL of a token from now on.
 
-    Limits count from the creation of the token; 0 means no limit. The token expires at the smallest
-    limit at the latest. `elapsed` is the age of the token. A period replaces the requested TTL.
-    Each limit caps the period, but only the first, explicit limit ends a periodic token.
+    `elapsed` is the age of the token. `limits` are maximum ages; 0 means no limit. Without a
+    period, the token's TTL ends at the smallest limit at the latest.
+
+    A period replaces the requested TTL, but is at most the smallest limit. Renewals can extend a
+    token with a period beyond all limits except the first, which is its explicit maximum TTL.
     """
     most = min((limit for limit in limits if limit), default=0)
     if period:

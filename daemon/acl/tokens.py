@@ -126,8 +126,8 @@ class TokenStore:
         """Return the caller with this secret, and count a use.
 
         An unknown secret counts as a failure of `client_key`: a user of this host, or by default
-        the address. `operator` is a user of this host with full access without a secret. Raises
-        `UnknownToken`, or `TooOften` after too many failures.
+        the address. `operator` is the ID of a user of this host who has full access and needs no
+        secret. Raises `UnknownToken`, or `TooOften` after too many failures.
         """
         if operator is not None and not secret and self.asks:
             return Caller(operator_token(operator), _EVERYTHING)
@@ -185,8 +185,8 @@ class TokenStore:
     async def identify_again(self, token: Token) -> Caller:
         """Return the caller of a token that was deleted at its last permitted use.
 
-        The caller has the current permissions. Raises `UnknownToken` if the token has also expired,
-        and `UnusableToken`.
+        The caller has the current permissions. Raises `UnknownToken` if the token has also expired.
+        Raises `UnusableToken` if an object that the token depends on was deleted.
         """
         while not token.has_ended(self._clock.now()):
             try:
@@ -200,7 +200,7 @@ class TokenStore:
         return Caller(NOBODY, self._grants.of(db, NOBODY, may_take_long=may_take_long))
 
     def _task(self, db: ReadSnapshot, secret: str, *, may_take_long: bool) -> Caller:
-        """Return the task with this identity token as a caller. Raises `UnknownToken`."""
+        """Return a task as a caller; `secret` is its identity token. Raises `UnknownToken`."""
         if self._workload_of is None or secret.count(".") != 2:
             raise UnknownToken(_unreadable(secret))
         workload = self._workload_of(secret)
@@ -306,7 +306,7 @@ class TokenStore:
                 await self._sooner.wait()
 
     async def _remove_each(self, now: int, fences: Fences) -> None:
-        """Delete expired tokens one by one, after one of them could not be deleted."""
+        """Delete expired tokens one by one, after an attempt to delete several at once failed."""
         for accessor in self._store.read(partial(tokens.ended, now=now, most=_MOST_ALONE)):
             with fences.around(_FENCED, accessor):
                 await self._store.write(partial(_remove, accessors=[accessor]))

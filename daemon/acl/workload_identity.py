@@ -1,7 +1,8 @@
 """The grant of a workload identity token: access to its own job only.
 
-With this token, a task may read its job, and the variables below `nomad/jobs` of its job, group and
-task. Policies that are attached to the job, the group or the task grant further access.
+With this token, a task may read its job, and the variables at four paths: `nomad/jobs`,
+`nomad/jobs/JOB`, `nomad/jobs/JOB/GROUP` and `nomad/jobs/JOB/GROUP/TASK`. Policies that are attached
+to the job, the group or the task grant further access.
 """
 
 from collections.abc import Iterable

@@ -67,7 +67,7 @@ def save_command(file: Path, data_dir: Path | None, *, as_json: bool) -> None:
     Example: steward operator snapshot save monday.snap
     """
     if file == Path("-"):
-        raise Invalid("FILE must not be -: the snapshot is read back for a check; name a file")
+        raise Invalid("FILE cannot be -: the command checks the file after writing; name a file")
     _report(lambda: _save(_directory(data_dir), file), f"saved {file}", as_json=as_json)
 
 
@@ -172,7 +172,7 @@ def rekey(
 
 
 def _save(directory: Path, file: Path) -> SnapshotSummary:
-    """Save a snapshot to a new file. The caller creates the file, and the store's owner fills it."""
+    """Save a snapshot to a new file. The caller creates the file; the store's owner fills it."""
     owner = owner_of(directory)
     if owner is None:
         return save(directory, file)
@@ -266,9 +266,10 @@ def _restore_into_scratch(file: Path) -> SnapshotSummary:
 
 
 def _reader() -> ServiceAccount | None:
-    """Return the account whose permissions a process of root uses to read a snapshot.
+    """Return the account as which a command that root runs reads a snapshot.
 
-    The account owns the store. Return None if the process does not run as root.
+    It is the store's owner, or else the service account. Return None if another user runs the
+    command.
     """
     if os.geteuid() != ROOT:
         return None
@@ -277,7 +278,7 @@ def _reader() -> ServiceAccount | None:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[int]:
-    """Yield a descriptor of a file that the caller can read. Raises `StorageUnusable`."""
+    """Open a regular file for reading, and yield its descriptor. Raises `StorageUnusable`."""
     try:
         source = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -294,9 +295,9 @@ def _opened(file: Path) -> Iterator[int]:
 
 @contextmanager
 def _scratch_directory(home: Path | None, account: ServiceAccount | None) -> Iterator[Path]:
-    """Yield a temporary directory; the account can write to it.
+    """Yield the path of a temporary directory to which the account can write.
 
-    The account can do so even if it cannot enter the parents of the directory. Raises `Refused`.
+    The path works even if the account cannot enter the parent directories. Raises `Refused`.
     """
     try:
         temporary = TemporaryDirectory(prefix=".drill-", dir=home)

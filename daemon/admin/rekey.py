@@ -36,8 +36,8 @@ def replace_key(
 ) -> int:
     """Replace the root key of a store; return the number of secrets encrypted again.
 
-    The new key comes from `key_file`, or from a passphrase with `ask`. Otherwise a new key replaces
-    the old one in its file. Raises `StewardError`.
+    The new key comes from `key_file`, or from a passphrase if `ask` is true. Otherwise, a new key
+    replaces the old one in its file. Raises `StewardError`.
     """
     directory = find_store(config.data_dir)
     if not (directory / FILE_NAME).exists():

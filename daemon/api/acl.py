@@ -238,9 +238,9 @@ def token_response(store: Store, issued: IssuedToken) -> HandlerReply:
 
 
 def _own_policies(request: Request, db: ReadSnapshot) -> Callable[[str], bool]:
-    """Return a predicate on policy names: whether the caller may see a policy.
+    """Return a function that tests whether the caller may see the policy with a given name.
 
-    A caller may see all policies, or only its own.
+    With a management token, the caller may see all policies; otherwise, only its own.
     """
     if request.caller.grant.everything:
         return lambda _: True

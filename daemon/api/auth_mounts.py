@@ -130,7 +130,7 @@ async def engines(call: RouteCall) -> VaultBody:
 
 @contextmanager
 def _validation() -> Iterator[None]:
-    """Convert `Malformed` to Vault's error text for a field of a wrong type on a system path."""
+    """Give `Malformed` the text of Vault's errors under `sys/` for fields of a wrong type."""
     try:
         yield
     except Malformed as error:

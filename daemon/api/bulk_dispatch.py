@@ -1,6 +1,6 @@
 """Bulk dispatch: each line of the body is one dispatch and gets one line as its answer.
 
-Lines and answers are JSON. The daemon reads and dispatches them in batches.
+Each line and each answer is JSON. The daemon reads and dispatches the lines in batches.
 """
 
 import re
@@ -52,7 +52,10 @@ async def dispatch_bulk(request: Request) -> HandlerReply:
 
 
 def _first_line(request: Request) -> int:
-    """Return the number that the query gives the first line of the body. Raises `Malformed`."""
+    """Return the number of the body's first line: `first_line` in the query, or 1.
+
+    Raises `Malformed`.
+    """
     text = request.query.text("first_line") or "1"
     if not re.fullmatch("[1-9][0-9]{0,14}", text, re.ASCII):
         raise Malformed(
@@ -66,7 +69,7 @@ async def _answers(
 ) -> AsyncGenerator[bytes, None]:
     """Yield the answers to each batch of lines.
 
-    `origin` (the request and its trace) and `person` (its user) are recorded with each dispatch.
+    Each dispatch is recorded with `origin`, the request and its trace, and `person`, the user.
     """
     suffix = next(request.parts.ids)[:_SUFFIX]
     query = request.query

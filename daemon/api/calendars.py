@@ -136,7 +136,7 @@ async def write(request: Request) -> HandlerReply:
 
 
 async def remove(request: Request) -> HandlerReply:
-    """Delete a calendar that no job and no calendar uses."""
+    """Delete a calendar that no job and no other calendar uses."""
     store, cas = request.parts.store, request.query.own_natural("cas")
     try:
         done = await rules.remove(store, request.namespace, request["name"], enforced=cas)

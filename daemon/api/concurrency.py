@@ -66,7 +66,9 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
 def read(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show a queue with the first 200 holders of its slots and the first 200 waiting entries."""
     if request.namespace == "*":
-        raise Malformed('namespace is "*", but a queue is in one namespace: name this namespace')
+        raise Malformed(
+            'namespace = "*" does not identify a queue: give the namespace of the queue'
+        )
     key = (request.namespace, request["name"])
     line = concurrency.line(db, key)
     if line is None:
@@ -106,8 +108,8 @@ async def put(request: Request) -> HandlerReply:
             raise Malformed(f'queue "{key[1]}" is in nonexistent namespace "{key[0]}"')
         if not concurrency.has_limit(tx, key) and concurrency.limits(tx, key[0]) >= MOST_QUEUES:
             raise Malformed(
-                f'queue "{key[1]}": the limits of {MOST_QUEUES} queues are set in namespace '
-                f'"{key[0]}", which is the maximum: delete one of them'
+                f'namespace "{key[0]}" already has limits for {MOST_QUEUES} queues, the maximum: '
+                f'delete one before you set a limit for queue "{key[1]}"'
             )
         concurrency.set_limit(tx, key, body.slots, body.note)
         return tx.index

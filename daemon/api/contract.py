@@ -122,7 +122,7 @@ class JobSummary(JobCounts, frozen=True, kw_only=True):
 
 
 class JobStub(JobListing, frozen=True, kw_only=True):
-    """A job in a list; `meta` only on request."""
+    """A job in a list. `meta` is set only on request."""
 
     status: str
     modify_index: int
@@ -142,7 +142,7 @@ class JobVersionsBody(Record, frozen=True, kw_only=True):
 
 
 class AllocationListItem(AllocationStub, frozen=True, kw_only=True):
-    """An allocation in a list; `task_states` and `allocated_resources` on request."""
+    """An allocation in a list. Query parameters control `task_states` and `allocated_resources`."""
 
     task_states: Mapping[str, TaskStateWithEvents] | None
     allocated_resources: AllocatedResources | UnsetType = UNSET
@@ -156,7 +156,7 @@ class AllocationResponse(AllocationView, frozen=True, kw_only=True):
 
 
 class JobRegistrationBody(Record, frozen=True, kw_only=True):
-    """A service instance, registered while its allocation runs."""
+    """An instance of a service. It is registered as long as its allocation runs."""
 
     id: str
     service_name: str
@@ -185,7 +185,7 @@ class EventBody(Record, frozen=True, kw_only=True):
 
 
 class EventsOfWrite(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The events of one write. A heartbeat has no events."""
+    """A line of the event stream: the events of one write, or a heartbeat without events."""
 
     index: int = 0
     events: tuple[EventBody, ...] = ()

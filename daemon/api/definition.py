@@ -1,4 +1,4 @@
-"""The source of a job version, for editing and a new submission."""
+"""The source text of a job version, which users can edit and submit again."""
 
 import msgspec
 

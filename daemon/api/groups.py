@@ -1,4 +1,4 @@
-"""Groups of entities, and their aliases in directories."""
+"""Groups of entities, and the aliases that link them to groups of a directory."""
 
 from collections.abc import Callable
 

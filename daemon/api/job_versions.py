@@ -48,7 +48,7 @@ class JobStabilityResponse(Record, frozen=True, kw_only=True):
 
 
 class JobTagResponse(Record, frozen=True, kw_only=True):
-    """The tag of a version; empty after its removal."""
+    """The response with the tag of a version. After a removal, the fields of the tag are empty."""
 
     name: str = ""
     description: str = ""
@@ -198,7 +198,7 @@ def _walk(request: Request, db: ReadSnapshot, base: int | None, *, with_diffs: b
 async def _stream_lists(
     store: Store, list_part: ListPart, diffs: ListPart | None, index: int
 ) -> AsyncGenerator[bytes, None]:
-    """Yield a response without pages while its lists are read."""
+    """Yield a response with all versions and differences, which are read in parts."""
     for name, part in (("Versions", list_part), ("Diffs", diffs)):
         yield b'%b"%b":' % (b"{" if name == "Versions" else b",", name.encode())
         if part is None:

@@ -10,7 +10,7 @@ from storage.records.times import rfc3339
 
 
 class OneTimeToken(Record, frozen=True, kw_only=True):
-    """A one-time secret with its expiry time, and the accessor of the token behind it."""
+    """A one-time secret, its expiry time, and the accessor of the token that it represents."""
 
     one_time_secret_id: str
     accessor_id: str
@@ -35,7 +35,9 @@ async def create_one_time_token(request: Request) -> HandlerReply:
     """Create a one-time token for the token of the request."""
     parts, token = request.parts, request.caller.token
     if not parts.tokens.asks or not request.token:
-        raise Malformed("a one-time token is issued for a token: send a token with the request")
+        raise Malformed(
+            "a one-time token represents an existing token: send that token with the request"
+        )
     one_time, now = next(parts.ids), parts.clock.now()
     made = await one_time_tokens.create_one_time_token(
         parts.store, parts.tokens, token, request.token, one_time=one_time, now=now
@@ -53,7 +55,7 @@ async def create_one_time_token(request: Request) -> HandlerReply:
 
 
 async def exchange(request: Request) -> HandlerReply:
-    """Exchange a one-time token, once, for the token for which it was created."""
+    """Exchange a one-time token for the token that it represents. This works only once."""
     parts = request.parts
     body = await request.decoded(OneTimeTokenExchangeRequest)
     try:

@@ -93,9 +93,9 @@ def inner_page(
 ) -> tuple[list[T], str]:
     """Return the requested page of a list inside an object, and the token of the next page.
 
-    `rows` yields the items from a key on, or in reverse; the first part of a key is a number. A
-    page has at most `INNER_ROWS` items. It also ends after `STEP_BYTES` bytes, as `size` counts
-    them.
+    `rows` yields the items from a key on; if its second argument is true, in reverse. The first
+    part of a key is a number. A page has at most `INNER_ROWS` items. It also ends when the total
+    `size` of its items reaches `STEP_BYTES`.
     """
     token, per_page = query.text("next_token"), int(query.text("per_page") or 0)
     most, left, found = min(per_page or INNER_ROWS, INNER_ROWS), STEP_BYTES, list[T]()
@@ -135,8 +135,8 @@ class Listing(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     `rows` yields the items in the order of their keys, or in reverse. `wanted` selects the items to
     show, and `line` encodes an item as JSON. With `group`, consecutive items of the same group
-    become one element: a record whose last field lists these items. The text of the group is the
-    beginning of that element.
+    become one element: a record whose last field lists these items. `group` returns the JSON text
+    with which that element begins.
     """
 
     rows: Callable[[ReadSnapshot, Key | None, bool], Iterable[T]]
@@ -203,7 +203,10 @@ class _Walk(Generic[T]):
         self._listing, self._reverse = listing, reverse
 
     def _step(self, db: ReadSnapshot, position: _Place, bytes_left: int) -> _Step:
-        """Encode the next elements, up to `bytes_left` bytes; if it is 0, only count them."""
+        """Encode the next elements until they have `bytes_left` bytes.
+
+        If `bytes_left` is 0, only count the elements.
+        """
         lines: list[bytes] = []
         listing, left, made, row_count, last = self._listing, position.left, 0, 0, position.open
         for row in listing.rows(db, position.start, self._reverse):
@@ -303,8 +306,8 @@ class _Walk(Generic[T]):
     ) -> HandlerReply:
         """Return a page with the token of the next page.
 
-        If more steps are needed, the reply's `later` continues. `lines` were encoded by earlier
-        steps. A long page is sent in parts: the first part ends at `cut`.
+        If more steps are needed, return a reply whose `later` does the next step. `lines` were
+        encoded by earlier steps. A long page is sent in parts: the first part ends at `cut`.
         """
         bytes_left = 0 if cut else STEP_BYTES - sum(map(len, lines))
         step = self._step(db, position, bytes_left)

@@ -21,7 +21,7 @@ def show(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 async def receive(request: Request) -> HandlerReply:
-    """Store a chunk of a file, which begins at `offset`; `size` is the size of the whole file."""
+    """Store a chunk of a file. The chunk begins at `offset`; the whole file has `size` bytes."""
     parts, query = request.parts, request.query
     size = query.own_natural("size")
     if size is None:

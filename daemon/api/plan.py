@@ -131,7 +131,10 @@ async def plan(request: Request) -> HandlerReply:
 async def _masked(
     masks: JobMaskSource | None, answer: bytes, source: Submission | None, key: tuple[str, str]
 ) -> bytes:
-    """Return a response that masks the sensitive variables of the source and of the job."""
+    """Return `answer`, in which the values of sensitive variables are masked.
+
+    The variables are those of the submitted `source`, and of the stored job with this `key`.
+    """
     if masks is not None and (matcher := await masks.matcher(key)) is not None:
         answer = await garbage.in_thread(partial(_with_masks, answer, matcher, key))
     if source is None or SENSITIVE not in source.source:
@@ -156,13 +159,16 @@ def _with_masks(answer: bytes, matcher: Matcher, key: tuple[str, str]) -> bytes:
 def _encoded(response: JobPlanResponse) -> tuple[int, bytes]:
     """Return the index and the JSON of a response.
 
-    This function runs in a thread, because the differences of a large job are long.
+    This function runs in a thread, because the diff of a large job takes long to encode.
     """
     return response.index, encode(response)
 
 
 def _flow(db: ReadSnapshot, job: Job, opened: frozenset[str], now: int) -> PlannedFlow | UnsetType:
-    """Return the workflow of a job; unset for a job without workflow keys."""
+    """Return the planned workflow of a job; unset for a job that is not a workflow.
+
+    A registration of the job would open the steps `opened`.
+    """
     if not is_workflow(job):
         return UNSET
     from daemon.evals.planned_flow import planned_flow  # imported late: few jobs are workflows

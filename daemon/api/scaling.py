@@ -72,7 +72,7 @@ def _active_allocations(allocs: list[Allocation]) -> dict[str, int]:
 
 
 async def scale(request: Request) -> HandlerReply:
-    """Change the count of a group, or record the reason for a failure."""
+    """Change the count of a group, or only record a message or an error about its scaling."""
     parts, body = request.parts, await request.decoded(ScalingRequest)
     check_right(request, None, request.namespace, override=body.policy_override)
     check_accepts(request)

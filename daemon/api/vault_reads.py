@@ -46,7 +46,7 @@ class _List(msgspec.Struct, frozen=True):
     info: str = ""  # field with the descriptions
 
     async def part(self, store: Store, key_range: KeyRange) -> _Part:
-        """Return the first keys of a range, at most as many as a step has."""
+        """Return the first keys of a range, at most `step` keys."""
         most = self.step if key_range.most < 0 else min(self.step, key_range.most)
 
         def look(db: ReadSnapshot) -> _Part:
@@ -104,8 +104,8 @@ async def _members(
 ) -> AsyncGenerator[bytes, None]:
     """Yield the JSON members of a list's data; `part` is the first part.
 
-    Between two pieces, no read snapshot is open. Only keys that the response repeats stay in
-    memory.
+    The list has at most `most` keys; a negative number means no limit. No read snapshot stays open
+    between two parts. Keys stay in memory only if the response repeats them in another field.
     """
     streamed = listing.info or listing.names[0]
     opening, closing = (b"{", b"}") if listing.info else (b"[", b"]")

@@ -73,7 +73,7 @@ async def seal_status(call: RouteCall) -> HandlerReply:
 
 
 async def initialized(call: RouteCall) -> HandlerReply:  # every handler is async
-    """Report that a store exists: the daemon creates it at its start."""
+    """Report that a store exists. The daemon creates the store when it starts."""
     return plain({"initialized": True})
 
 

@@ -85,9 +85,10 @@ async def _create(
 
 
 def _check_entity_alias(call: RouteCall, role: TokenRole | None) -> None:
-    """Refuse a token of an entity, with Vault's errors where Vault also refuses it.
+    """Raise `Malformed` if a request sets `entity_alias`.
 
-    A client that asks for a token of an entity must not get a token without an entity.
+    If Vault also refuses the request, the error is Vault's. A client that asks for a token of an
+    entity must not get a token without an entity.
     """
     alias = call.fields.text("entity_alias")
     if not alias:
@@ -97,7 +98,7 @@ def _check_entity_alias(call: RouteCall, role: TokenRole | None) -> None:
     if alias not in (role.allowed_entity_aliases or ()):
         raise Malformed("invalid 'entity_alias' value")
     raise Malformed(
-        f"entity_alias = {quote(alias)}: tokens of entities come only from a login; "
+        f"entity_alias = {quote(alias)}: only a login creates tokens of entities; "
         "log in, or omit the field"
     )
 

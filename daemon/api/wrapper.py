@@ -120,7 +120,7 @@ async def read_commands(wrapper_protocol: WrapperProtocol, request: Request) -> 
 
 
 async def list_kept(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
-    """Choose the files to keep from the list of a wrapper."""
+    """Return the files that the wrapper must send, chosen from the list in the request."""
     paths = await wrapper_protocol.list_kept(
         request.token,
         request.body,
@@ -143,7 +143,7 @@ async def keep(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerRe
 
 
 async def report_result(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
-    """Store the result of a task, and its outputs file, which is the body."""
+    """Store the result of a task. The body of the request is the outputs file of the task."""
     code, why = _number(request, "code"), request.query.text("why")
     outputs, kept_files = request.query.text("outputs"), request.query.text("kept")
     if code not in _CODES:

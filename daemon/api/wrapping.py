@@ -27,14 +27,14 @@ def _secret(call: RouteCall) -> str:
 
 
 async def wrap(call: RouteCall) -> VaultBody:
-    """Wrap the body of the request, as its header requires."""
+    """Return the body of the request, to be wrapped. Raises `Malformed` without a wrapping TTL."""
     if not call.wrap_ttl:
         raise Malformed("endpoint requires response wrapping to be used")
     return VaultBody(data=call.fields.values)
 
 
 async def unwrap(call: RouteCall) -> VaultBody:
-    """Return a wrapped response, once."""
+    """Return a wrapped response and delete it, so that it can be read only once."""
     wrapped_response = await response_wrapping.unwrap_response(
         call.parts.store, call.parts.tokens, _secret(call)
     )

@@ -1,4 +1,4 @@
-"""The open parts of the daemon, as the request handlers use them."""
+"""The components of the daemon that the request handlers use."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
@@ -90,7 +90,7 @@ class TaskActions(Protocol):
     async def usage_history(
         self, key: SeriesKey, begin: int, end: int, step: int
     ) -> dict[str, UsageBlock] | None:
-        """Return the samples of an object by task, one for each `step`.
+        """Return the samples from `begin` to `end`, one per `step`, for each task of an object.
 
         All times are in seconds. The result is None if the usage history is turned off.
         """
@@ -123,7 +123,7 @@ class TaskActions(Protocol):
     async def run_exec_session(
         self, alloc_id: str, task: str, command: Sequence[str], line: MessageChannel, *, tty: bool
     ) -> None:
-        """Run a command inside a task, connected to `line`. Raises `Refused`."""
+        """Run a command inside a task. Its input and output go through `line`. Raises `Refused`."""
         ...
 
 
@@ -281,7 +281,7 @@ class JobMaskSource(Protocol):
 
 
 class AppContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The open parts of one daemon."""
+    """The components of one daemon."""
 
     config: Settings
     store: Store

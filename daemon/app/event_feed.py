@@ -1,7 +1,8 @@
 """Events in wire form, encoded once for all clients that read at the same time.
 
-The row of an event contains the change. Nomad's clients expect the whole job or allocation in the
-payload, which is joined at read time. Events for purged objects contain only names.
+The row of an event contains only the change. Nomad's clients expect the whole job or allocation in
+the payload, so the feed adds it when it reads the event. Events for purged objects contain only
+names.
 """
 
 from collections import OrderedDict
@@ -92,7 +93,7 @@ class EventFeed:
         return encoded_events
 
     def _cache(self, encoded_event: EncodedEvent) -> None:
-        """Cache an event, and drop the oldest cached events above the size limit."""
+        """Cache an event, and drop the oldest events while the cache exceeds its size limit."""
         number = encoded_event.event.number
         if number in self._made:  # another reader encoded it at the same time
             return

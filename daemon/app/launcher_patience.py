@@ -9,7 +9,7 @@ from storage.errors import Unavailable
 
 @contextmanager
 def bounded_wait() -> Iterator[None]:
-    """Run the block, with a short limit for waits for the launcher. Raises `Unavailable`."""
+    """Limit the time of each launcher request in the block. Raises `Unavailable` after that time."""
     with impatient():
         try:
             yield

@@ -40,7 +40,7 @@ Samples = Mapping[Stack, tuple[int, ...]]
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """Samples: a value of each kind for each stack."""
+    """The samples of a profile: for each stack, one value of each kind."""
 
     kinds: tuple[tuple[str, str], ...]  # the counted values and their units
     samples: Samples
@@ -168,7 +168,7 @@ class _Numbers(dict[T, int]):
     """Indexes of values in the order of their first use, from 0."""
 
     def of(self, value: T) -> int:
-        """Return the index of a value; add an unknown value."""
+        """Return the index of a value; a new value gets the next index."""
         return self.setdefault(value, len(self))
 
 

@@ -1,9 +1,9 @@
-"""The most recently encoded status lines of jobs, with the stamps of the data that they show.
+"""The most recently encoded status lines of jobs, each with the stamp of the data that it shows.
 
 A stamp is a value that differs after each change of this data (`storage/queries/job_stamps.py`).
-Open pages read the same jobs again after each change, and few of the jobs have changed. A line is
-valid while the stamp of its job is the same. The stamp is read with each use, so no line is ever
-older than the snapshot of its reader.
+Open pages of the web interface read the same jobs again after each change, and few of the jobs have
+changed. A line is valid while the stamp of its job is the same. Each reader takes the stamp from
+its own snapshot, so it never gets a line that is older than this snapshot.
 """
 
 from storage.queries.job_stamps import Stamp

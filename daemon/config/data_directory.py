@@ -72,7 +72,7 @@ def payloads_beside(store: Path) -> str:
 
 
 def payload_dir(root: str, namespace: str) -> str:
-    """Return the directory of a namespace's input files; a namespace may have any name."""
+    """Return the directory of a namespace's input files, named by a hash of the namespace."""
     return f"{root}/{hashlib.sha256(namespace.encode()).hexdigest()[:32]}"
 
 

@@ -1,7 +1,7 @@
 """Validation of the host's resources that jobs can use by name: volumes, networks and commands.
 
 The configuration defines these resources (`settings.py`). Each function yields the faults of one
-kind, with the name, the value and the fix.
+kind of resource. A fault is a message with the name, the value and the fix.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Loading of the settings: a file, the environment, and the command line, which overrides both.
 
-An unknown setting, a wrong type or a contradiction is an error. It names the setting, the value and
-the source.
+An unknown setting, a wrong type or a contradiction is an error. The message names the setting, the
+value and the source.
 """
 
 import os

@@ -313,9 +313,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_wrappers(self) -> "Settings":
-        """Return the settings for the TLS of the listener for cluster hosts.
+        """Return the settings, with the TLS settings of the listener for cluster hosts.
 
-        The listener uses its own certificate, by default the API's. It requests no client
+        The listener has its own certificate, or uses that of the API. It requests no client
         certificates.
         """
         own = self.wrapper_tls_cert != Path()
@@ -339,9 +339,9 @@ FIELDS = {field.name: field for field in msgspec.structs.fields(Settings)}
 
 
 def task_numbers(setting: str, subuids: str) -> range | None:
-    """Return the user numbers for allocations: from the setting, or from `/etc/subuid`.
+    """Return the user IDs for allocations: from the setting, else `/etc/subuid`, else the default.
 
-    Return None if there are none. Raises `ValueError`.
+    Return None if the setting disables these users. Raises `ValueError`.
 
     >>> task_numbers("80000-80009", ""), task_numbers("", "steward:200000:9")
     (range(80000, 80010), range(200000, 200009))

@@ -2,8 +2,8 @@
 
 These settings limit tasks, so they cannot come from the store, because the daemon can write to the
 store. They are in a file in the data directory that only root can write. The first start without
-that file writes it. Its content comes from the store if the user that reads the store also owns it.
-Otherwise, the file is empty.
+that file creates it. If the starting user owns the store, the defaults are copied from the store.
+Otherwise, another user could have changed the store, so the file is empty.
 """
 
 import logging

@@ -127,7 +127,7 @@ class _Directory:
 
 
 def _of_address(address: int, denied: Iterable[DeniedAddresses]) -> Iterator[bytes]:
-    """Yield a program for connections, which finds the address in its context argument."""
+    """Yield the program for connections. `address` is the offset of the address in its argument."""
     yield _do(_LOAD, to=2, by=1, offset=_PORT)
     yield from _decide(1, address, denied)
 

@@ -64,9 +64,10 @@ def of_tasks(machine: str, *, user_namespaces: bool = False) -> bytes:
 def of_daemon(machine: str, *, programs: bool = False) -> bytes:
     """Return the filter of an unprivileged daemon. Raises `bpf.Unknown`.
 
-    In addition to the restrictions of tasks, it cannot change its user, map memory that is writable
-    and executable, or open sockets other than Unix and IP. With `programs` it may execute programs:
-    git on a host without sandboxes, and notification commands if there is no launcher of root.
+    In addition to the restrictions of tasks, the daemon cannot change its user, map memory that is
+    writable and executable, or open sockets other than Unix and IP. With `programs`, it may execute
+    programs. It runs git if the host has no sandboxes, and notification commands if no launcher
+    runs as root.
     """
     rules = [Rule(call, _EPERM) for call in (*DENIED, "chroot", *_USERS)]
     rules += [*_terminals(), *_set_id(), *_namespaces(), *_memory(), *_sockets()]

@@ -77,10 +77,10 @@ def landlock_version() -> int:
 
 
 def rules_of_files(writable: Iterable[str], readable: Iterable[str]) -> int | None:
-    """Return a Landlock ruleset; None without Landlock.
+    """Return the descriptor of a Landlock ruleset, or None if the kernel has no Landlock.
 
-    Writable files cannot be executed, unless a readable path is above them. Paths that do not exist
-    are ignored.
+    Files below a `writable` path can be read and written, but not executed. Files below a
+    `readable` path can be read and executed. Paths that do not exist are ignored.
     """
     version = landlock_version()
     if not version:
@@ -119,7 +119,7 @@ def is_dumpable() -> bool:
 
 
 def may_execute() -> bool:
-    """Return whether this process may execute programs; test it with an empty path."""
+    """Return whether this process may execute programs, by trying to execute an empty path."""
     try:
         os.execve("", ["none"], {})  # noqa: S606, S607  # no file has this name
     except OSError as error:

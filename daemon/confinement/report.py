@@ -27,7 +27,7 @@ _SHOWN = 3  # names in a reason before "and N more"
 
 
 class Finding(NamedTuple):
-    """One restriction: whether it is effective, with the mechanism or the reason."""
+    """Whether the restriction `rule` is effective (`holds`), and the reason why or why not."""
 
     rule: str
     holds: bool
@@ -141,7 +141,10 @@ def user_of(pid: int) -> int:
 
 
 def main_process(pids: Iterable[int], *, is_walled: bool) -> int | None:
-    """Return the oldest process of a task; with a sandbox (`is_walled`), the oldest inside it."""
+    """Return the oldest process of a task, or None.
+
+    With a sandbox (`is_walled`), only processes in the sandbox count, except bwrap itself.
+    """
     outside = _levels("self")
     for pid in sorted(pids):
         with suppress(OSError):  # it has ended
@@ -237,9 +240,10 @@ def _fields(status: str) -> dict[str, str]:
 
 
 def _capabilities(fields: Mapping[str, str], *, can_gain: bool) -> list[str]:
-    """Return the capabilities in any set, given the fields of `/proc/PID/status`.
+    """Return the capabilities that a process has or can gain, given its `/proc/PID/status`.
 
-    The inheritable set and the bounding set count only if the process can gain capabilities.
+    The inheritable set and the bounding set count only if the process can gain capabilities
+    (`can_gain`) or runs as root.
     """
     mask = 0
     is_root = fields["Uid"].split()[1] == "0"

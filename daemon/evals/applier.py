@@ -186,10 +186,10 @@ def _store_runs(tx: Transaction, state: ClusterState, flow: FlowChange | None, n
 
 
 def _ends_before_next(state: ClusterState, run: FlowRun) -> bool:
-    """Return whether a run has ended for whose end a newer version of its job waited.
+    """Return whether a run has ended, and a newer version of its job waited for this end.
 
-    If the clean-up steps of a failed run exceed their deadline, the decision of the newer version
-    ends the run.
+    This includes a failed run whose clean-up steps exceeded their deadline. In that case, the
+    decision of the newer version ends the run.
     """
     if not run.status.has_ended:
         return False
@@ -339,9 +339,9 @@ def _cancel_deadlines(tx: Transaction, evaluation: Evaluation, plan: Plan, now: 
 
 
 def _without_repeated(tx: Transaction, evaluation: Evaluation, plan: Plan) -> Plan:
-    """Return a plan without deadlines that an earlier pending evaluation covers.
+    """Return the plan; omit evaluations for deadlines if one for an earlier deadline is pending.
 
-    The evaluation at one deadline creates the evaluation at the next deadline.
+    The pending evaluation creates the evaluation for the next deadline.
     """
     if not any(evaluation.triggered_by == Trigger.RUN_STEP for evaluation in plan.evaluations):
         return plan

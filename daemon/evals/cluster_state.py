@@ -111,7 +111,7 @@ def _is_replaced(run: FlowRun, job: Job) -> bool:
 def step_openings(
     db: ReadSnapshot, job: Job, run: FlowRun | None, steps: Sequence[RunStep]
 ) -> "dict[str, Openings]":
-    """Return the openings of the calendars of steps that have not begun."""
+    """Return the open times of calendars by name, for all steps that have not begun."""
     dated = [group for group in job.task_groups or () if CALENDAR.name in (group.meta or ())]
     if not dated:
         return {}
@@ -188,7 +188,7 @@ def load_freeze(db: ReadSnapshot, job: Job | None, now: int) -> FreezeHold | Non
 
 
 def _slot(db: ReadSnapshot, job: Job, run: FlowRun | None) -> str:
-    """Return why a run of a job with a queue begins no step; empty if the run holds its slots.
+    """Return why a run waits for slots of its job's queue; empty if it does not wait.
 
     A new run enters the queue when it is stored, so its first decision begins no step.
     """
@@ -288,7 +288,8 @@ def _failures(db: ReadSnapshot, allocations_: Sequence[Allocation]) -> dict[str,
 class _Found(msgspec.Struct, frozen=True):
     """The loaded allocations of a job, oldest first.
 
-    `ended` and `settled` count the allocations that were not loaded, by group.
+    `settled` has, by group, completed allocations that were not loaded. `ended` counts all other
+    allocations that were not loaded.
     """
 
     allocations: list[Allocation]
@@ -297,7 +298,7 @@ class _Found(msgspec.Struct, frozen=True):
 
 
 def _kept(job: Job | None, run: FlowRun | None, steps: Sequence[RunStep]) -> Collection[str]:
-    """Return the ended steps that unfinished steps still need element by element."""
+    """Return the ended steps for which an unfinished step needs the result of each element."""
     if job is None or run is None or run.version != job.version:
         return ()
     ended = {step.name for step in steps if step.outcome is not None}
@@ -341,8 +342,9 @@ def _unsettled(
 ) -> _Found | None:
     """Return the allocations of a large batch job without those that have completed.
 
-    This avoids reading thousands of completed allocations for each decision. Return None for other
-    jobs, or if completed allocations may have to be stopped or belong to another run.
+    This avoids reading thousands of completed allocations for each decision. Return None if the
+    job is not a large batch job, or if the decision needs its completed allocations. The decision
+    needs them if some may have to be stopped, or if they belong to another run.
     """
     if job.type != JobType.BATCH or job.stop or (run is not None and run.version != job.version):
         return None

@@ -88,7 +88,7 @@ def _promoted(state: DeploymentGroup, now: int) -> DeploymentGroup:
 
 
 def _with_time(state: DeploymentGroup, now: int) -> DeploymentGroup:
-    """Return a copy of the group whose progress deadline is counted from now."""
+    """Return a copy of the group with a new progress deadline, counted from now."""
     if not state.progress_deadline:
         return state
     return msgspec.structs.replace(

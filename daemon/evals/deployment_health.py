@@ -122,7 +122,7 @@ def _failure(state: DeploymentGroup, policy: ReschedulePolicy | None, now: int) 
 
 
 def may_place_again(policy: ReschedulePolicy | None) -> bool:
-    """Return whether a policy permits rescheduling at all; system jobs have none."""
+    """Return whether a policy permits rescheduling at all; system jobs have no policy."""
     return policy is not None and (policy.unlimited or policy.attempts > 0)
 
 

@@ -130,7 +130,7 @@ def _of_freeze(freeze: Freeze) -> Reason:
 def _of_run(
     db: ReadSnapshot, case: "_Case", run: FlowRunView, all_allocs: list[Allocation]
 ) -> Iterator[Reason]:
-    """Yield the reason why each step of a run waits; open steps are explained like groups."""
+    """Yield why each step of a run waits, or how it ended if it was not successful."""
     if run.version != case.job.version:
         message = f"run {run.number} of version {run.version} is still stopping"
         yield Reason(cause=Cause.STEP, message=message)
@@ -170,9 +170,11 @@ def _of_open_step(
     group: TaskGroup,
     all_allocs: list[Allocation],
 ) -> Iterator[Reason]:
-    """Yield why elements of an open step wait; those that may begin are explained like groups.
+    """Yield why elements of an open step wait.
 
-    The view of the step may name another cause, such as missing capacity, than the stored `row`.
+    Elements that may begin are explained like the allocations of any other job. `row` is the
+    stored step. The reason in `step` may differ from the stored reason, for example if capacity is
+    missing.
     """
     if any(queue.waiting for queue in step.queues):
         waiting = max(queue.waiting for queue in step.queues)
@@ -213,7 +215,7 @@ def _sized_groups(job: Job, run: FlowRunView) -> dict[str, TaskGroup]:
 
 
 def _end_of(step: RunStepView) -> str:
-    """Return how a step ended; a reason that only repeats failed tasks is left out."""
+    """Return a clause about how a step ended, with the reason."""
     if step.state == StepState.FAILED:
         return step.reason if step.failed else f"it failed: {step.reason}"
     return f"it was {step.state}: {step.reason}" if step.reason else f"it was {step.state}"
@@ -579,7 +581,7 @@ def _unplaced(
 ) -> Iterator[Reason]:
     """Yield the reasons why `lacking` allocations of a group are unplaced.
 
-    Of these, `retried` allocations are left out, because their failures explain them.
+    `retried` of these allocations have failed and get no reason here: `_failed` explains them.
     """
     explained = retried
     for evaluation in case.blocked():

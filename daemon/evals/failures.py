@@ -53,7 +53,11 @@ def _error_of(db: ReadSnapshot, alloc_id: str | None) -> TaskError | None:
 
 
 def of_allocation(db: ReadSnapshot, allocation: Allocation) -> TaskError | None:
-    """Return the error of the task that made an allocation fail, else the newest error, or None."""
+    """Return the error that made an allocation fail, or None.
+
+    This is the error of the task that failed first. If no task failed, it is the newest error. If
+    the allocation exceeded its time limit, only errors about this limit count.
+    """
     task_errors = list(_errors(db, allocation))
     if allocation.is_overtime:
         limits = [error for error in task_errors if error.kind == TIME_LIMIT_EVENT]
@@ -114,7 +118,7 @@ def _newest(
 ) -> StoredTaskEvent | None:
     """Return the newest error event.
 
-    With `waits`, the reason why an attempt has not started also counts, such as a failed template.
+    With `waits`, the reason why an attempt has not started (such as a failed template) also counts.
     Events before a requested stop do not count, and neither does exit code 0 of a task whose
     allocation is complete. The end of an attempt before a restart on request does not count either.
     """

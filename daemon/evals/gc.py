@@ -200,8 +200,7 @@ async def _forget_all(store: Store, keys: Sequence[Key]) -> int:
 def _forget_some(tx: Transaction, *, keys: Sequence[Key]) -> tuple[int, int]:
     """Delete some rows of dead jobs in one write.
 
-    Return the number of `keys` that need no further write, and the number of jobs deleted among
-    them.
+    Return how many of the `keys` are finished, and how many of these jobs were deleted.
     """
     checked = removed_count = rows = 0
     for key in keys:

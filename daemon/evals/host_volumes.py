@@ -54,10 +54,10 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
 def complete(
     db: ReadSnapshot, volume: DynamicVolume, node_id: str, region: str, *, registered: bool
 ) -> DynamicVolume:
-    """Return a requested volume completed with defaults, except for its ID and times.
+    """Return a copy of the requested volume with defaults for missing settings.
 
-    `registered` means that the directory exists already. Raises `Malformed`, `NotFound` or
-    `Conflict`.
+    A new volume gets no ID and no times yet. `registered` means that the directory exists already.
+    Raises `Malformed`, `NotFound` or `Conflict`.
     """
     _check_size(volume)
     if faults := list(_faults(volume, registered=registered)):
@@ -202,7 +202,7 @@ def parameters_of(volume: DynamicVolume) -> Parameters:
     if not _MODE.fullmatch(mode):
         raise Malformed("Parameters, mode: write an octal number from 0000 to 0777")
     if not all(_ID.fullmatch(text) and int(text) < 2**32 - 1 for text in (uid, gid)):
-        raise Malformed("Parameters, uid and gid: write numbers of users and groups")
+        raise Malformed("Parameters, uid and gid: write the numeric IDs of a user and a group")
     return Parameters(mode=int(mode, 8), uid=int(uid), gid=int(gid))
 
 
@@ -261,8 +261,8 @@ async def put(
 async def retire(store: Store, volume_id: str, ids: Iterator[str], *, now: int) -> int:
     """Remove a volume from its node; return the index of the write.
 
-    The caller deletes the volume's directory afterwards. The daemon did not create the directory of
-    a registered volume. The same write therefore deletes such a volume from the store. Raises
+    If the daemon created the volume's directory, the volume stays in the store until the caller has
+    deleted the directory. A registered volume is deleted from the store in the same write. Raises
     `NotFound`, and `Conflict` while an allocation uses the volume.
     """
 

@@ -113,7 +113,8 @@ def of_row(
 def _error(db: ReadSnapshot, row: job_status.Row, run: FlowRun | None) -> str:
     """Return the newest error of a job as text.
 
-    The text names the failed step, unless the reason of the run already names only this step.
+    For a workflow, the text begins with the name of the failed step. The name is omitted if the
+    run has no reason yet, or if its reason is only that this step failed.
     """
     error = newest_error(db, row["namespace"], row["id"])
     if error is None or run is None or run.reason in ("", f"step {error.task_group} failed"):
@@ -361,7 +362,10 @@ def run_of(db: ReadSnapshot, row: job_status.Row, slot: int, now: int) -> Run:
 
 
 def _exit_code(result: State, error: TaskError | None) -> int | None:
-    """Return the exit code of an ended run, or None if it failed without a task or was stopped."""
+    """Return the exit code of an ended run.
+
+    Return None if the run was stopped, or if it failed without an error of a task.
+    """
     if result == State.STOPPED:
         return None
     if error is not None:

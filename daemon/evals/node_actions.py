@@ -78,7 +78,7 @@ async def evaluate_node(
 async def evaluate_down(store: Store, ids: Iterator[str], *, now: int) -> None:
     """Create evaluations for all jobs with allocations on nodes that are down.
 
-    The scheduler marks these allocations as lost. A node is down after a start of the daemon if its
+    The scheduler marks these allocations as lost. When the daemon starts, a node is down if its
     pool was removed from the configuration.
     """
 

@@ -49,7 +49,10 @@ def explain_group(
 
 
 def _closed(job: Job, nodes: Iterable[Node]) -> Iterator[str]:
-    """Yield why nodes in the job's pool are closed for placements; all nodes must be closed."""
+    """Yield, for the nodes in the job's pool, why each accepts no placements.
+
+    Call this function only if none of the nodes accepts placements of the job.
+    """
     named = [node for node in nodes if in_pool(job, node)]
     if not named:
         yield f'no node is in pool "{job.node_pool}"'

@@ -174,7 +174,10 @@ def _unmet(
 
 
 def unmet(constraint: Constraint, members: Sequence[Node], region: str) -> str:
-    """Return why no node satisfies a constraint: an unknown attribute, or its existing values."""
+    """Return a message that no node satisfies a constraint.
+
+    The message has the existing values of the attribute, or says that no node has the attribute.
+    """
     values, rule = values_of(constraint, members, region), text_of(constraint)
     if values.startswith("no node has "):
         return values

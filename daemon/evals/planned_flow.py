@@ -30,9 +30,10 @@ MOST_SHOWN = 20  # queues, and as many calendars
 
 
 def planned_flow(db: ReadSnapshot, job: Job, opened: Collection[str], *, now: int) -> PlannedFlow:
-    """Return the workflow of a valid job; a registration of the job would open the steps `opened`.
+    """Return the workflow of a valid job.
 
-    The calendars may take seconds, so call this function in a thread.
+    `opened` are the steps that a registration of the job would open. The computation of calendars
+    may take seconds, so call this function in a thread.
     """
     shown = graph.view(job)
     # Queues of runs come first.

@@ -48,7 +48,7 @@ def elements(
 
 
 def _list_text(db: ReadSnapshot, run: FlowRun, job: Job, group: TaskGroup) -> str:
-    """Return the output that is the list of a step; empty if no output is its list."""
+    """Return the output that a step uses as its list; empty if its list is not an output."""
     reference = lists.source(group)
     if reference is None:
         return ""

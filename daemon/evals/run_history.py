@@ -79,7 +79,7 @@ def _day(nanos: int, zone: tzinfo) -> date:
 
 
 def _misses(db: ReadSnapshot, job: Job, zone: tzinfo) -> Iterator[tuple[date, str, int]]:
-    """Yield the day, the kind and the number of slots that were skipped, caught up or late."""
+    """Yield the skipped, caught-up and late slots of a job as tuples: day, kind and number."""
     for slot in periodic.slots(db, job.namespace, job.id):
         day = _day(slot.slot, zone)
         if slot.outcome == SlotOutcome.SKIPPED:

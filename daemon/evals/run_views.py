@@ -124,8 +124,8 @@ def _at_work(db: ReadSnapshot, run: FlowRun) -> _AtWork:
 def _opened(step: RunStep) -> int:
     """Return the time at which a step's current attempt was opened; 0 if it was not opened.
 
-    If an earlier version of Steward stored the step, a step that runs again still has the opening
-    time of its earlier attempt.
+    The stored time counts only if the state shows that the attempt was opened. Earlier versions of
+    Steward kept the time of the previous attempt when a step ran again.
     """
     has_worked = step.good or step.failed
     is_unopened = step.state in (StepState.WAITING, StepState.HELD) or (
@@ -191,7 +191,7 @@ def _reason(
 ) -> str:
     """Return the reason of a step, or why an open step has no starting or running allocation.
 
-    `without` has the reasons of missing allocations by group; an empty name means all groups.
+    `without` has the reasons for missing allocations by step; its key `""` is for all other steps.
     """
     if any(queue.waiting and not queue.held for queue in queues):
         before = max(queue.before for queue in queues)

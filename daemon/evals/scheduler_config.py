@@ -2,8 +2,8 @@
 
 Settings that this version cannot honor are rejected instead of ignored.
 
-At most one worker runs. If there is no worker, or the worker does not process a job type,
-evaluations stay pending. They stay pending until the setting is changed or the daemon restarts.
+At most one worker runs. Evaluations stay pending if there is no worker, or if the worker does not
+process their job type. A change of the setting or a restart of the daemon ends this state.
 """
 
 from collections.abc import Sequence
@@ -106,7 +106,8 @@ async def set_workers(store: Store, number: int, kinds: Sequence[str]) -> Worker
         raise Malformed(f'Invalid request: enabled_schedulers lacks "{CORE}"')
     if unknown := sorted(set(kinds) - set(ALL)):
         raise Malformed(
-            f'Invalid request: enabled_schedulers has "{unknown[0]}"; there are {", ".join(ALL)}'
+            f'Invalid request: enabled_schedulers has the unknown type "{unknown[0]}"; '
+            f"the types are {', '.join(ALL)}"
         )
     if number > 1:
         raise Malformed(

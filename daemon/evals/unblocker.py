@@ -72,8 +72,8 @@ def smallest_resource_ask(state: ClusterState, plan: Plan) -> evaluations.FreedR
 
     All values are zero if no group lacks capacity, because then only a change of the nodes can
     help. If only some of the unplaced groups lack capacity, any freed resources cause a
-    re-evaluation. The result has an ask beyond CPU, memory and disk only for a single group. No
-    older allocation of the group may release resources when it is replaced.
+    re-evaluation. Resources other than CPU, memory and disk are included only if a single group is
+    unplaced and replaces no older allocation.
     """
     job, needs = state.job, []
     groups = job.groups_by_name() if job else {}
@@ -119,7 +119,7 @@ def _shortage(needed: Iterable[int], free: Iterable[int]) -> int:
 
 
 class Unblocker:
-    """Checks asks against the capacity of all nodes at one time."""
+    """Checks resource asks against the capacity of all nodes in one snapshot."""
 
     def __init__(self, db: ReadSnapshot, states: tuple[NodeState, ...]) -> None:
         """Initialize with the states of all nodes."""

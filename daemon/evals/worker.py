@@ -195,8 +195,9 @@ def next_evaluations(
     paused: frozenset[str] = frozenset(),
     suspects: frozenset[str] = frozenset(),
 ) -> list[Evaluation]:
-    """Return the next evaluations that are pending, or blocked but may fit; at most one per job.
+    """Return the next pending evaluations, at most one per job.
 
+    If no evaluation is pending, return one blocked evaluation that fits now, if there is one.
     Evaluations in `paused` wait after an error. All evaluations wait while an operator pauses the
     scheduler. Each of the `suspects` is processed alone: if it crashes the daemon, no other
     evaluation is blamed.
@@ -397,9 +398,9 @@ async def _apply_result(store: Store, decision: EvaluationResult, fences: Fences
 
 
 async def _causes(store: Store, decision: EvaluationResult) -> list[tuple[str, str]]:
-    """Return the causes of placed workflow steps: the allocations of the steps that they needed.
+    """Return the allocations for which the placed steps of a workflow waited.
 
-    Each cause is the origin and the ID of an allocation.
+    For each allocation, return the ID of the request that caused it, and the allocation's ID.
     """
     state, plan = decision.state, decision.plan
     if state is None or state.job is None or state.run is None or plan is None or not plan.place:

@@ -1,8 +1,8 @@
 """Decide which steps of a run begin, and how steps and the run have ended.
 
-`advance` looks at the steps once, each after all steps that it needs. So the end of a step opens or
-skips all later steps in the same decision. The result depends only on which tasks have ended. The
-order in which Steward learned of these ends does not matter.
+`advance` looks at the steps once, each after all steps that it needs. So when a step ends, the same
+decision opens or skips the steps that waited for it. The result depends only on which tasks have
+ended. The order in which Steward learned of these ends does not matter.
 """
 
 import re
@@ -81,12 +81,11 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a run after a decision.
 
     `steps` has all steps in the order of the job file, and `changed` the steps that the decision
-    changed. The elements of `wanted_steps` must be placed. A step in `max_elements` gets no new
-    elements beyond this number of active elements, and requests slots of its queues for no more
-    elements. If nothing else changes, the next decisions are due at the `due_times`, in
-    nanoseconds. Steps in `ask` may begin as soon as they get slots of their queues. `only` applies
-    to steps that need elements of other steps one by one: only the elements whose indexes are set
-    bits may begin.
+    changed. The elements of `wanted_steps` must be placed. `max_elements` limits how many elements
+    of a step may be active, and for how many elements it requests slots of its queues. If nothing
+    else changes, the next decisions are due at the `due_times`, in nanoseconds. Steps in `ask` may
+    begin as soon as they get slots of their queues. `only` applies to steps that need elements of
+    other steps one by one: only the elements whose indexes are set bits may begin.
     """
 
     run: FlowRun
@@ -100,11 +99,11 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a run: on its time, the time of its clean-up, and its active elements.
+    """The limits of a run: its duration, the duration of its clean-up, and its active elements.
 
-    Times are in nanoseconds. The time limit of a run begins when its first step is opened. At most
-    `parallel` elements of all steps may be active at the same time. None means no limit. With
-    `stops`, the first bad step stops the run.
+    Durations are in nanoseconds. The `timeout` begins when the first step is opened. At most
+    `parallel` elements of all steps together may be active at the same time. For both, None means
+    no limit. With `stops`, the first bad step stops the run.
     """
 
     timeout: int | None = None
@@ -354,7 +353,7 @@ def _run_after(run: FlowRun, steps: Sequence[RunStep], now: int) -> FlowRun:
 
 
 def is_own_failure(row: RunStep) -> bool:
-    """Return whether a step is bad for a reason other than another step of its run."""
+    """Return whether a step is bad, and another step of its run is not the reason."""
     if row.outcome != Outcome.BAD:
         return False
     if row.state is StepState.SKIPPED:
@@ -550,10 +549,10 @@ class _Decision:
     def _after_needs(
         self, step: Step, row: RunStep
     ) -> tuple[RunStep | None, tuple[Outcome, str] | None]:
-        """Return the step, with its number of elements, and its outcome if its needs skip it.
+        """Return a pair: the step with its number of elements, and the outcome with its reason.
 
-        The outcome comes with the reason, and is None if the needs let the step begin. Both are
-        None while the step waits for its needs. Raises `Faulty`.
+        The outcome is None unless the step is skipped because of its needs. The step is None while
+        it waits for its needs. Raises `Faulty`.
         """
         if self._is_alone(step):
             return row, None
@@ -679,7 +678,10 @@ class _Decision:
         return total
 
     def _check_run(self, total: int, element_count: int) -> None:
-        """Raise `Faulty` if the run has too many elements, including the `total` of a new step."""
+        """Raise `Faulty` if the run has too many elements.
+
+        The message names `total`, the number of elements of the step that exceeds the limit.
+        """
         run_count = element_count + self._taken_over
         if run_count > lists.MAX_RUN_ELEMENTS:
             raise lists.Faulty(
@@ -713,9 +715,9 @@ class _Decision:
         return total
 
     def _may_begin(self, step: Step, total: int) -> tuple[int, bool]:
-        """Return the elements that the step's needs let begin, and whether this set is final.
+        """Return the elements whose needs are met, as set bits, and whether this set is final.
 
-        The elements are set bits.
+        The set is final when all needs have ended.
         """
         all_elements = (1 << total) - 1
         whole_needs = [self.steps[name] for name in step.needs if name not in step.each_of]
@@ -848,7 +850,7 @@ class _Decision:
         return limits
 
     def _apply(self, row: RunStep, share: PlaceShare) -> None:
-        """Store why elements of a step get no place; hold a step that would begin without any."""
+        """Store why elements of a step get no place; hold a step that would begin without one."""
         is_asking, before = row.name in self.ask, self._before.get(row.name)
         if not share.has_none or (before is not None and before.state is StepState.OPEN):
             if not is_asking:

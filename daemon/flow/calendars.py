@@ -135,7 +135,7 @@ def _part_faults(calendar: Calendar) -> Iterator[str]:
 
 
 def _date(text: str) -> date | None:
-    """Return a date of the supported years; None for any other text."""
+    """Return the date in a text; None if the text is not a date in a supported year."""
     if not _DATE.fullmatch(text) or int(text[:4]) not in YEARS:
         return None
     try:
@@ -154,7 +154,10 @@ def _hours(text: str) -> tuple[int, int] | None:
 
 
 def _moment(text: str, zone: tzinfo, *, is_end: bool) -> int | None:
-    """Return a time, or the start of a date (with `is_end`, its end); None for any other text."""
+    """Return the time in a text, or None if the text is neither a time nor a date.
+
+    For a date, return the start of the day; with `is_end`, return the end of the day.
+    """
     if (day := _date(text)) is not None:
         return _start_of(day + timedelta(days=1) if is_end else day, zone)
     if not _MOMENT.fullmatch(text) or int(text[:4]) not in YEARS:
@@ -272,7 +275,7 @@ class Steps:
         self.most, self.number = most, 0
 
     def spend(self, number: int) -> None:
-        """Count steps before they are made. Raises `TooManySteps`."""
+        """Count `number` further steps in advance. Raises `TooManySteps`."""
         self.number += number
         if self.number > self.most:
             raise TooManySteps(
@@ -314,7 +317,10 @@ class CompiledCalendar(msgspec.Struct, frozen=True, kw_only=True):
         return _Moment(timestamp, steps or Steps()).why_closed(self)
 
     def why_closed_on(self, day: date) -> str:
-        """Return why a local day is closed: the reason at the beginning of the day."""
+        """Return why a local day is closed.
+
+        If the day has hours, return why the calendar is closed at their beginning.
+        """
         if reason := self.closed_day(day):
             return reason
         own = _local_spans(day, self.periods, self.zone)
@@ -527,8 +533,8 @@ class Openings:
 
     `days` are numbers of open days of a month, counted from its end if negative; empty means all
     days. Without a calendar, every day is open, and days are local days in `zone`. All searches
-    together may take `most_steps`, and all other lookups the same number. If `searches` is given,
-    its limit applies to the searches of all openings that share it.
+    together may take `most_steps` steps, and all other lookups together as many. Several objects
+    can share one `searches`; its limit then applies to all their searches together.
     """
 
     def __init__(

@@ -276,7 +276,7 @@ def _steps(job: Job) -> Iterator[Step]:
 def _resolved(groups: Iterable[TaskGroup]) -> dict[str, tuple[str, ...]]:
     """Return the needs of each group, with `*` replaced by the groups that it matches.
 
-    The needs that groups name explicitly must not form a cycle, except through groups with `*`.
+    The needs that groups name explicitly must not form a cycle.
     """
     written = _written(groups)
     names = tuple(written)
@@ -465,9 +465,9 @@ def _of_keys(groups: Iterable[TaskGroup]) -> Iterator[str]:
 
 
 def count_problems(job: Job) -> Iterator[str]:
-    """Yield the errors in the numbers of elements of a workflow's steps, and of its runs.
+    """Yield an error for each step, and for the whole run, that has too many elements.
 
-    The numbers that outputs of steps determine are checked when these steps begin.
+    A number of elements that depends on an output is checked when its step begins.
     """
     if is_workflow(job):
         yield from _of_counts(job.task_groups or [])
@@ -786,10 +786,10 @@ def warnings(job: Job) -> Iterator[str]:
 
 
 def _unreachable_steps(steps: Iterable[Step]) -> Iterator[str]:
-    """Yield the steps that can never begin.
+    """Yield a warning for each step that can never begin.
 
-    A step without elements is neither good nor bad. The same applies to a step that needs only such
-    steps. Every other step may succeed or fail, so the steps that need it may begin.
+    A step without elements neither succeeds nor fails. A step that needs the success or failure
+    only of such steps never begins, and does not succeed or fail either.
     """
     empty = set[str]()
     for step in steps:
@@ -812,8 +812,7 @@ def _unreachable_steps(steps: Iterable[Step]) -> Iterator[str]:
 def again(graph: Graph, chosen: Collection[str]) -> frozenset[str]:
     """Return the chosen steps and all steps that must run again with them.
 
-    All steps after a step that runs again also run again. So do the steps with `redo` before a step
-    that runs again.
+    If a step runs again, all its successors run again. Its predecessors with `redo` also run again.
     """
     rerun = frozenset(chosen) | successors(graph, chosen)
     redone = {step for step in predecessors(graph, rerun) if graph.by_name[step].redo}

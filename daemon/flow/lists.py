@@ -77,7 +77,7 @@ def _nearer(group: TaskGroup, by_name: Mapping[str, TaskGroup]) -> TaskGroup | N
 
 
 def resolved(groups: Sequence[TaskGroup]) -> list[TaskGroup]:
-    """Return the groups, with the counts and lists that groups take from other groups filled in."""
+    """Return the groups, and copy counts and lists to the groups that take them from others."""
     if not any(map(element_needs, groups)):
         return [*groups]
     own = owners(groups)
@@ -268,7 +268,7 @@ def _checked(item: Item) -> Item:
 
 
 def values(item: Item, index: int) -> dict[str, str]:
-    """Return the values of the references `each.…` that an element can make to its item."""
+    """Return the values for references to an element's item, such as `each.key`."""
     result = {"each.key": item.key, "each.value": item.text, "each.index": str(index)}
     if isinstance(item.value, dict):
         result |= {f"each.value.{name}": _text(value) for name, value in item.value.items()}

@@ -38,7 +38,7 @@ def may_refer(group: TaskGroup) -> bool:
 
 
 def kept_sources(group: TaskGroup) -> list[str]:
-    """Return the sources of artifacts that are kept files of other steps."""
+    """Return the sources of those artifacts that are files kept by other steps."""
     return [
         artifact.getter_source
         for task in group.tasks or ()
@@ -59,7 +59,7 @@ def references(group: TaskGroup) -> tuple[Reference, ...]:
 
 
 def template_references(group: TaskGroup) -> tuple[Reference, ...]:
-    """Return the outputs that templates in the job name with `output "STEP" "NAME"`, each once."""
+    """Return the outputs to which templates refer with `output "STEP" "NAME"`, each once."""
     texts = (
         text
         for task in group.tasks or ()
@@ -133,7 +133,7 @@ def check_number(values: int) -> None:
     if values > MAX_VALUES:
         raise TooManyValues(
             f"the outputs of its needs have more than {MAX_VALUES} values "
-            "(names times elements of each step)"
+            "(for each step, the number of outputs times the number of elements)"
         )
 
 
@@ -185,7 +185,7 @@ def problems(
 def _kept_problems(
     by_name: Mapping[str, TaskGroup], name: str, earlier: Collection[str]
 ) -> Iterator[str]:
-    """Yield the errors of a group's artifacts that are kept files of other steps.
+    """Yield the errors of those artifacts of a group that are files kept by other steps.
 
     `earlier` are the steps that come before the group.
     """

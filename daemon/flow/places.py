@@ -52,7 +52,10 @@ def share_of(
 
 
 def _until(most: int | None, none: str, fewer: str) -> str:
-    """Return a clause with the condition for a free place: `none` for one place, else `fewer`."""
+    """Return a clause that states when a place is free.
+
+    The clause uses `none` if there is only one place, and `fewer` if there are several.
+    """
     return f"until {none} active" if most == 1 else f"until fewer than {most} {fewer} active"
 
 

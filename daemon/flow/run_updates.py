@@ -9,7 +9,7 @@ from storage.records.job import Job, JobType
 
 
 def waits_for(job: Job, run: FlowRun) -> bool:
-    """Return whether the version `job` begins its run only after `run`, of an earlier version."""
+    """Return whether the run of version `job` must wait until an earlier version's `run` ends."""
     return (
         run.version < job.version
         and run.goes_on

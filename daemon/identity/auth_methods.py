@@ -1,8 +1,8 @@
 """Login methods of the jobs API: their validation and storage.
 
-An update keeps the fields that the request leaves empty, except for `Default`, as in Nomad. Steward
-verifies JWTs. It stores OIDC methods so that tools can manage them. OIDC methods cannot be used to
-log in, so Steward stores a fixed placeholder instead of their secrets.
+If a field of an update is empty, the stored value stays. `Default` is an exception, as in Nomad.
+Only JWT methods can be used to log in. Steward stores OIDC methods so that tools can manage them,
+but it replaces their secrets with a fixed placeholder.
 """
 
 import re

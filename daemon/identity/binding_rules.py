@@ -69,10 +69,9 @@ def _new(binding_rule_request: BindingRuleRequest) -> BindingRule:
 
 
 def _changed(db: ReadSnapshot, binding_rule_request: BindingRuleRequest) -> BindingRule:
-    """Return an existing rule with the fields of a request.
+    """Return the stored rule after the changes in a request. Raises `Malformed`.
 
-    If the bind type or the bind name in the request is empty, the rule keeps its present
-    value.
+    If the bind type or the bind name in the request is empty, the stored value stays.
     """
     before = auth_methods.find_rule(db, binding_rule_request.id)
     if before is None:
@@ -147,11 +146,11 @@ def _matches(selector: str, document: object) -> bool:
 
 
 def bind(db: ReadSnapshot, rules: Iterable[BindingRule], values: Mapping[str, str]) -> Bindings:
-    """Return the roles and policies that the rules, which match the login, grant.
+    """Return the roles and policies that the rules grant. All `rules` must match the login.
 
-    `values` are the mapped claims of the login, which replace references in the rules. Roles and
-    policies that do not exist are omitted. A management rule overrides all others. Raises
-    `Malformed`.
+    `values` are the mapped claims of the login. They replace the references in the bind names.
+    Roles and policies that do not exist are omitted. A management rule overrides all others.
+    Raises `Malformed`.
     """
     found: dict[BindType, list[str]] = {BindType.POLICY: [], BindType.ROLE: []}
     lowered = {name: value.lower() for name, value in values.items()}

@@ -1,7 +1,7 @@
-"""Bindings of a role: rules on a token's claims, and on the resource of the token.
+"""Bindings of a role: rules for the claims of a token and for the requested resource.
 
 Each rule yields a verdict that names the checked value, so that a rejected user gets the reason.
-Only claims decide; the request must agree with them.
+Only the claims prove an identity; the request must agree with them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -93,7 +93,7 @@ def _of_groups(bound: Sequence[str], claims: Claims) -> BindingCheck:
 
 
 def check_request(role: LoginRole, claims: Claims, request: LoginRequest) -> Iterator[BindingCheck]:
-    """Yield the verdicts on the login request, before Steward sends any request to the cloud."""
+    """Yield the verdicts on the login request that need no lookup in the cloud."""
     named = request.subscription_id and request.resource_group_name
     yield BindingCheck(
         rule="subscription and group are given",
@@ -195,7 +195,7 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
     is_instance: bool = False  # the claim names an instance of the set: `<set>_<something>`
 
     def has_name(self, text: str) -> bool:
-        """Return whether a claim names this resource, in any resource group."""
+        """Return whether a claim matches this resource, apart from its group and subscription."""
         found = parse(text)
         return found is not None and self._names(found)
 
@@ -256,7 +256,7 @@ def _wanted(request: LoginRequest, field: str, kind: str) -> _Wanted:
 
 
 def _disagreement(claims: Claims, expected: _Wanted) -> str:
-    """Return the differences between claims and request; empty if at least one claim matches."""
+    """Return how the claims differ from a resource; empty if at least one claim matches it."""
     claims_given = {"xms_az_rid": claims.xms_az_rid, "xms_mirid": claims.xms_mirid}
     present = {claim: text for claim, text in claims_given.items() if text}
     if not present:
@@ -292,7 +292,10 @@ def names_another_resource(claims: Claims, resource: ResourceID) -> bool:
 
 
 def check_bounds(role: LoginRole, request: LoginRequest, location: str) -> Iterator[BindingCheck]:
-    """Yield the verdicts on the location of a resource that is known to match the request."""
+    """Yield the verdicts on a resource's location, and on a machine's subscription and group.
+
+    The caller has already checked that the resource matches the request.
+    """
     if _names_machines(request):
         yield from _of_place(role, request)
     yield from _of_location(role, location)

@@ -1,8 +1,7 @@
-"""Claims of a token as values for binding rules and names. No I/O.
+"""Mapping of a token's claims to values for binding rules and names. No I/O.
 
-A mapping names a claim, or a place inside the claims as a JSON pointer (`/roles/0`), and assigns a
-name to its value. The names of roles, policies and tokens may refer to such values:
-`${value.team}-admins`.
+A mapping selects a claim by its name or by a JSON pointer (`/roles/0`), and gives its value a new
+name. The names of roles, policies and tokens may refer to such values: `${value.team}-admins`.
 """
 
 import re

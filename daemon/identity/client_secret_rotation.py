@@ -1,10 +1,11 @@
 """Rotation of the client secret: create a new secret, test it, use it, and delete the old secret.
 
-Each step is stored before the next begins. So a daemon that stops in between has a valid secret and
-continues after its restart. A directory accepts a new secret only after a while. So Steward uses a
-new secret only after it has obtained a token with this secret. Secrets that Steward did not create
-stay, unless the configuration says otherwise. Each mount runs one step at a time. A step counts
-only if the state from which it began has not changed. The audit log records each step.
+Each step is stored before the next step begins. If the daemon stops between two steps, it still has
+a valid secret, and it continues after its restart. A directory accepts a new secret only after a
+while. Therefore Steward uses a new secret only after it has obtained a token with this secret.
+Secrets that Steward did not create stay, unless the configuration says otherwise. Each mount runs
+one step at a time. The result of a step is discarded if the state of the rotation has changed since
+the step began. The audit log records each step.
 """
 
 import logging
@@ -121,7 +122,7 @@ class ClientSecretRotator:
             raise Refused(_CHANGED)
 
     async def _activate(self, mount: Mount, state: Rotation) -> None:
-        """Start to use a new secret if the directory grants a token for it. Raises `Refused`."""
+        """Obtain a token with the new secret, then put the secret into use. Raises `Refused`."""
         sealed = self._store.read(partial(secrets.find, path=pending_secret_path(mount)))
         if sealed is None:
             raise Refused(
@@ -199,11 +200,11 @@ class ClientSecretRotator:
         text: str,
         also: Callable[[Transaction], None] = lambda tx: None,
     ) -> bool:
-        """Record a completed step in the store and in the audit log; return whether it counts.
+        """Record a completed step in the store and in the audit log.
 
-        `states` are the state before the step and the state after it. The step does not count if a
-        write of the configuration has cancelled the rotation in the meantime. `text` describes the
-        step, and `also` makes further changes in the same transaction.
+        Return False, and record nothing, if the state of the rotation has changed since the step
+        began. `states` are the states before and after the step. `text` describes the step for the
+        audit log. `also` writes further changes in the same transaction.
         """
         before, after = states
         entry = AuditEntry(

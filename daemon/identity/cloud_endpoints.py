@@ -1,7 +1,7 @@
 """Cloud endpoints and settings, from the configuration and the daemon's environment.
 
-If a field of the configuration is empty, the daemon reads its environment variable on each use.
-Each variable has a neutral name and the vendor's name.
+If a field of the configuration is empty, the daemon reads an environment variable at each use of
+the field. The name of the variable begins with `CLOUDID_` or `AZURE_`; the former has precedence.
 """
 
 from collections.abc import Mapping
@@ -103,7 +103,7 @@ def _base(setting: str, default: str) -> str:
 
 
 class _Environment:
-    """Environment variables, keyed by their name without prefix; an unset variable is empty."""
+    """Looks up environment variables by name without prefix; the value is empty if unset."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._variables = variables

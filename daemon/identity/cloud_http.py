@@ -1,8 +1,8 @@
-"""HTTP requests to a cloud, with limits of time, size and attempts, and without redirects.
+"""HTTP requests to a cloud, with limits on time, size and attempts, and without redirects.
 
-Temporary errors are retried after a growing, slightly random pause, which the cloud may set itself
-(`Retry-After`). With `CLOUD_SDK_LOG_LEVEL=DEBUG`, requests and responses are logged, with secrets
-masked.
+After a temporary error, a request is repeated. The pause before it is the one in the response
+(`Retry-After`), or else a growing, slightly random pause. With `CLOUD_SDK_LOG_LEVEL=DEBUG`,
+requests and responses are logged, with secrets masked.
 """
 
 import logging
@@ -136,7 +136,10 @@ def message_of(response: CloudResponse) -> str:
 
 
 def decoded(body: bytes, kind: type[T]) -> T | None:
-    """Decode a body as a record; None if it is invalid or may exceed `MOST_VALUES` values."""
+    """Decode a JSON body as a record.
+
+    Return None if the body is invalid, or if it may have more than `MOST_VALUES` values.
+    """
     if len(body) > MOST_VALUES and may_have_more_values(
         body, MOST_VALUES
     ):  # a value has at least one byte

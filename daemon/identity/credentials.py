@@ -330,12 +330,12 @@ def _key(client: CloudClient, audience: str) -> tuple[object, ...]:
 
 
 def _margin(cached_token: CachedToken) -> int:
-    """Return how many nanoseconds before its expiry a token is no longer used."""
+    """Return how long before its expiry a token is no longer used, in nanoseconds."""
     return min(BEFORE_END, (cached_token.ends_at - cached_token.fetched_at) // 2)
 
 
 def _is_due(cached_token: CachedToken, now: int) -> bool:
-    """Return whether the client should now renew a token, some time before its expiry."""
+    """Return whether to renew a token now: it expires soon, and no pause delays the renewal."""
     ttl = cached_token.ends_at - cached_token.fetched_at
     return (
         cached_token.ends_at - min(2 * BEFORE_END, ttl * 3 // 4) <= now

@@ -84,7 +84,7 @@ class DevCloud:
         )
 
     def answer(self, request: RecordedRequest) -> Said:
-        """Return the status and the document of a response."""
+        """Return the status and the document of the response to a request."""
         pages: dict[str, Callable[[], Said]] = {
             f"/{TENANT}/.well-known/openid-configuration": self._discovery,
             f"/{TENANT}/discovery/keys": self._keys,

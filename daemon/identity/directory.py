@@ -96,7 +96,7 @@ class DirectoryKeyCache:
     async def _with_new_keys(
         self, mount: Mount, settings: CloudSettings, token: ParsedJwt, known: Directory
     ) -> Directory:
-        """Fetch the directory for a token with an unknown key, and return it. Raises `Refused`."""
+        """Fetch and return the directory, because the token's key is unknown. Raises `Refused`."""
         found, problem = False, ""
         try:
             directory = await self._fetched(mount, settings, after=known)
@@ -199,7 +199,7 @@ class DirectoryKeyCache:
         return found.signing_keys(MOST_KEYS)
 
     def ages(self) -> dict[str, float]:
-        """Return for each mount in use the seconds since its directory's keys were fetched."""
+        """Return the age of the directory keys of each mount in use, in seconds."""
         now = self._clock.now()
         known = {
             mount.path: self._store.read(partial(directory_cache.find, mount=accessor))
@@ -214,7 +214,7 @@ class DirectoryKeyCache:
     # ---- renewal
 
     async def renew(self) -> None:
-        """Refresh the directories in use before their keys are too old, until cancelled."""
+        """Refresh the directories in use before their keys are too old. Never return."""
         while True:
             await trio.sleep(_ROUND)
             await self.renew_due()

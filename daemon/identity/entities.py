@@ -1,4 +1,4 @@
-"""Entities: a principal has one entity, regardless of the role of its login."""
+"""Entities: each principal has one entity, even if it logs in with several roles."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,9 +20,10 @@ def record_login(
     alias: Alias,
     groups: Sequence[str],
 ) -> Entity:
-    """Return the entity of a principal, created at its first login, and record this login.
+    """Record a login of a principal, and return the principal's entity.
 
-    `alias` is stored if the principal has no alias yet. Raises `Denied` for a disabled entity.
+    The first login creates the entity. `alias` is stored if it is new or has new metadata.
+    Raises `Denied` for a disabled entity.
     """
     before, entity = find_entity(tx, alias.mount, alias.name)
     if entity is None:

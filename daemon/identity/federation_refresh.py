@@ -67,7 +67,10 @@ class FederationTokenRefresher:
         credentials.on_fetched = self._store_token
 
     def forget(self, accessor: str) -> None:
-        """Drop the failures of a changed or deleted mount, so that its renewal is retried."""
+        """Drop the renewal times and failures of a changed or deleted mount.
+
+        Earlier failures then do not delay the next renewal.
+        """
         self._pauses.pop(accessor, None)
         self._fetched_at.pop(accessor, None)
         self._failing_since.pop(accessor, None)

@@ -1,8 +1,8 @@
 """Groups of entities: validation, and membership by login.
 
-An internal group lists its members. For an external group, the `groups` claim decides. A login
-whose claim has the name of the group's alias makes the entity a member. The next login without this
-name in its claim removes the entity from the group.
+An internal group lists its members. Logins change the members of an external group: the entity
+becomes a member if the `groups` claim of its login contains the name of the group's alias.
+Otherwise the login removes the entity from the group.
 """
 
 from collections.abc import Sequence

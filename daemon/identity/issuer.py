@@ -97,7 +97,7 @@ class Issuer:
         return workload
 
     async def has_key(self) -> None:
-        """Wait until the first key exists. It is created while other parts of the daemon open."""
+        """Wait until the first key exists. It is created while other parts of the daemon start."""
         await self._has_key.wait()
 
     async def rotate(self, *, signs_from: int | None = None) -> SigningKey:

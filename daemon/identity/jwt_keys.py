@@ -97,7 +97,10 @@ class MethodKeys:
 
 
 def _should_fetch(fetched_keys: FetchedKeys, token: ParsedJwt, now: int) -> bool:
-    """Return whether cached keys are too old, or lack the token's key and may be fetched again."""
+    """Return whether to fetch keys: the cached keys are too old, or the token's key is missing.
+
+    If a fetch did not return the requested key, a missing key causes no fetch for a while.
+    """
     if now - fetched_keys.fetched_at >= _MAX_AGE:
         return True
     return not matching_keys(token, fetched_keys.keys) and now - fetched_keys.in_vain_at >= _PAUSE
@@ -127,10 +130,10 @@ async def _discovered(provider: str, authority: str, permit: Permit) -> str:
     found = await _document(f"{base}{_WELL_KNOWN}", authority, permit, _Discovery)
     failed = f"unable to get validation keys from {_shown(base)}: its discovery document names"
     if found.issuer.rstrip("/") != base:
-        raise Refused(f"{failed} the issuer {quote(found.issuer[:_SHOWN])}, which differs")
+        raise Refused(f"{failed} a different issuer, {quote(found.issuer[:_SHOWN])}")
     is_secure = base.lower().startswith("https://")
     if is_secure and not found.jwks_uri.lower().startswith("https://"):
-        raise Refused(f"{failed} keys at {_shown(found.jwks_uri)[:_SHOWN]}, which is not https")
+        raise Refused(f"{failed} a key URL without https, {_shown(found.jwks_uri)[:_SHOWN]}")
     return found.jwks_uri
 
 

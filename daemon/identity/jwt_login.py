@@ -102,7 +102,7 @@ async def log_in(
 
 
 def _checked_claims(config: AuthMethodConfig, token: ParsedJwt, now: int) -> dict[str, object]:
-    """Return the claims of a token, after the checks of the method. Raises `Refused`."""
+    """Check a token's issuer, audience and times; return the token's claims. Raises `Refused`."""
     jwt_verification.check_bound(
         token,
         issuers=config.bound_issuer or (),

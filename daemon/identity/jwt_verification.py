@@ -221,7 +221,10 @@ def _public(n: str, e: str) -> RSAPublicKey | None:
 
 
 def read_public_pem(pem: str) -> DirectoryKey | None:
-    """Return the RSA key in a PEM public key or certificate; None without a key of a safe size."""
+    """Return the RSA key in a PEM public key or certificate.
+
+    Return None if there is no RSA key, or if the size or exponent of the key is not accepted.
+    """
     # Imported late: few auth methods have keys in their configuration.
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
     from cryptography.x509 import load_pem_x509_certificate

@@ -25,7 +25,7 @@ _log = logging.getLogger("steward.identity")
 
 
 class LazyMethods:
-    """Opens the login methods at their first use. `open_door` creates it."""
+    """Opens the login methods at their first use. Made by `open_door`."""
 
     def __init__(self, fences: Fences) -> None:
         self._fences = fences
@@ -50,11 +50,11 @@ class LazyMethods:
         return fault.reason if fault else f"they were not open after {OPENS_WITHIN:.0f} s"
 
     def token_ages(self) -> dict[str, float]:
-        """Return for each mount the seconds since the oldest of its access tokens was fetched."""
+        """Return the age of the oldest access token of each mount, in seconds."""
         return self._methods[0].token_ages() if self._methods else {}
 
     def directory_key_ages(self) -> dict[str, float]:
-        """Return for each mount in use the seconds since its directory's keys were fetched."""
+        """Return the age of the directory keys of each mount in use, in seconds."""
         return self._methods[0].directories.ages() if self._methods else {}
 
     def forget(self, accessor: str) -> None:
@@ -79,10 +79,10 @@ async def open_door(
     opening: Callable[[], AbstractAsyncContextManager["LoginMethods"]],
     fences: Fences,
 ) -> AsyncIterator[LazyMethods]:
-    """Yield access to the login methods; open them immediately if they have work to do.
+    """Yield access to the login methods.
 
-    The start of the daemon waits for them at most `OPENS_WITHIN` seconds, because jobs need no
-    login.
+    If there are mounts, or tokens to revoke, open the methods first. Wait for them for at most
+    `OPENS_WITHIN` seconds, because the daemon can run jobs without them.
     """
     door = LazyMethods(fences)
 

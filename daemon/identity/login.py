@@ -1,4 +1,4 @@
-"""A login: request, token, claims, resource, and the issued token.
+"""Verification of a login: the request, the token, the claims, and the resource.
 
 The order of checks and the texts are Vault's, because clients derive the error from them. The log,
 the audit log and `explain` name the broken rule.

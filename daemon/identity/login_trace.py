@@ -25,7 +25,7 @@ class LoginTrace:
             raise Refused(broken.refusal)
 
     def rule(self, rule: str, looked_at: str, seen: str = "") -> "_Rule":
-        """Return a context for a rule's verdict; the rule is broken if the block raises.
+        """Return a context manager for one rule. The rule is broken if its block raises an error.
 
         `looked_at` is the part of the login that the rule checks, and `seen` is its value.
         """

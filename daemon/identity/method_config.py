@@ -172,7 +172,7 @@ def _changes(fields: RequestFields) -> dict[str, object]:
 
 
 def _with_rotation(config: MethodConfig, fields: RequestFields) -> MethodConfig:
-    """Return a configuration with the rotation fields of a write.
+    """Return a configuration after a write of its rotation fields. Raises `Invalid`.
 
     A schedule in the write replaces a stored period, and a period replaces a stored schedule.
     """

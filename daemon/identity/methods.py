@@ -101,9 +101,10 @@ class LoginMethods:
         self._login.cloud.forget(accessor)
 
     def token_ages(self) -> dict[str, float]:
-        """Return for each mount the seconds since the oldest of its access tokens was fetched.
+        """Return the age of the oldest access token of each mount, in seconds.
 
-        A federated mount without a valid token has the age of its last token.
+        While the renewal for a federated mount fails, the last successful renewal counts, even if
+        that token has expired.
         """
         ages = self.credentials.ages()
         for path, age in self.warm.failing_ages().items():

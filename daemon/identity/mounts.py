@@ -44,7 +44,7 @@ def path_of(text: str) -> str:
 
 
 def token_mount(cluster_id: str) -> Mount:
-    """Return the mount that every installation has, named by the installation's ID."""
+    """Return the built-in mount. Its accessor and UUID are derived from the installation's ID."""
     digest = hashlib.sha256(f"{cluster_id}/{TOKEN_PATH}".encode()).hexdigest()
     return Mount(
         path=TOKEN_PATH,
@@ -108,7 +108,7 @@ def _new_config(fields: RequestFields) -> MountConfig:
 
 
 def _lease(fields: RequestFields, name: str, prefix: str = "") -> int:
-    """Return the duration in a field, in seconds; 0 (the default) if it is empty or `system`.
+    """Return the duration in a field, in seconds. Empty or `system` means 0, the default.
 
     Raises `Invalid`; `prefix` is the beginning of the error.
     """
@@ -121,7 +121,7 @@ def _lease(fields: RequestFields, name: str, prefix: str = "") -> int:
 
 
 def _with_choices(config: MountConfig, fields: RequestFields) -> MountConfig:
-    """Return a mount configuration with the values of a request's fields, except for leases."""
+    """Return a mount configuration after all changes in a request, except for lease TTLs."""
     changes: dict[str, object] = {
         name: fields.texts(name) or None for name in _LISTS if name in fields
     }

@@ -75,7 +75,7 @@ async def _look_up(
 async def _principals(
     cloud: ResourceManager, client: CloudClient, resource: CloudResource, request: LoginRequest
 ) -> list[str]:
-    """Return the object ids of all identities that a resource has. Raises `Refused`."""
+    """Return the object IDs of all identities that a resource has. Raises `Refused`."""
     identity = resource.identity
     if identity is None:
         kind = "vmss" if request.vmss_name else "vm" if request.vm_name else ""

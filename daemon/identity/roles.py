@@ -83,7 +83,7 @@ async def remove(store: Store, mount: Mount, name: str) -> None:
 
 
 def _changes(fields: RequestFields) -> dict[str, object]:
-    """Return the values that a write sets, by the newer names of the fields.
+    """Return the values that a write sets under the newer names of the fields.
 
     Raises `Malformed`.
     """
@@ -118,9 +118,10 @@ def _older_value(fields: RequestFields, name: str) -> object:
 def _with_older_names(
     fields: RequestFields, older: dict[str, object], changes: dict[str, object]
 ) -> dict[str, object]:
-    """Return the fields set by older names; a newer name has precedence.
+    """Return the changes of the fields that have an older and a newer name.
 
-    `older` are the values under older names, and `changes` are the requested changes.
+    If a write uses both names of a field, the value under the newer name counts. `older` are the
+    values under the older names, and `changes` are those under the newer names.
     """
     more: dict[str, object] = {}
     for name, newer in _OLDER.items():

@@ -36,7 +36,7 @@ _FIELD = re.compile(r"Go struct field \w+\.(\S+) of type")
 
 
 class DispatchLine(msgspec.Struct, frozen=True):
-    """A line of the body that is not empty, with its line number; empty lines also count."""
+    """A non-empty line of the body. The line numbers count the empty lines, too."""
 
     number: int
     text: bytes
@@ -72,7 +72,7 @@ class LineRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def split_lines(body: bytes, first: int = 1) -> list[DispatchLine]:
-    """Return the lines of a body that are not empty; `first` is the number of the first line.
+    """Return the non-empty lines of a body; `first` is the number of its first line.
 
     Raises `TooLarge` if there are too many lines, and `Malformed` if all lines are empty.
     """

@@ -1,8 +1,8 @@
 """Import of iCalendar files (RFC 5545): whole-day events become holidays.
 
-Python imports the library that parses files at the first use, in a thread. One limit applies to the
-sum of the days of all events and the days that their rules examine. Days are counted before they
-are processed, so a file cannot cause more work than the limit.
+The library that parses the files is imported at the first use, in a thread. One limit applies to
+the days of all events, together with the days that are searched for repetitions. Days are counted
+before they are processed, so a file cannot cause more work than the limit.
 """
 
 import re

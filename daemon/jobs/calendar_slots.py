@@ -27,10 +27,10 @@ _LIMITED = "no opening was found within the limit of the search"
 
 
 class JobOpenings(msgspec.Struct, frozen=True):
-    """The openings of a job: the times at which its calendar and days of the month let it start.
+    """The openings of a job: the times at which its calendar and its days of the month permit runs.
 
-    The record also has the versions of the calendars from which the openings were computed. With
-    `moves`, closed slots launch one child at the next opening.
+    `versions` are the versions of the calendars from which the openings were computed. If `moves`
+    is true, all closed slots before an opening launch one child at the opening.
     """
 
     openings: Openings

@@ -125,17 +125,21 @@ def _check_parts(tx: Transaction, calendar: Calendar, before: Calendar | None) -
             used_by.setdefault(part, set()).add(name)
     for name in (calendar.name, *sorted(_reached(used_by, calendar.name, most=len(known)))):
         if fault := _reference_fault(references, name):
-            user = "" if name == calendar.name else f"calendar {quote(name)}, which uses it, "
+            user = (
+                ""
+                if name == calendar.name
+                else f"calendar {quote(name)}, which uses {quote(calendar.name)}, "
+            )
             raise Malformed(
-                f"Only and Except of calendar {quote(calendar.name)} have {_listed(parts)}: "
+                f"calendar {quote(calendar.name)} cannot refer to {_listed(parts)}: "
                 f"{user or 'it '}would {fault}"
             )
 
 
 def _reference_fault(references: Mapping[str, set[str]], name: str) -> str:
-    """Return the predicate of a message about a limit that a calendar's references exceed.
+    """Return which limit a calendar's references exceed, as the rest of a message after "would".
 
-    The result is an empty string if they exceed no limit.
+    The result is empty if they exceed no limit.
     """
     if len(_reached(references, name, most=rules.MAX_PARTS)) > rules.MAX_PARTS:
         return (

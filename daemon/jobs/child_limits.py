@@ -1,7 +1,7 @@
 """Limit the number of active dispatched child jobs.
 
-The write that stores a child decides whether it may start. Otherwise it is queued: it has no
-evaluation and costs nothing until another child of its parent ends. Children are released in
+The write that stores a child decides whether the child starts or is queued. A queued child has no
+evaluation, and it costs nothing until another child of its parent ends. Children are released in
 dispatch order. The queue is in the store only, so the loop has no state.
 """
 

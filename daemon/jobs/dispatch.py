@@ -154,9 +154,11 @@ class ChildDispatcher:
         self._is_full = False
 
     def dispatch(self, request: DispatchRequestData, suffix: str) -> DispatchOutcome:
-        """Store a child with its evaluation, for a request without errors.
+        """Store the child of a request that has no `dispatch_errors`.
 
-        Raises `Refused`, `Invalid`, `Malformed` or `TooOften` before it changes anything.
+        A child that may start gets an evaluation. If the idempotency token of the request was used
+        before, return the earlier child. Raises `Refused`, `Invalid`, `Malformed` or `TooOften`
+        before it changes anything.
         """
         tx, parent = self._tx, self._parent
         if request.token:
@@ -235,13 +237,13 @@ class ChildDispatcher:
 
 
 class _LastCheck:
-    """A cache of the last check, because successive dispatches are usually of the same job."""
+    """Caches the last result of `check_child`: successive dispatches are usually of one job."""
 
     def __init__(self) -> None:
         self._last: tuple[Job, Budgets, bool] | None = None
 
     def is_within(self, child: Job, budgets: Budgets) -> bool:
-        """Return whether a child without its meta and payload is within all limits."""
+        """Return whether a child is within all limits before it gets its meta and payload."""
         child = msgspec.structs.replace(child, submit_time=0)
         if self._last is not None and self._last[:2] == (child, budgets):
             return self._last[2]

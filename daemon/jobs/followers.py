@@ -61,7 +61,10 @@ def follow_warnings(db: ReadSnapshot, job: Job, may_read: Callable[[str], bool])
 
 
 def _cycle(db: ReadSnapshot, job: Job) -> tuple[Source, ...]:
-    """Return the shortest circular chain of sources of a job, in the order of the runs."""
+    """Return the shortest chain of sources that leads from a job back to this job.
+
+    The chain is in the order of the runs. It is empty if none was found.
+    """
     start = Source(job.namespace, job.id)
     behind: dict[Source, Source] = {}
     queue = deque([start])

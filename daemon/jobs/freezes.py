@@ -1,8 +1,7 @@
 """Freezes: create and end them, refuse changes of frozen jobs, and release held jobs afterwards.
 
-If a freeze holds a decision of the scheduler, the job is stored in `frozen_jobs`. After the end of
-the freeze, `follow_freezes` re-evaluates these jobs at a limited rate, in the order in which they
-were held.
+A job that must wait for the end of a freeze is stored in `frozen_jobs`. After this end,
+`follow_freezes` re-evaluates the jobs at a limited rate, in the order in which they were stored.
 """
 
 from collections.abc import Iterator
@@ -45,8 +44,8 @@ _SHOWN = 100  # characters of an invalid value in a message
 class FreezeRequest(Record, frozen=True, kw_only=True):
     """The body of a request for a freeze; the `namespace` `*` means all namespaces.
 
-    `begin` is a time (RFC 3339), by default now. `until` is a time, or a duration after the start
-    such as `+2h`; without it, the freeze has no end.
+    `begin` is a time (RFC 3339), by default now. `until` is a time, or a duration from `begin` on,
+    such as `+2h`. If `until` is empty, the freeze has no end.
     """
 
     namespace: str = ""
@@ -192,7 +191,10 @@ def _until_text(freeze: Freeze) -> str:
 async def follow_freezes(
     store: Store, clock: Clock, ids: Iterator[str], fences: Fences, *, per_second: int
 ) -> None:
-    """End freezes on time, and then release the jobs that they held, up to `per_second`."""
+    """End freezes on time, and then release the jobs that they held.
+
+    At most `per_second` jobs are released per second.
+    """
     earliest = 0  # time before which no job is released
     while True:
         with store.watch(freezes.TOPIC, TOPIC) as change:

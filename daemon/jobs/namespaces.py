@@ -81,9 +81,9 @@ def namespace_hash(namespace: Namespace) -> str:
 
 
 def forbidden_drivers(job: Job, namespace: Namespace) -> list[str]:
-    """Return an error for each kind of feature of a job that its namespace forbids.
+    """Return errors for the task drivers and network modes that a job's namespace forbids.
 
-    The kinds are task drivers and network modes.
+    There is at most one error for the drivers, and one for the modes.
     """
     limits = namespace.capabilities or _NO_LIMITS
     groups = job.task_groups or ()

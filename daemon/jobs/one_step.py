@@ -58,8 +58,8 @@ def planned(
 ) -> OneStep:
     """Return a new run of one step.
 
-    `outputs_of` is the number of the run with the outputs of the other steps; 0 means any run.
-    Raises `NotFound`, `Malformed` or `NotNow`.
+    The outputs of the other steps are copied from the run with the number `outputs_of`; 0 means the
+    newest suitable run. Raises `NotFound`, `Malformed` or `NotNow`.
     """
     job = jobs.current(db, namespace, job_id)
     if job is None:
@@ -112,7 +112,10 @@ def begin(tx: Transaction, plan: OneStep, budgets: Budgets, now: int) -> Job:
 
 
 def _row(run: FlowRun, step: Step, before: RunStep | None, now: int) -> RunStep:
-    """Return a step of the run: waiting, or skipped with the number of elements in `before`."""
+    """Return the row of a step: waiting for the step to run, skipped for all others.
+
+    `before` is the row of this step in the source run. It determines the number of elements.
+    """
     is_sized = step.source is None and not step.inherits
     if step.name == run.only_step:
         total = step.count if is_sized or before is None else before.total
@@ -183,7 +186,7 @@ def _source(
 def _are_good(db: ReadSnapshot, run: FlowRun, names: Collection[str]) -> bool:
     """Return whether none of the named steps of a run is bad.
 
-    For a step that was left out of the run, the run that it was copied from decides.
+    If a step was left out of the run, its outcome in the run that supplied its outputs counts.
     """
     left = set(names)
     source: FlowRun | None = run

@@ -1,10 +1,10 @@
 """Input files of jobs and kept files of tasks: content-addressed, and deleted when unused.
 
-The name of a file is the SHA-256 of its content, in the namespace of the upload. Each namespace has
-its own directory, so that no caller learns which files other namespaces have. An interrupted upload
-continues at the offset that the daemon reports. The content is verified before the file is
-complete, and again when a task gets it. Chunks are small, so memory use does not grow with the
-file. Kept files of tasks arrive complete, from a directory of the daemon.
+The name of a file is the SHA-256 digest of its content. Each namespace has its own directory, so
+that no caller learns which files other namespaces have. An interrupted upload continues at the
+offset that the daemon reports. The content is verified at the end of the upload, and again when a
+task gets the file. Chunks are small, so memory use does not grow with the size of the file. Kept
+files are not uploaded: the daemon moves each complete file from another directory.
 """
 
 import hashlib
@@ -153,7 +153,9 @@ class PayloadFiles:
 
     def _check(self, chunk: bytes, size: int, offset: int) -> None:
         if size >= _LARGEST:
-            raise Malformed(f"size {size} is too large: it is in bytes, and less than {_LARGEST}")
+            raise Malformed(
+                f"size {size} is too large: give a number of bytes less than {_LARGEST}"
+            )
         if len(chunk) > MAX_PIECE:
             raise TooLarge(
                 f"the chunk has {len(chunk)} bytes: send at most {MAX_PIECE} bytes in one request"
@@ -319,7 +321,7 @@ class PayloadFiles:
 
 
 def check_files(tx: ReadSnapshot, root: str, namespace: str, files: Mapping[str, str]) -> None:
-    """Raise `Malformed` unless a dispatch may use the files; `files` has digests by name."""
+    """Raise `Malformed` unless a dispatch may use the files. `files` maps names to digests."""
     if len(files) > MOST_FILES:
         raise Malformed(f"Files has {len(files)} files: a job has at most {MOST_FILES}")
     for name, digest in files.items():
@@ -385,7 +387,7 @@ def _lock(path: str) -> trio.Lock:
 
 
 async def _run(work: Callable[[*A], T], *arguments: *A) -> T:
-    """Return the result of `work` in a thread. Raises `StorageFull` for a full disk."""
+    """Run `work` in a thread, and return its result. Raises `StorageFull` for a full disk."""
     with reporting_full_disk("the input files"):
         return await trio.to_thread.run_sync(work, *arguments)
 
@@ -424,7 +426,10 @@ def _append(path: str, chunk: bytes, offset: int) -> int:
 
 
 def _verified(final_path: str) -> str:
-    """Return the digest of an uploaded file; rename a correct file, delete an incorrect file."""
+    """Verify an uploaded file, and return the digest of its content.
+
+    If this is the expected digest, rename the file to `final_path`. Otherwise delete the file.
+    """
     path = final_path if os.path.exists(final_path) else final_path + _PART
     with open(path, "rb") as file:
         checksum = hashlib.file_digest(file, "sha256").hexdigest()

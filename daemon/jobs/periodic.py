@@ -169,9 +169,10 @@ class CronEvaluationLimit:
 def each_slot(
     block: Periodic, after: int, limit: CronEvaluationLimit | None = None
 ) -> Iterator[int]:
-    """Yield the slots after a time; each costs one evaluation per expression that fires.
+    """Yield the slots after a time, in order.
 
-    Raises `TooManyExpressions` if evaluations are limited.
+    After each slot, every cron expression that fired at the slot is evaluated again. Raises
+    `TooManyExpressions` if the evaluations exceed `limit`.
     """
     from daemon.jobspec import cron  # imported late: many daemons have no periodic jobs
 
@@ -235,7 +236,8 @@ class Slots:
         """Compute the slots to decide now, and the next slot.
 
         Return how many times a cron expression was evaluated. Raises `TooManyExpressions` if this
-        number exceeds `most`. With many expressions, fewer missed slots are counted.
+        number exceeds `most`. Close to `most`, the method stops early, and `missed` does not count
+        the remaining slots.
         """
         limit = CronEvaluationLimit(most)
         last = self.after(self.followed_to, limit)
@@ -272,9 +274,9 @@ def launch_jitter(job: Job) -> int:
 def precompute_slots(
     db: ReadSnapshot, due_launches: Iterable[periodic.DueLaunch], now: int, most: int | None = None
 ) -> dict[tuple[str, str], Slots]:
-    """Return the slots for the decisions about jobs with due launches, by job. May take long.
+    """Compute the slots that are needed to decide due launches. May take long.
 
-    Raises `TooMuchWork`.
+    Return the slots by namespace and job ID. Raises `TooMuchWork`.
     """
     computed = {}
     for due_launch in due_launches:
@@ -319,9 +321,10 @@ def _forecast(slots: Slots, openings: "JobOpenings", *, until: int, now: int) ->
 
 
 def _known(due_launch: periodic.DueLaunch, late: int) -> Sequence[int | None]:
-    """Return a sequence with the next slot of a job; empty if the slot is not computed yet.
+    """Return the stored next slot as the only item; return no item if none is stored yet.
 
-    `late` is the launch delay, which the stored time includes.
+    The item None means that the schedule has no further slot. `late` is the launch delay. The
+    stored time includes this delay.
     """
     if due_launch.next_slot is None:
         return ()
@@ -338,10 +341,10 @@ def decide_slot(
     now: int,
     eval_id: str,
 ) -> None:
-    """Decide the next slot of a job if it is due, or compute its time.
+    """Decide the next slot of a job if it is due; otherwise store the time of the next slot.
 
-    Slots before `started`, when the loop started, were missed. If the schedule has changed since
-    the slots were computed, do nothing: they must be computed again.
+    `started` is the time at which the loop started. Slots before this time count as missed. If the
+    schedule has changed since `slots` were computed, do nothing: they must be computed again.
     """
     due, job = periodic.of_job(tx, namespace, job_id), jobs.current(tx, namespace, job_id)
     if due is None or job is None or job.periodic is None:
@@ -384,9 +387,10 @@ def _decide_by_calendar(
     now: int,
     eval_id: str,
 ) -> None:
-    """Decide due slots of a job with a calendar: the first, and those with the same outcome.
+    """Decide the first due slots of a job with a calendar, or wait for the next opening.
 
-    `started` is the start time of the daemon; earlier launches are caught up.
+    Consecutive slots with the same outcome are decided together. `started` is the time at which the
+    loop started. Launches that were due before this time count as missed.
     """
     late = launch_jitter(job)
     first = forecast.launches[0]
@@ -623,7 +627,10 @@ def _launch(
     eval_id: str,
     freeze: Freeze | None = None,
 ) -> None:
-    """Store a child. If a `freeze` held its slot, the child begins after jobs held earlier."""
+    """Store a child job.
+
+    If a `freeze` holds the child, it begins after the jobs that were held before it.
+    """
     child = jobs.append_version(tx, derive_periodic_child(parent, child_id, now))
     if freeze is not None:
         freezes.hold(tx, (child.namespace, child.id), freeze.id, now)
@@ -695,7 +702,7 @@ async def pause(store: Store, namespace: str, job_id: str, *, paused: bool) -> i
 def load_periodic_job(
     db: ReadSnapshot, namespace: str, job_id: str
 ) -> tuple[Job, periodic.DueLaunch | None]:
-    """Return a periodic job, and its active schedule, or None instead of the schedule.
+    """Return a periodic job and its schedule; the schedule is None if it is not active.
 
     Raises `NotFound` or `Malformed`.
     """
@@ -742,8 +749,8 @@ async def _follow(
 ) -> None:
     """Decide every slot when it is due.
 
-    A job whose slot cannot be decided is skipped after several attempts, until it changes or is
-    released.
+    If several attempts to decide a slot fail, the job is skipped until the job or its calendar
+    changes, or an operator releases the fault.
     """
     started = clock.now()
     if begins is not None:
@@ -773,9 +780,9 @@ async def _follow(
 
 
 def _due(db: ReadSnapshot, *, now: int, paused: frozenset[str]) -> dict[str, periodic.DueLaunch]:
-    """Return the jobs with a due slot, except those whose name is in `paused`.
+    """Return the due launches by fault key, except those with a key in `paused`.
 
-    The name of a job is the name of its unit of work in `faults`, which changes with the job.
+    The fault key of a schedule changes with the job and its calendars (`faults.clock`).
     """
     result = {}
     for item in periodic.due(db, now, _AT_ONCE + len(paused)):
@@ -786,7 +793,7 @@ def _due(db: ReadSnapshot, *, now: int, paused: frozenset[str]) -> dict[str, per
 
 
 def _changed(db: ReadSnapshot, *, units: frozenset[str]) -> list[str]:
-    """Return the names of the units whose job was changed or removed."""
+    """Return the fault keys in `units` whose job or calendar was changed or removed."""
     return [unit for unit in units if faults.clock(db, *faults.job_of_clock(unit)) != unit]
 
 

@@ -98,7 +98,10 @@ def _acts(db: ReadSnapshot, entry: QueueEntry) -> bool:
 
 
 def _to_cancel(db: ReadSnapshot, entry: QueueEntry) -> Iterator[tuple[FlowRun, str, bool]]:
-    """Yield the runs that a waiting run cancels, each with the reason, and whether it has begun."""
+    """Yield the runs that the overflow policy of a waiting run cancels.
+
+    Each item has the canceled run, the reason, and whether this run already holds slots.
+    """
     entries: list[QueueEntry] = []
     reason = f'run {entry.number} of {entry.job_id} replaced it in the queue "{entry.name}"'
     match entry.beyond:
@@ -157,7 +160,10 @@ def _hold(tx: Transaction, entry: QueueEntry, now: int) -> bool:
 
 
 def _serve_steps(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
-    """Grant slots to the first steps in the queue, each for as many elements as fit."""
+    """Grant slots to the first steps in the queue.
+
+    Each of these steps gets slots for as many of its elements as possible.
+    """
     granted = dict[Key, None]()
     for _ in range(_AT_ONCE):
         head = step_slots.first(tx, key)
@@ -187,7 +193,10 @@ def _elements_that_fit(db: ReadSnapshot, step: StepSlots) -> int:
 
 
 def _cancel(tx: Transaction, key: Key, now: int, ids: Iterator[str]) -> None:
-    """Apply the policies of the waiting runs, because the first run gets no slot."""
+    """Cancel runs according to the overflow policies of the waiting runs.
+
+    `serve` calls this function when too few slots are free for the first waiting run.
+    """
     for entry in concurrency.not_patient(tx, key, _AT_ONCE):
         for run, reason, has_begun in _to_cancel(tx, entry):
             # Clean-up steps still run, as after a cancellation by a person.

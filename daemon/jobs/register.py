@@ -86,13 +86,14 @@ class RegistrationResult(msgspec.Struct, frozen=True, kw_only=True):
 class RegistrationContext(msgspec.Struct, frozen=True, kw_only=True):
     """The context of a registration, in addition to the store.
 
-    `policies` are rules for jobs; `budgets` limit their size. `secrets` returns the reason if tasks
-    cannot get a Vault token, or an empty string. `may_mount` returns whether a host volume may be
-    mounted, possibly read-only. `may_open` returns whether jobs of a namespace may relax the
-    sandbox of `exec`. `commands` are the notification commands. `clusters` are the cluster pools
-    with their drivers. `oversubscription` permits memory beyond the reservation. `look` returns the
-    errors of a driver configuration. `may_read` and `may_dispatch` return whether jobs of a
-    namespace may be read and dispatched, for jobs that follow others.
+    `policies` are rules for jobs, and `budgets` limit the size of jobs. `secrets` returns the
+    reason if tasks cannot get a Vault token, and an empty string otherwise. `may_mount` returns
+    whether jobs may mount a host volume; its arguments are the name of the volume, and whether the
+    mount is read-only. `may_open` returns whether jobs of a namespace may relax the sandbox of
+    `exec`. `commands` are the notification commands. `clusters` maps each cluster pool to its
+    drivers. `oversubscription` permits memory beyond the reservation. `look` returns the errors in
+    the driver configuration of a task. If a job follows other jobs, `may_read` and `may_dispatch`
+    return whether the caller may read and dispatch jobs of a namespace.
     """
 
     region: str
@@ -136,9 +137,9 @@ class RegistrationContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step_counts(job: Job) -> Iterator[str]:
-    """Yield the errors in the numbers of elements of a workflow.
+    """Yield an error for each step of a workflow that has too many elements.
 
-    Yield nothing for a job that is not a workflow.
+    Yield another error if all steps together have too many. Yield nothing for any other job.
     """
     if not (has_job_keys(job) or any(map(has_keys, job.task_groups or ()))):
         return
@@ -348,7 +349,7 @@ def sensitive_variables(source: Submission | None) -> SensitiveVariables:
 
 
 def _check_sensitive(values: Sequence[str]) -> None:
-    """Raise `Malformed` if the masks of sensitive variables would cost too much."""
+    """Raise `Malformed` if sensitive variables have too many or too long values to be masked."""
     size = sum(len(value.encode(errors="replace")) for value in values)
     if len(values) > _MOST_VALUES or size > _MOST_OF_VALUES:
         raise Malformed(

@@ -1,7 +1,7 @@
-"""Updates of workflows with an active run: the version that decides, and the warnings.
+"""Updates of workflows that have an active run.
 
-With `steward_run_update = "finish"`, an active run ends with the version with which it began. Until
-then, this version decides about the job, and the current version waits.
+With `steward_run_update = "finish"`, an active run keeps the version with which it began. Until the
+run ends, the scheduler uses this version of the job, and the current version waits.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def version_of_run(db: ReadSnapshot, job: Job, run: FlowRun | None) -> Job | Non
 
 
 def waits(job: Job, run: FlowRun) -> str:
-    """Return why a version whose predecessor has an active run begins no run yet."""
+    """Return why the version `job` begins no run yet: an earlier version has the active `run`."""
     return f"version {job.version} waits until run {run.number} of version {run.version} has ended"
 
 

@@ -57,9 +57,10 @@ class RunActRequest(Record, frozen=True, kw_only=True):
     skips the clean-up steps. With `preview`, nothing changes. A repeated request with the same
     `idempotency_token` changes nothing and gets the same response.
 
-    `outputs` are the outputs of the one step that is accepted; a step with several elements needs
-    the index of the `element` that has them. For a run of one step, `element` is the one element
-    that runs, and `number` the run with the outputs of the other steps; 0 means any run.
+    If one step is accepted, `outputs` are its outputs. If this step has several elements, `element`
+    is the index of the element that gets the outputs. For a run of one step, `element` is the index
+    of the only element that runs; without it, all elements run. The outputs of the other steps are
+    copied from run `number`; 0 means the newest suitable run.
     """
 
     number: Uint64 = 0
@@ -78,9 +79,10 @@ class RunActRequest(Record, frozen=True, kw_only=True):
 class RunActResponse(Record, frozen=True, kw_only=True):
     """The result of an operation: its evaluation, and the steps that change.
 
-    A re-run with another version, and a run of one step, create a new run, `number`, and a new job
-    version, `version`. For a run of one step, `outputs_of` is the number of the run from which the
-    outputs of the other steps were copied.
+    A re-run with another version creates a new run and a new job version, as does a run of one
+    step. Then `number` is the number of the new run, and `version` that of the new job version. For
+    a run of one step, `outputs_of` is the number of the run from which the outputs of the other
+    steps were copied.
     """
 
     job_id: str
@@ -103,7 +105,7 @@ class VersionSource(Protocol):
     """The versions with which steps can run again."""
 
     def candidate(self, tx: Transaction, present: Job, number: int) -> Job:
-        """Return the definition of the version `number` as the definition of a new version.
+        """Return a new version with the definition of version `number`; do not store it.
 
         `present` is the current version of the job. Raises `NotFound`, `Invalid`, `Refused` or
         `Malformed`.
@@ -120,11 +122,11 @@ class _NotNow(Exception):
 class _Case(msgspec.Struct, frozen=True, kw_only=True):
     """A run with its steps, and the operation.
 
-    `has_approved` returns whether the person has approved the present attempt of a step. With
-    `may_approve`, the person may also end a step with a gate by other operations. `labels` are the
-    roles and policies of the person; None means all. `began_by` is the person who began the run,
-    empty if unknown. `again_by` has the people who ran steps again. Without access control, no
-    person is known, and `knows_people` is false.
+    `who` is the person who requests the operation. `has_approved` returns whether this person has
+    approved the present attempt of a step. With `may_approve`, the person may also skip or accept a
+    step that has a gate. `labels` are the roles and policies of the person; None means all.
+    `began_by` is the person who began the run, empty if unknown. `again_by` has the people who ran
+    steps again. Without access control, no person is known, and `knows_people` is false.
     """
 
     job: Job
@@ -150,7 +152,7 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
     def named(self) -> list[RunStep]:
         """Return the named steps. Raises `Malformed`, including if there are none."""
         if not self.request.steps:
-            raise Malformed("Steps must name a step")
+            raise Malformed("Steps must contain the name of at least one step")
         chosen: dict[str, RunStep] = {}
         for name in self.request.steps:
             if name not in self.steps:
@@ -209,11 +211,11 @@ async def act_on_run(
 ) -> RunActOutcome:
     """Carry out an operation on a run.
 
-    With `may_approve`, the caller may also end a step with a gate. `labels` are the caller's roles
-    and policies; None means all. Without access control, `knows_people` is false. A re-run with
-    another version needs `versions`. The `budgets` limit the versions of a job. Raises `NotFound`
-    if the run does not exist, and `Malformed` for unknown steps. Raises `Denied` for a step with a
-    gate that the person may not pass.
+    With `may_approve`, the caller may also skip or accept a step that has a gate. `labels` are the
+    caller's roles and policies; None means all. Without access control, `knows_people` is false. A
+    re-run with another version needs `versions`. The `budgets` limit the versions of a job. Raises
+    `NotFound` if the run does not exist, and `Malformed` for unknown steps. Raises `Denied` for a
+    step with a gate that the caller may not pass.
     """
     if len(request.note) > MAX_NOTE:
         raise Malformed(f"Note has {len(request.note)} characters; the maximum is {MAX_NOTE}")
@@ -251,7 +253,7 @@ def _check_outputs(act: RunActType, request: RunActRequest) -> None:
     if request.outputs and len(request.steps) > 1:
         raise Malformed("Outputs belong to one step: Steps must name exactly one step")
     if request.element is not None and not request.outputs and act != RunActType.STEP:
-        raise Malformed("Element is the element of Outputs: omit it, or add Outputs")
+        raise Malformed("Element is valid only with Outputs or for a run of one step: omit it")
 
 
 def _enter_queue(tx: Transaction, case: _Case, run: FlowRun) -> None:
@@ -594,9 +596,9 @@ def _accept(case: _Case) -> _Change:
 
 
 def _stopped_by(case: _Case, chosen: Collection[RunStep]) -> set[str]:
-    """Return the steps that were canceled because a chosen step was bad.
+    """Return the names of the steps that were canceled because of a failure in a chosen step.
 
-    A clean-up step that failed later is not the cause.
+    The failure of a clean-up step after the cancellation does not count.
     """
     causes = [step for step in chosen if is_own_failure(step)]
     names = {step.name for step in chosen}
@@ -626,7 +628,7 @@ def _rerun(case: _Case) -> _Change:
     ]
     for step in steps:
         if step.state == StepState.OPEN:
-            raise _NotNow(f"step {step.name}, which comes after them, is not finished")
+            raise _NotNow(f"step {step.name}, which would also run again, has not ended")
         if step.attempt >= MAX_ATTEMPTS:
             raise _NotNow(f"step {step.name} has run {step.attempt} times, which is the maximum")
     # A step that is held at its gate waits again, and its earlier approvals no longer count.
@@ -655,7 +657,7 @@ def _chosen(case: _Case) -> list[str]:
 
 
 def _is_failure(step: RunStep) -> bool:
-    """Return whether a step is bad for a reason other than a step that it needs."""
+    """Return whether a step is bad because it failed, was canceled, or missed its time."""
     is_late = step.state == StepState.SKIPPED and step.reason.startswith(TIME_REASON)
     return step.outcome == Outcome.BAD and (step.state in _NOT_GOOD or is_late)
 
@@ -690,9 +692,9 @@ def _at_gate(case: _Case) -> RunStep:
 
 
 def _check_unended(case: _Case, step: RunStep) -> None:
-    """Raise `_NotNow` if the run was stopped together with the step.
+    """Raise `_NotNow` if the run has ended, or is stopping and the step no longer runs.
 
-    In a canceled run, clean-up steps still run.
+    While a run stops, its clean-up steps can still run.
     """
     run = case.run
     if not run.status.has_ended and case.graph.by_name[step.name].goes_on(run):

@@ -115,7 +115,7 @@ class _Gone(Exception):
 
 
 class _Facts:
-    """The values of a follower's references. Each value is read when it is needed."""
+    """The values of the references in a follower's meta. A value is read only when needed."""
 
     def __init__(self, db: ReadSnapshot, trigger: JobTrigger) -> None:
         self._db, self._trigger = db, trigger
@@ -133,7 +133,7 @@ class _Facts:
         return self._loaded
 
     def meta(self, name: str) -> str:
-        """Return a meta value of the job of the run; empty if it does not exist."""
+        """Return a value from the meta of the run's job; empty if the job has no such key."""
         return (self._job().meta or {}).get(name, "")
 
     def text(self, match: re.Match[str]) -> str:
@@ -242,9 +242,9 @@ _Ready = tuple[JobTrigger, dict[str, str]]  # an ended run, and the meta that it
 
 
 def _others(tx: Transaction, follower: Job, trigger: JobTrigger, now: int) -> dict[Source, _Ready]:
-    """Return the waiting runs of other sources by source.
+    """Return the ended runs that wait to be combined with the run of `trigger`, by source.
 
-    Mark waiting earlier runs of the source of `trigger` as replaced.
+    If earlier runs of the same source also wait, mark them as replaced.
     """
     result: dict[Source, _Ready] = {}
     for row in _joined(tx, trigger):

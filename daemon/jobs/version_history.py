@@ -142,10 +142,10 @@ class RerunVersions:
         self._surroundings, self._now = surroundings, now
 
     def candidate(self, tx: Transaction, present: Job, number: int) -> Job:
-        """Check an earlier version's definition, and return it as the definition of a new version.
+        """Return a new version with the definition of version `number`; check but do not store it.
 
-        For a child, the version is a version of its parent; the child keeps its ID, its payload,
-        and its own meta. Raises `NotFound`, `Invalid`, `Refused` or `Malformed`.
+        For a child, `number` is a version of its parent; the child keeps its ID, its payload, and
+        its own meta. Raises `NotFound`, `Invalid`, `Refused` or `Malformed`.
         """
         context, owner = self._surroundings, present.parent_id or present.id
         target = jobs.version(tx, present.namespace, owner, number)
@@ -176,7 +176,7 @@ class RerunVersions:
 
 
 def _as_child(parent: Job, child: Job) -> Job:
-    """Return a version of a parent as the definition of its child."""
+    """Return the child with the definition of `parent`, a version of the child's parent job."""
     own = {key: text for key, text in (child.meta or {}).items() if not key.startswith(PREFIX)}
     return msgspec.structs.replace(
         parent,

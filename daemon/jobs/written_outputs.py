@@ -25,8 +25,8 @@ _SHOWN = 40  # characters of an invalid name
 class WrittenOutputs(msgspec.Struct, frozen=True):
     """The outputs of an element after its step was accepted, by task.
 
-    `alloc_id` is the ID of the allocation whose tasks have written outputs; it is empty if no task
-    of the element has.
+    `alloc_id` is the ID of the allocation whose tasks wrote outputs. It is empty if the tasks of
+    the element wrote none.
     """
 
     step: str
@@ -44,10 +44,10 @@ def checked(
     given: Mapping[str, str],
     element: int | None,
 ) -> WrittenOutputs:
-    """Return the outputs of an element, together with the outputs `given`.
+    """Check the outputs `given`, and return them merged with the stored outputs of an element.
 
-    `row` is the row of the element's `step`. The outputs `given` replace outputs with the same
-    names. Raises `Malformed`.
+    `row` is the state of `step` in the run. An output in `given` replaces a stored output of the
+    same name. Raises `Malformed`.
     """
     index = _element(job, row, element)
     _check_texts(given)
@@ -60,8 +60,8 @@ def checked(
     names = {name for written in by_task.values() for name in written}
     if missing := [name for name in step.outputs if name not in names]:
         raise Malformed(
-            f"Outputs must also have {', '.join(missing[:5])}, which {row.name} lists in "
-            "steward_outputs"
+            f"Outputs must also contain {', '.join(missing[:5])}, as steward_outputs of step "
+            f"{row.name} requires"
         )
     of_step, of_run = runs.output_bytes(db, run, row.name)
     size = sum(len(encode(written)) for written in by_task.values())
@@ -88,7 +88,8 @@ def _element(job: Job, row: RunStep, element: int | None) -> int:
     is_list = group is not None and lists.is_array(group)
     if element is None and is_list:
         raise Malformed(
-            f"step {row.name} has {row.total} elements: Element must name the element of the Outputs"
+            f"step {row.name} has {row.total} elements: Element must be the index of the element "
+            "that gets the Outputs"
         )
     index = element or 0
     if index >= row.total:

@@ -391,7 +391,10 @@ def _offset(local: datetime) -> int:
 
 
 def _second_of_day(schedule: CronSchedule, least: int) -> int | None:
-    """Return the first matching second of a 24-hour day at or after `least`, counted from 0."""
+    """Return the first matching second of a 24-hour day that is not before second `least`.
+
+    Seconds are counted from 0 at midnight. Return None if no such second matches.
+    """
     for hour in schedule.hours[bisect_left(schedule.hours, least // _HOUR_LONG) :]:
         remaining = max(0, least - hour * _HOUR_LONG)
         for minute in schedule.minutes[bisect_left(schedule.minutes, remaining // 60) :]:

@@ -1,8 +1,9 @@
 """Differences between two versions of a job, for plans and version lists.
 
-The diff compares complete jobs. So the diff of an unchanged job has the type `None`, in any syntax.
-The diff shows changed fields, and changed blocks with all their values. It always shows groups and
-tasks (fixtures: plan, plan-batch-system, versions-revert-stable).
+The diff compares complete jobs, so the syntax of a job file does not matter. The diff of an
+unchanged job has the type `None`. A diff shows changed fields, and changed blocks with all their
+values. It always shows groups and tasks (fixtures: plan, plan-batch-system,
+versions-revert-stable).
 """
 
 from functools import partial

@@ -28,9 +28,9 @@ Item = TypeVar("Item", bound=msgspec.Struct)
 class Filter:
     """A predicate on the wire documents of a record, for the objects of one request.
 
-    The constructor and the call raise `Malformed` with the listing's error text. The check of each
-    object has some free steps, and only further steps count towards the limit of the request. So a
-    list may have any length.
+    The constructor and the call raise `Malformed` with the listing's error text. The first steps of
+    each object's check are free. Only its further steps count towards the limit for the request, so
+    a list may have any length.
     """
 
     def __init__(self, text: str, record: type[msgspec.Struct]) -> None:
@@ -61,8 +61,8 @@ class Filter:
             if self._left < 0:
                 raise Malformed(  # noqa: TRY301  # one text for all errors of the filter
                     f"the filter takes too long: more than {MAX_STEPS} steps for all objects, "
-                    f"in addition to {_FREE_STEPS} for each; use shorter patterns or fewer any and "
-                    "all, or limit the list by prefix or namespace"
+                    f"in addition to {_FREE_STEPS} for each; use shorter patterns, use `any` and "
+                    "`all` less often, or limit the list by prefix or namespace"
                 )
         except Malformed as error:
             raise Malformed(f"failed to read result page: {error}") from error

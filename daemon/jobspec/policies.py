@@ -1,8 +1,8 @@
 """Job policies: an operator's rules for every job that is submitted, changed or scaled.
 
 A rule is a filter expression (`filters/policy_rule.py`) over the complete job. Every entry point
-for jobs calls `JobPolicySet.check`. The caller's capability to override is checked earlier, with
-the token.
+for jobs calls `JobPolicySet.check`. Before that, the API checks whether the caller may override
+policies.
 """
 
 from collections.abc import Iterable
@@ -59,9 +59,9 @@ def _rule(policy: JobPolicy) -> "PolicyFilter":
 
 
 def _reason(policy: JobPolicy, rule: "PolicyFilter", document: object) -> str:
-    """Return the violation of a rule by a job, or an empty string.
+    """Return how a job violates a rule; empty if it does not.
 
-    An undecidable rule counts as violated, so that a policy never admits an unknown case.
+    A rule that cannot be evaluated for a job counts as violated, so that no job escapes the rule.
     """
     try:
         if rule.matches(document):

@@ -1,4 +1,4 @@
-"""Task settings that weaken the sandbox, which need a capability in addition to job submission."""
+"""Task settings that weaken the sandbox. They need a capability in addition to `submit-job`."""
 
 from storage.records.driver import canonical
 from storage.records.task import Task
@@ -12,7 +12,8 @@ _CLOSED: dict[str, tuple[object, ...]] = {
 def weakened_settings(task: Task) -> list[str]:
     """Return a task's settings that weaken the sandbox, or may weaken it.
 
-    A setting with a reference counts, because the reference is resolved only when the task starts.
+    A setting that contains a reference may weaken the sandbox, because the reference is resolved
+    only when the task starts.
     """
     if canonical(task.driver) != "exec":
         return []

@@ -2,7 +2,7 @@
 
 The rules are in `rules/`, one module per object. Their texts are Nomad's, because scripts match
 them (fixtures: register-validation, register-warnings, validate-job). The callers check the
-conditions on the stored state: namespace, node pool and enforced index.
+conditions that depend on the store: the namespace, the node pool and the enforced index.
 """
 
 from collections.abc import Iterator
@@ -56,8 +56,9 @@ def validate(
 ) -> ValidationResult:
     """Return all errors and warnings of a complete job.
 
-    Counts are checked only here, because the texts are Nomad's. `Budgets.check` has checked all
-    other limits before. `oversubscription` means that tasks may use more memory than they reserve.
+    Of the limits in `budgets`, this function checks only the maximum count, because its error has
+    Nomad's text. `Budgets.check` has already checked all other limits. `oversubscription` means
+    that tasks may use more memory than they reserve.
     """
     if faults := list(sidecar_errors(job)):  # as in Nomad, which stops here
         return ValidationResult(errors=tuple(faults))

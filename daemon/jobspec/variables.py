@@ -193,7 +193,7 @@ def _type(arguments: Mapping[str, Argument], scope: Scope) -> Type:
 
 
 def _unquoted(node: Expression, scope: Scope) -> Expression:
-    """Return a type expression; in the JSON syntax of a job file, parse it from its string."""
+    """Return a type expression. A JSON job file has it as a string, which is parsed here."""
     text = key_text(node)
     if text is None or not is_json(scope.source):
         return node
@@ -238,7 +238,7 @@ def _refers_to(node: Expression, name: str) -> bool:
 def given_in_file(source: SourceText, origin: str = "varfile") -> dict[str, VariableValue]:
     """Return the values in the text of a variables file. Raises `HclError`.
 
-    `origin` names the kind of source in errors about the values.
+    `origin` is the kind of source that errors about the values mention.
     """
     if is_json(source):
         arguments = _properties(read_json_body(source), source)
@@ -287,7 +287,7 @@ def values_of(
 ) -> dict[str, Value]:
     """Return the values of variables.
 
-    Values are evaluated in the scope `constants`. Conditions are evaluated in `full`, with all
+    Values are evaluated in the scope `constants`, and conditions in the scope `full`, which has all
     functions.
     """
     values: dict[str, Value] = {}

@@ -113,11 +113,11 @@ def _make_task_directory(
 ) -> None:
     """Create the directory of a task. Raises `OSError`.
 
-    If the task does not see the directory itself, as in a sandbox, the launcher owns it. No user
-    can then replace its subdirectories, which are mounted into the sandbox.
+    The launcher owns the directory if the task cannot see it, as in a sandbox. No user can then
+    replace the subdirectories, which are mounted into the sandbox.
     """
     if spec.task == SHARED:
-        raise FileExistsError(errno.EEXIST, "the shared directory has this name", spec.task)
+        raise FileExistsError(errno.EEXIST, "name reserved for the shared directory", spec.task)
     us = own_ids()
     is_open = owner == ANYBODY
     owner_to_set = guest if is_open else owner

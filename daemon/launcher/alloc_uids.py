@@ -4,10 +4,10 @@
 
 A symbolic link stores the user ID of an allocation. It is created before the first directory of the
 allocation, and removed after the last directory. A user ID that owns files is therefore never
-assigned twice, no matter when the launcher was killed. An allocation that inherits the data of
-another allocation inherits its ID. The old link is marked, so that the ID is not transferred twice,
-and no task of the old allocation starts with it. An allocation with a directory but without a link
-was started by a version without such IDs.
+assigned twice, even if the launcher is killed at any moment. An allocation that inherits the data
+of another allocation also inherits the user ID. The link of the old allocation is marked. So the ID
+is not transferred twice, and no task of the old allocation starts with it. An allocation with a
+directory but without a link was started by a version of Steward without separate user IDs.
 """
 
 import errno
@@ -65,7 +65,7 @@ class AllocUids:
             text = str(self._free())
             self._keep(allocation, text)
         if text.endswith(_HANDED_ON):
-            raise Refusal("another allocation has taken over this one's data and user ID")
+            raise Refusal("another allocation has taken over the user ID of this allocation")
         number = int(text) if text.isdecimal() else 0
         return number if number in _USABLE and not is_account(number) else None
 
@@ -95,8 +95,8 @@ class AllocUids:
     def _text(self, allocation: str) -> str | None:
         """Return the text that the link of an allocation stores; None without a link.
 
-        If another allocation inherited the ID but no longer has a link, first store the ID in the
-        link of this allocation again.
+        If the ID was transferred to another allocation whose link no longer exists, first give the
+        ID back to this allocation.
         """
         text = self._texts.get(allocation)
         if text is None or not text.endswith(_HANDED_ON):

@@ -1,7 +1,7 @@
 """The bridge that connects the networks of allocations, set up with the programs `ip` and `nft`.
 
 Both programs get text in a fixed format. It contains only numbers, addresses and names that the
-launcher has checked or created. The rules for all allocations come with the `BridgePolicy`.
+launcher has checked or created. The `BridgePolicy` has the rules that apply to all allocations.
 
 Only the kernel holds the state. The name of an interface on the host consists of a prefix, the
 first digits of the allocation's ID, and the number of the allocation's address. The interface
@@ -72,7 +72,7 @@ class Bridge:
 
     @property
     def allowed_port(self) -> int:
-        """Return a host port that may be forwarded, for a test; 1 if there is none."""
+        """Return a host port with which forwarding can be tested; 1 if all ports are reserved."""
         return next((port for port in range(1, 1 << 16) if not self._is_kept(port)), 1)
 
     def check_subnet(self) -> None:
@@ -95,7 +95,7 @@ class Bridge:
     def set_up(self) -> None:
         """Create the bridge and its rules, and delete leftovers. Raises `OSError`.
 
-        If the host did not forward packets before, it then forwards only packets of the bridge.
+        If the host did not forward packets before, the rules permit only packets of the bridge.
         """
         name, bits = self._policy.name, self._policy.bits
         self.check_subnet()
@@ -278,11 +278,11 @@ class Bridge:
     ) -> str:
         """Run a program with the input `text`, and return its output.
 
-        Raises `OSError`. After a program has exceeded its time limit, the calls of the next seconds
-        fail immediately with ETIMEDOUT.
+        Raises `OSError`. After a program has exceeded its time limit, all calls in the next
+        `_PAUSE` seconds fail immediately with ETIMEDOUT.
         """
         if time.monotonic() < self._resumes:
-            raise TimeoutError(errno.ETIMEDOUT, f"{name} was not run: ip or nft has just hung")
+            raise TimeoutError(errno.ETIMEDOUT, f"{name} was not run: ip or nft has just timed out")
         words = [getattr(self._tools, name), *words]
         try:
             status, output = run(words, text.encode(), descriptors, seconds=_SECONDS)

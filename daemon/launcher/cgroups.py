@@ -1,4 +1,4 @@
-"""Identify the cgroups of tasks (version 2), and kill their processes.
+"""Identify the cgroups (version 2) of tasks, and kill the processes in them.
 
 The daemon creates the cgroups below a delegated parent, but it cannot signal their processes.
 Threaded cgroups have no `cgroup.kill`, so the processes are killed one by one.
@@ -45,9 +45,9 @@ def of_task(above: Collection[str], allocation: str, task: str) -> set[str]:
 
 
 def claimed(text: bytes, allocation: str, task: str) -> set[str]:
-    """Return a set with the cgroup that the text of a claim names.
+    """Return a set that contains the cgroup from the text of a claim.
 
-    The set is empty if the text names no cgroup of the task.
+    The set is empty if the text contains no cgroup of the task.
     """
     first = text.partition(b"\n")[0].removeprefix(b"group ").decode(errors="replace")
     is_it = first.startswith("/") and first.endswith(f"/{allocation}.{task}")

@@ -42,9 +42,9 @@ class Refusal(PermissionError):
 
 
 def sendable(text: str) -> str:
-    r"""Return a text that can be encoded as UTF-8: file names may contain other bytes.
+    r"""Return a text in a form that can be encoded as UTF-8.
 
-    Each such byte is replaced by an escape sequence like `\udcff`.
+    File names may contain invalid bytes. An escape sequence like `\udcff` replaces each such byte.
     """
     return text.encode(errors="backslashreplace").decode()
 

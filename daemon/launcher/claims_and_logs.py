@@ -125,7 +125,7 @@ def is_locked(descriptor: int, kind: int = fcntl.LOCK_SH) -> bool:
 
 
 def _reserve(descriptor: int) -> None:
-    """Allocate the blocks of a claim now, so that a full disk loses no exit status.
+    """Allocate the blocks of a claim, so that the exit status can be stored on a full disk.
 
     Raises `OSError`.
     """
@@ -252,7 +252,7 @@ class HolePunchUnsupported(Exception):
 
 
 def _allocate(descriptor: int, size: int) -> None:
-    """Reserve the first bytes of a file, if the file system supports it. Raises `OSError`."""
+    """Reserve disk space for `size` bytes of a file, if possible. Raises `OSError`."""
     number = _fallocate()(descriptor, _KEEP_SIZE, 0, size)
     if number and number not in _NO_HOLES:
         raise OSError(number, os.strerror(number))

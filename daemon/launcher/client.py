@@ -147,7 +147,7 @@ def impatient() -> Iterator[None]:
 
 
 def longest_wait() -> float:
-    """Return the seconds that requests of the current Trio task may wait for the launcher."""
+    """Return for how many seconds a request of the current Trio task may wait for an answer."""
     return _patience.get()
 
 
@@ -168,7 +168,7 @@ _SLOW = (*_ERRANDS, RemoveVolume)
 class _Waiter:
     """A pending request.
 
-    `spare` reserves descriptor numbers for the answer. `places` has the semaphores that limit the
+    `spare` reserves descriptor numbers for the answer. `places` are the semaphores that limit the
     number of pending requests.
     """
 
@@ -185,9 +185,9 @@ class _Waiter:
         self._spare = ()
 
     async def open(self) -> None:
-        """Acquire the request's share of the limit on pending requests.
+        """Wait until the limits on pending requests permit this request, and count it.
 
-        If the limit is not reached, other Trio tasks do not run before this returns.
+        If no limit is reached, return without letting other Trio tasks run.
         """
         acquired = 0
         try:
@@ -203,7 +203,7 @@ class _Waiter:
             raise
 
     def close(self) -> None:
-        """Release the request's share of the limit on pending requests."""
+        """Stop counting this request towards the limits on pending requests."""
         for slot in self._places:
             slot.release()
 
@@ -224,8 +224,8 @@ class _Waiter:
 class Launcher:
     """The client. `walls` is the sandbox support of this host.
 
-    `silent_since` is the time since which the launcher has not answered, in nanoseconds since the
-    epoch, or None. `watch` keeps it up to date.
+    While the launcher does not answer, `silent_since` is the time at which the silence began, in
+    nanoseconds since the epoch. Otherwise it is None. `watch` updates it.
     """
 
     walls = SandboxSupport(tools="", walls="", no_filter="")
@@ -253,7 +253,7 @@ class Launcher:
     async def watch(self, now: Callable[[], int]) -> None:
         """Log when the launcher stops answering and when it answers again; run until cancelled.
 
-        A launcher that answers other requests in the meantime is busy, and not silent.
+        If the launcher is late with one answer but answers other requests, it counts as busy.
         """
         while True:
             await trio.sleep(_PING_EVERY)
@@ -478,7 +478,7 @@ class Launcher:
         return body, received[0] if received else None
 
     async def entries(self, request: ListDirectory) -> tuple[list[DirectoryEntry], int]:
-        """Return directory entries from a position on, and the next position.
+        """Return directory entries, starting at a position, and the next position.
 
         The next position is -1 at the end of the directory. Raises the same errors as `open`.
         """
@@ -549,7 +549,7 @@ class Launcher:
         await self._request(request, [stream])
 
     async def collect(self, request: CollectFiles, stream: int) -> None:
-        """Write the files of a task that match patterns to a pipe. Raises `OSError`."""
+        """Find the files of a task that match patterns; write them to a pipe. Raises `OSError`."""
         await self._request(request, [stream])
 
     async def present(self, *, is_kept: bool = False) -> list[str]:
@@ -575,7 +575,10 @@ class Launcher:
         return trio.SocketStream(trio.socket.from_stdlib_socket(connection))
 
     def _sealed(self, record: msgspec.Struct) -> int:
-        """Return a descriptor of a sealed file with a record. Raises `OSError` or `ValueError`."""
+        """Write a record to a sealed file; return its descriptor.
+
+        Raises `OSError` or `ValueError`.
+        """
         content = self._encoder.encode(record)
         # An invalid record would stop the launcher, so check it here.
         msgspec.msgpack.decode(content, type=type(record))
@@ -679,8 +682,8 @@ class Launcher:
     def _places(self, request: Request) -> list[trio.Semaphore]:
         """Return the semaphores that limit pending requests of this type.
 
-        Some places are reserved for short requests of clients. Otherwise, eight slow requests would
-        block all other requests.
+        Short requests of clients have a separate limit. Otherwise, slow requests could use up the
+        common limit and block the short ones.
         """
         is_of_client = longest_wait() < float("inf") and not isinstance(request, _SLOW)
         free = self._for_clients if is_of_client else self._free
@@ -793,7 +796,10 @@ def send_hello(channel: socket.socket, directory: Path, policy: LauncherPolicy) 
 
 
 def _ask_blocking(channel: socket.socket, request: Request, *descriptors: int) -> Answer:
-    """Return the answer to a request, before a client runs. Raises `OSError` or `LauncherGone`."""
+    """Send a request before a `Launcher` runs, and return the answer.
+
+    Blocks the thread. Raises `OSError` or `LauncherGone`.
+    """
     channel.setblocking(True)
     question = NumberedRequest(number=0, descriptors=len(descriptors), body=request)
     try:

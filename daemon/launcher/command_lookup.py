@@ -1,4 +1,4 @@
-"""Resolve the command of a task to a file, with the paths and permissions of the task."""
+"""Find the executable file of a task's command, as the task itself would find it."""
 
 import os
 import stat
@@ -14,7 +14,7 @@ _INSIDE = "rpc error: code = Unknown desc = failed to start command: "
 
 
 class CommandFile(NamedTuple):
-    """A file: its path in the task, and its `path` for the launcher.
+    """A file that a task sees at `task_path`, and that the launcher opens at `path`.
 
     `path` is relative to the open directory `above`; if `above` is None, `path` is absolute.
     """

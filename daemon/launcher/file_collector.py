@@ -1,8 +1,8 @@
 """Collect files of a task by patterns, in a child process that runs as the task's user.
 
-The output is a stream. Each `FilePart` follows its length; the length 0 marks the end. The child
-changes to the user before it opens a file. It follows no link, enters no mount, and opens regular
-files only. So a task cannot make the child read a file that the task itself cannot read.
+The output is a stream. The length of each `FilePart` precedes it; the length 0 marks the end. The
+child changes to the user before it opens a file. It follows no link, enters no mount, and opens
+regular files only. So a task cannot make the child read a file that the task itself cannot read.
 """
 
 import errno
@@ -117,10 +117,10 @@ class _Collection:
     def _matches(
         self, directory: int, path: str, names: list[str], depth: int
     ) -> Iterator[tuple[int, str]]:
-        """Yield a descriptor of the directory, and the path, of each match. Raises `_TooMuch`.
+        """Yield a pair for each match: a descriptor of its directory, and its path.
 
         `names` are the remaining components of the pattern. Links count as matches, so that the
-        result names them.
+        result can report them. Raises `_TooMuch`.
         """
         first, *remaining = names
         if depth > _DEEPEST:

@@ -33,7 +33,7 @@ def begin() -> socket.socket:
 def become(channel: socket.socket) -> int:
     """Run the launcher until the daemon closes its end of the channel; return the exit status.
 
-    After that, the launcher limits the logs of running tasks until the next launcher starts.
+    After the daemon has ended, limit the logs of running tasks until the next launcher starts.
     """
     try:
         return _serve(_detach(channel))

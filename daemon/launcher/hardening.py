@@ -53,9 +53,10 @@ def use_single_heap() -> None:
 
 
 def set_priority() -> None:
-    """Prefer this process to tasks for CPU and memory, as far as permitted; the shim resets this.
+    """Give this process priority over tasks for CPU and memory, as far as permitted.
 
-    A session that the daemon did not create, such as a terminal, keeps its share of the CPU.
+    The shim resets the priority for its task. If the daemon runs in a session that it did not
+    create, such as a terminal's, the CPU priority does not change.
     """
     with suppress(OSError):  # without CAP_SYS_NICE, or the kernel has no autogroups
         if os.getsid(0) == os.getpid():

@@ -99,7 +99,7 @@ def limit_logs(directory: str, lock: str) -> None:
 
 
 def _running(directory: str) -> Iterator[tuple[int, list[_GuardedLog]]]:
-    """Yield a descriptor of the claim, and the logs, of each attempt with a living shim.
+    """For each attempt whose shim is alive, yield a descriptor of the claim, and the open logs.
 
     Raises `OSError`.
     """

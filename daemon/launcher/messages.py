@@ -104,8 +104,8 @@ class LauncherPolicy(Message, frozen=True, kw_only=True):
 
     `own_uids` are the user IDs for allocations whose tasks name no user. `processes` is the limit
     on processes per task, 0 for no limit; `holds_raw_exec` enables limits for raw_exec. `groups`
-    are the parent cgroups of tasks. Each task of a driver must enter a cgroup below each of
-    `raw_exec_groups` or `exec_groups`.
+    are the parent cgroups of tasks. A task of raw_exec must enter a cgroup below each of
+    `raw_exec_groups`, and a task of exec a cgroup below each of `exec_groups`.
 
     `podman` is the socket of root's podman; empty if the podman of the daemon's user runs
     containers. `filter` is the system call filter for exec, `wide_filter` the filter that permits
@@ -148,9 +148,10 @@ class LauncherPolicy(Message, frozen=True, kw_only=True):
 class StartTask(Message, frozen=True, kw_only=True, tag=2):
     """Start the shim of an attempt, unless the attempt was started before.
 
-    Descriptor: a sealed `TaskCommand`. `group` is the label by which the processes are found again.
-    Without `is_logged` the output of the task is discarded. While no daemon runs, each log keeps
-    its last `keeps` bytes; 0 means that it keeps all bytes.
+    Descriptor: a sealed `TaskCommand`. `group` is the first cgroup of the task, or `-` for none.
+    The claim records this cgroup, so that processes can be found again. Without `is_logged` the
+    output of the task is discarded. While no daemon runs, each log keeps its last `keeps` bytes; 0
+    means that it keeps all bytes.
     """
 
     allocation: Id
@@ -263,7 +264,7 @@ class TaskCommand(Message, frozen=True, kw_only=True):
 
 
 class ForwardedPort(Message, frozen=True, kw_only=True):
-    """A port of a host address, and the port of the allocation that receives its connections."""
+    """The host port `value` at `address`; its connections go to the allocation's port `to`."""
 
     address: Address
     value: Port
@@ -375,7 +376,7 @@ class OpenFile(Message, frozen=True, kw_only=True, tag=50):
 
 
 class ListDirectory(Message, frozen=True, kw_only=True, tag=51):
-    """Return the entries of a directory from a position on; the first position is 0."""
+    """Return the entries of a directory, starting at a position; the first position is 0."""
 
     allocation: Id
     path: Text
@@ -393,7 +394,7 @@ class OpenLog(Message, frozen=True, kw_only=True, tag=52):
 
 
 class RetainLogs(Message, frozen=True, kw_only=True, tag=25):
-    """Retain the logs of an ended allocation after its directory is removed."""
+    """Retain the logs of an ended allocation, so that they survive the removal of its directory."""
 
     allocation: Id
 
@@ -527,7 +528,7 @@ class GetProcessInfo(Message, frozen=True, kw_only=True, tag=34):
 
 
 class ScanTarget(Message, frozen=True, kw_only=True):
-    """The processes to select, and the action. A `task` of None selects all tasks."""
+    """The processes to select, and the action to apply. If `task` is None, select all tasks."""
 
     allocation: Id
     task: Name | None
@@ -694,8 +695,8 @@ class LaidOut(Message, frozen=True, kw_only=True, tag=20):
 class FileStatus(Message, frozen=True, kw_only=True, tag=22):
     """The metadata of a file; times in nanoseconds.
 
-    The answer carries a descriptor: a sealed file with the content, or the file itself if it may be
-    read. `is_secret` means that it may not be read because it is secret.
+    If the file may be read, the answer carries a descriptor: the file itself, or a sealed file with
+    the requested bytes. `is_secret` means that the file may not be read because it is secret.
     """
 
     inode: int
@@ -706,7 +707,7 @@ class FileStatus(Message, frozen=True, kw_only=True, tag=22):
 
 
 class DirectoryPart(Message, frozen=True, kw_only=True, tag=51):
-    """A part of a directory, and the next position, which is -1 at the end of the directory.
+    """Some entries of a directory, and the next position, which is -1 after the last entry.
 
     The answer carries a sealed `DirectoryEntries`.
     """
@@ -728,7 +729,7 @@ class DirectoryEntries(Message, frozen=True, kw_only=True):
 
 
 class NoteText(Message, frozen=True, kw_only=True, tag=23):
-    """The text of a note; None if it does not exist."""
+    """The text of a note; None if there is no note."""
 
     text: str | None
 

@@ -1,4 +1,7 @@
-"""Networks of allocations: a loopback interface, shared by the tasks, and possibly the bridge.
+"""Networks of allocations.
+
+The tasks of an allocation share a loopback interface. An allocation may also have a connection to
+the bridge.
 
 A process inherits the network namespace of its parent. The launcher therefore enters the namespace
 of an allocation for the duration of a start. The namespace exists while a task or the launcher
@@ -27,7 +30,7 @@ _TRIAL = "00000000-0000-0000-0000-000000000000"
 
 
 class Networks:
-    """The network namespaces that this launcher holds, by allocation; `bridge` connects them."""
+    """The network namespaces that this launcher holds. `bridge` is None if there is no bridge."""
 
     def __init__(self, bridge: Bridge | None = None) -> None:
         self._descriptors: dict[str, int] = {}

@@ -7,18 +7,18 @@ A process belongs to an attempt in any of these cases:
 - Its parent belongs to the attempt.
 
 The environment only counts if it contains the path of the allocation directory, or if that
-directory is mounted at `/alloc`. Equal names of another installation are therefore ignored. Any
-user can set these variables, so processes of users that the attempt cannot have are also ignored.
-Only a task of the launcher's user can have processes of any user.
+directory is mounted at `/alloc`. So the scan ignores processes of another installation with equal
+names. Any user can set these variables. The scan therefore also ignores processes of users that the
+attempt cannot have. Only a task of the launcher's user can have processes of any user.
 
 The kernel shows an empty environment while a process executes a new program. Such a process is
 undecided. The scan checks it again, and the action `end` reports it as a remaining process. An
 undecided process counts only if it runs as a user of the attempt, so that no other user can delay
 the end of the attempt.
 
-If the main process has already exited, a stop first scans only orphans, which is a tenth of the
-work. Other processes of the attempt descend from an orphan. So the stop scans all processes only if
-it finds an orphan of the attempt.
+If the main process has already exited, a stop first scans only orphans. This takes a tenth of the
+work of a full scan. Other processes of the attempt descend from an orphan. So the stop scans all
+processes only if it finds an orphan of the attempt.
 """
 
 import os
@@ -123,7 +123,7 @@ def _with(
 
 
 def _scan_criteria(directory: str, mark: ScanTarget) -> ProcessCriteria:
-    """Return the criteria of a target, completed from the claim of its attempt."""
+    """Return the criteria for a target, including the data of the attempt's claim."""
     criteria = ProcessCriteria(mark.allocation, mark.task or "")
     try:
         with below(directory, mark.allocation) as folder:

@@ -93,7 +93,7 @@ def _command(policy: LauncherPolicy, command: ProgramCommand, *, has_input: bool
     """Return the path and the arguments of a notification command. Raises `Refusal`."""
     plain = ProgramCommand(program=NOTIFY, user="", args=command.args)
     if not has_input or command != plain or len(command.args) != 1:
-        raise Refusal("a notification command takes only its name and an input")
+        raise Refusal("a notification request must consist of a command's name and its input")
     if (arguments := policy.commands.get(command.args[0])) is None:
         raise Refusal(f"{command.args[0]!r} was not in notify_commands at the daemon's start")
     return arguments

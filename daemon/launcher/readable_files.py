@@ -56,7 +56,7 @@ def open_file(directory: str, request: OpenFile) -> tuple[FileStatus, list[int]]
 
 
 def entries(directory: str, request: ListDirectory) -> tuple[list[DirectoryEntry], int]:
-    """Return directory entries from a position on, and the next position; -1 at the end.
+    """Return directory entries, starting at a position, and the next position; -1 at the end.
 
     Raises `OSError`.
     """
@@ -214,9 +214,10 @@ def _users(home: int) -> set[int]:
 
 
 def _names(directory: int, position: int) -> tuple[list[str], int]:
-    """Return a part of the names in an open directory, and the next position; -1 at the end.
+    """Return some names in a directory, starting at `position`, and the next position.
 
-    `os.scandir` is not suitable, because it always reads the whole directory. Raises `OSError`.
+    The next position is -1 at the end of the directory. `os.scandir` is not suitable, because it
+    always reads the whole directory. Raises `OSError`.
     """
     os.lseek(directory, position, os.SEEK_SET)
     buffer, names = ctypes.create_string_buffer(_ROOM), []

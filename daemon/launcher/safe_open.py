@@ -53,7 +53,7 @@ def open_beneath(above: int, path: str, flags: int, *, follows: bool | None = No
 
 
 def step(above: int, name: str, flags: int) -> int:
-    """Return a descriptor of an entry of an open directory.
+    """Open an entry in the directory `above`; return its descriptor.
 
     Raises `OSError`, including for a link.
     """
@@ -66,7 +66,10 @@ def step(above: int, name: str, flags: int) -> int:
 
 
 def facts_of(directory: int, name: str) -> os.stat_result:
-    """Return the metadata of an entry of an open directory, including a link. Raises `OSError`."""
+    """Return the metadata of an entry in an open directory, without following links.
+
+    Raises `OSError`.
+    """
     descriptor = open_beneath(directory, name, os.O_PATH | os.O_NOFOLLOW, follows=True)
     try:
         return os.fstat(descriptor)
@@ -75,9 +78,9 @@ def facts_of(directory: int, name: str) -> os.stat_result:
 
 
 def _entered(call: Call, above: int, names: list[str]) -> tuple[int, str]:
-    """Return the secrets directory at which a path enters a mount, and the rest of the path.
+    """Open the secrets mount on a path; return its descriptor, and the rest of the path.
 
-    Raises `OSError` (EXDEV) for any other mount, and for a path that leaves the directory.
+    Raises `OSError`, with EXDEV for any other mount, and for a path that leaves the directory.
     """
     directory = os.dup(above)
     try:

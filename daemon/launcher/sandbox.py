@@ -75,7 +75,7 @@ def mount_targets(mounts: Sequence[MountedVolume]) -> list[str]:
     for mount in mounts:
         path = mount_target(mount)
         if any(f"{path}/".startswith(f"{top}/") or top.startswith(f"{path}/") for top in targets):
-            raise Refusal(f"volume {mount.name!r} at {path!r}: it conflicts with another volume")
+            raise Refusal(f"volume {mount.name!r} at {path!r} conflicts with another volume")
         targets.append(path)
     return targets
 
@@ -223,9 +223,9 @@ def _names(folder: int, task: str, dns: DnsSettings | None) -> Iterator[str]:
 
 
 def _accounts(folder: int, task: str, user: User | None) -> Iterator[str]:
-    """Yield the arguments that mount account files, if the user has no account on the host.
+    """Create account files for a user without an account; yield the arguments that mount them.
 
-    The files contain the user, because many programs look up their user's name.
+    The files are the host's, with a line for this user: many programs look up their user's name.
     """
     if user is None or user.is_account:
         return
@@ -279,7 +279,7 @@ def opened(
 ) -> dict[str, tuple[int, int]]:
     """Open the namespaces of the sandbox below a shim.
 
-    Return, by kind, the descriptor of each namespace and the number of this descriptor in a child.
+    Return a pair for each kind of namespace: a descriptor, and its number in the child process.
     All namespaces belong to one process. That process is still below the shim after the last
     namespace was opened, so its process ID was not reused. Raises `Refusal`.
     """

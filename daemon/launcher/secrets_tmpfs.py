@@ -28,9 +28,10 @@ _READ = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def is_elsewhere(path: str) -> bool:
-    """Return whether this mount namespace is not the host's, and `path` is the same in both.
+    """Return whether the mount namespace of this process differs from the host's.
 
-    The result is false if the launcher cannot read the host's namespace.
+    The result is false if `path` is not the same file in both namespaces, or if the
+    launcher cannot read the host's namespace.
     """
     try:
         if os.readlink(OURS) == os.readlink(FIRST):
@@ -41,7 +42,7 @@ def is_elsewhere(path: str) -> bool:
 
 
 def step_over(directory: str) -> None:
-    """Enter the host's mount namespace, if `directory` is the same there.
+    """Enter the host's mount namespace, if the path `directory` leads to the same directory there.
 
     Call this function only in a child. Raises `OSError`.
     """

@@ -224,7 +224,7 @@ class Server:
     def start_program(self, request: messages.StartProgram, sent: int, *more: int) -> Given:
         """Start a client program of a cluster, or a notification command.
 
-        `sent` is a sealed file with the command, and `more` may have a sealed file with its input.
+        `sent` is a sealed file with the command. `more` can have a sealed file with the input.
         """
         from daemon.launcher import programs  # imported late, because few daemons start programs
 

@@ -7,15 +7,15 @@ the exit status. The shim ignores signals; the daemon signals the task.
 
 Descriptors: 0 is empty, 1 the task's standard output, 2 the claim file, 3 the task's standard
 error. Descriptor 4 is the system call filter, if there is one: bubblewrap reads and closes it.
-Arguments: the limit on open files, then the command. All users of the host can see arguments. Two
-variables therefore hold the task's directory, by which operators find a shim, and the files through
-which the task enters its cgroups, one per line. The first line belongs to the cgroup by which the
-launcher kills the task; it is empty without such a cgroup. The task does not get these two
-variables, which both name the allocation.
+Arguments: the limit on open files, then the command. All users of the host can see arguments. So
+two variables hold the values that name the allocation, and the task does not get these variables.
+STEWARD_SHIM_PLACE is the task's directory, by which operators find a shim. STEWARD_SHIM_GROUPS has
+the files through which the task enters its cgroups, one per line. The first line belongs to the
+cgroup by which the launcher kills the task; it is empty without such a cgroup.
 
-Environment variables control libraries: their message catalogues, tables of names, and settings.
-Programs that run with more privileges than the task therefore get none of the task's variables. The
-task's variables are passed through under other names, and a second shell with the task's privileges
+Environment variables can make libraries load other files or change their behavior. Programs
+that run with more privileges than the task therefore get none of the task's variables. The task's
+variables are passed through under other names, and a second shell with the task's privileges
 exports them.
 """
 
@@ -190,8 +190,8 @@ def _exporting(
 ) -> list[str]:
     """Return the arguments of a second shell, which exports variables and runs a command.
 
-    `carriers` are the variables that hold the texts `NAME=VALUE`. The shell runs the command with
-    the words in `last` before it, and closes the descriptors `closed`.
+    `carriers` are the variables that hold the texts `NAME=VALUE`. The shell puts the words in
+    `last` before the command, and closes the descriptors `closed`.
     """
     values = " ".join(f'"${name}"' for name in carriers)
     export = f"export {values}; unset {' '.join(carriers)}; " if carriers else ""

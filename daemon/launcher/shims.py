@@ -107,7 +107,7 @@ class Shims:
 
     @contextmanager
     def opened(self, folder: int | None, key: Key) -> Iterator[tuple[int, int] | None]:
-        """Yield process ID and pidfd of the shim of an attempt, or None if it has ended."""
+        """Yield the process ID and a pidfd of an attempt's shim, or None if the shim has ended."""
         own = self._pids.get(key)
 
         def claimed() -> int | None:
@@ -155,7 +155,7 @@ def _main(shim: int, *, is_walled: bool) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """Return the children of a process that are not reaped, including adopted children."""
+    """Return the process IDs of the unreaped children of a process, including adopted children."""
     try:
         with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
             return [*map(int, file.read().split())]
@@ -193,7 +193,7 @@ def _open(pid: int) -> int | None:
 def is_ours(pid: int) -> bool:
     """Return whether all user IDs of a process are the launcher's.
 
-    No process of a task with another user fulfils this.
+    The result is false for all processes of a task that has another user.
     """
     with suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:  # it has ended
         users = next(line for line in file if line.startswith(b"Uid:")).split()[1:]

@@ -97,9 +97,9 @@ def found_of(facts: os.stat_result) -> FileStatus:
 def _reached(
     directory: str, request: WriteFile | ReadFile
 ) -> Iterator[tuple[int, list[str], Owner, Owner]]:
-    """Open the directories of a path as far as no other user can change them.
+    """Open the directories of a path, up to the first that another user can change.
 
-    Yield a descriptor of the last open directory, the names of the remaining path, the user to act
+    Yield a descriptor of the last open directory, the remaining path components, the user to act
     as, and the task's user. Raises `OSError`.
     """
     first, *names = request.path.split("/")
@@ -122,7 +122,7 @@ def _reached(
 
 
 def leads_elsewhere(name: str) -> bool:
-    """Return whether a path component is not the plain name of a file: `..`, for example."""
+    """Return whether a path component is not a valid file name, or is `.` or `..`."""
     return name in ("", ".", "..") or "\0" in name or len(os.fsencode(name)) > _LONGEST
 
 

@@ -246,7 +246,7 @@ class Starter:
         stack: ExitStack,
         shim: int | None,
     ) -> int:
-        """Replace `words[0]` by the path of the command of raw_exec.
+        """Replace the command `words[0]` of a raw_exec task by the path of its executable.
 
         Return a descriptor of the working directory. Raises `Refusal`.
         """
@@ -286,9 +286,9 @@ class Starter:
         home: int,
         stack: ExitStack,
     ) -> list[str]:
-        """Return the arguments that build the sandbox, and resolve the command of exec.
+        """Return the arguments that build the sandbox of an exec task.
 
-        Raises `Refusal`.
+        Replace the command `words[0]` by the path of its executable. Raises `Refusal`.
         """
         if problem := self.probe().walls:
             raise Refusal(problem)
@@ -378,7 +378,10 @@ class Starter:
     def _network(
         self, task: TaskCommand, allocation: str, folder: int
     ) -> AbstractContextManager[None]:
-        """Return a context in which a task starts in its network. Raises `Refusal` or `OSError`."""
+        """Return a context manager: processes started in its block are in the task's network.
+
+        Raises `Refusal` or `OSError`.
+        """
         if task.network == "host":
             return nullcontext()
         if os.geteuid() == 0 or task.network == "bridge":
@@ -391,9 +394,9 @@ class Starter:
     # --- sandbox support ---
 
     def probe(self) -> SandboxSupport:
-        """Try a start and a sandbox; return the reasons why they do not work on this host.
+        """Test whether tasks and sandboxes work on this host; return the reasons if they do not.
 
-        A failed test is repeated, because the host may have lacked processes or time.
+        The next call repeats a failed test, because its cause may be temporary.
         """
         if self._support is None:
             result = self._probe()

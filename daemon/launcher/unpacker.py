@@ -1,9 +1,9 @@
 """Unpack artifacts into task directories, in a child process that runs as the task's user.
 
-The input is a stream. Each entry is an `ArchiveMember` after its length, followed by the content of
-a file; the length 0 marks the end. The child changes to the user before it reads a byte. It creates
-directories, files and links only, and follows no link. A malicious stream can therefore do no more
-than the task itself.
+The input is a stream. Each entry has the length of an `ArchiveMember`, the `ArchiveMember`, and the
+content if it is a file. The length 0 marks the end. The child changes to the user before it
+reads a byte. It creates directories, files and links only, and follows no link. A malicious stream
+can therefore do no more than the task itself.
 """
 
 import errno

@@ -41,7 +41,10 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserPolicy:
-    """The permitted users of one policy. `uids` are the user IDs of allocations, once loaded."""
+    """The permitted users of one policy.
+
+    `uids` are the user IDs of allocations, or None as long as they are not loaded.
+    """
 
     uids: AllocUids | None = None
 

@@ -51,7 +51,7 @@ class _Peer(_Text):
 
 
 class _JSON(logging.Formatter):
-    """The JSON format: time, level, part and message, with keys, request and error if present."""
+    """The JSON format: time, level, part and message; if present also keys, IDs and the error."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -67,14 +67,18 @@ class _JSON(logging.Formatter):
 
 
 class _ToJournal(logging.Handler):
-    """A handler that sends records to the systemd journal, with one field per part of a line."""
+    """A handler that sends lines to the systemd journal. Each key of a line becomes a field."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send a line; without the journal, write to standard error, which is connected to it."""
+        """Send a line to the journal's socket.
+
+        If that fails, write it to standard error, which the service manager connects to the
+        journal.
+        """
         try:
             journal.send(self._path, [self._record(record)])
         except OSError:
@@ -153,7 +157,10 @@ class LogMonitor:
 
     @contextmanager
     def reading(self, level: str, *, as_json: bool) -> Iterator[AsyncIterator[str]]:
-        """Yield lines of this level and above, regardless of the daemon's own log level."""
+        """Yield a stream of all lines of this level and above.
+
+        The daemon's own log level does not affect the stream.
+        """
         reader = LogSubscriber()
         reader.setLevel(level.upper())
         reader.setFormatter(_JSON() if as_json else _Peer())
@@ -202,7 +209,7 @@ class LogSubscriber(logging.Handler):
         return self
 
     async def __anext__(self) -> str:
-        """Return the next line, or the number of lines that were dropped since the last line."""
+        """Return the next line. If lines were dropped, first return a message with their number."""
         if self._dropped:
             dropped, self._dropped = self._dropped, 0
             return f"{dropped} lines were dropped: the client reads too slowly"

@@ -1,7 +1,8 @@
 """Client of the systemd journal's native protocol, which carries fields instead of plain lines.
 
-A record is a list of `NAME=value` lines. A value with line breaks follows its name and its length
-in eight bytes (systemd: "Native Journal Protocol").
+A record is a list of `NAME=value` lines. If a value has line breaks, the name is on its own line.
+The length of the value follows in eight bytes, and then the value (systemd: "Native Journal
+Protocol").
 """
 
 import errno

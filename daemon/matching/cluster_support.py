@@ -15,7 +15,7 @@ _HOST_MODES = ("", "host", "none")
 
 
 def unsupported_on_cluster(job: Job, group: TaskGroup) -> Iterator[tuple[str, str]]:
-    """Yield a group's fields that no cluster supports: the field with its value, and the fix."""
+    """Yield a pair for each field that no cluster supports: the field with its value, and a fix."""
     if job.type in (JobType.SYSTEM, JobType.SYSBATCH):
         yield f'type = "{job.type}"', "make it a batch job"
     tasks = group.tasks or []
@@ -76,7 +76,7 @@ def _of_services(services: list[Service] | None) -> Iterator[tuple[str, str]]:
 
 
 def unavailable_features(group: TaskGroup, drivers: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield each task with a driver that a cluster pool does not offer, and the fix."""
+    """Yield a pair for each task whose driver is not in `drivers`: task with driver, and a fix."""
     known = ", ".join(sorted(drivers))
     for task in group.tasks or ():
         if not is_listed(task.driver, drivers):

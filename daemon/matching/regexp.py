@@ -178,10 +178,10 @@ def match_cost(pattern: str, text: str) -> int:
 
 
 def search_cost(pattern: str, length: int) -> int:
-    """Return the maximum time in microseconds that `replace` searches a text. Raises `Invalid`.
+    """Return the maximum duration of the searches of `replace`, in microseconds.
 
     `length` is the length of the text. If a pattern exceeds RE2's memory limit, the search executes
-    its instructions one by one for each character.
+    its instructions one by one for each character. Raises `Invalid`.
     """
     return length * (2 + _compile(pattern, captures=True).programsize // 100)
 
@@ -280,7 +280,7 @@ def _refusal(problem: str, where: str) -> Invalid:
 
 
 def _in_go(message: str, pattern: str) -> Invalid:
-    """Return the error with Go's text for an error text of RE2."""
+    """Return an error with Go's message that corresponds to a message of RE2."""
     problem, _, where = message.partition(": ")
     if problem.startswith("pattern too large"):
         return _refusal(_TOO_LARGE, pattern)

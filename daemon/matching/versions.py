@@ -120,9 +120,9 @@ def _number(digits: str) -> int:
 
 
 def _bounded(digits: str) -> int:
-    """Return `digits` as a number. If there are too many, return the number of the first digits.
+    """Return `digits` as a number. If there are too many, parse only the first ones.
 
-    That number is still above the maximum of a version. To parse all digits would take long.
+    The result then still exceeds the maximum of a version. Parsing all digits could take long.
     """
     return int(digits.lstrip("0")[: len(str(_MOST)) + 1] or "0")
 

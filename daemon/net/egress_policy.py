@@ -33,7 +33,7 @@ def check(address: str, port: int, *, own_ports: Collection[int]) -> None:
 
 
 def _plain(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Return an address; for an IPv6 address that contains an IPv4 address, the IPv4 address."""
+    """Parse an address. If an IPv6 address contains an IPv4 address, return the IPv4 address."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if not isinstance(ip, ipaddress.IPv6Address):
         return ip

@@ -144,6 +144,6 @@ def _status(heads: dict[str, str], body: bytes) -> str:
         raise HttpError(f"the call failed with status {code}: {reason}".removesuffix(": "))
     message = body[_PREFIX:]
     if not body or body[0] or (message and (message[:1] != _FIELD or len(message) != 2)):
-        raise HttpError("the answer is not one of the health checking protocol")
+        raise HttpError("the answer does not follow the health checking protocol")
     number = message[1] if message else 0
     return _NAMES.get(number, str(number))

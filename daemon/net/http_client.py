@@ -1,4 +1,4 @@
-"""A small HTTP client: one request per connection, with the parser of the server.
+"""A small HTTP client: one request per connection, with h11, the server's parser.
 
 A client library would take longer to import than most requests take. This client resolves a name
 once and can reject the address before it connects. A second lookup with another result (DNS
@@ -61,8 +61,8 @@ async def send_request(
 
     `dial` replaces the connection to the URL's host. `permit` raises an exception for a forbidden
     address, and that exception propagates. `known_as` is the expected name in the certificate, by
-    default the host of the URL. `authority_pem` has the only trusted CA certificates, by default
-    those of the host.
+    default the host of the URL. `authority_pem` contains the trusted CA certificates. If it is
+    empty, the CA certificates of this host are trusted.
     """
     target = _target(url)
     try:

@@ -1,7 +1,8 @@
 """Programs that listen on ports of this host, including programs outside Steward.
 
 The scheduler avoids used ports when it assigns dynamic ports. A job gets its static port even if
-the port is in use. The plan and the task then report it, and the restart policy restarts the task.
+the port is in use. The plan and the task's events then report the conflict. If the task fails, its
+restart policy applies.
 """
 
 import pwd
@@ -68,8 +69,8 @@ def describe_conflicts(
 def read_listening_sockets(protocol: str, table: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
     """Yield the port and the columns of each listening socket in a kernel table.
 
-    A TCP table lists listening sockets before all connections, of which there may be many. So
-    reading stops at the first connection (proc_net_tcp of the kernel's documentation).
+    A TCP table lists all listening sockets before the connections, and there may be many of these.
+    So reading stops at the first connection (kernel documentation: proc_net_tcp).
     """
     for line in islice(table, 1, None):  # below the header
         fields = line.split()

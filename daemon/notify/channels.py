@@ -85,10 +85,11 @@ async def _begin_of(body: AsyncIterator[bytes]) -> str:
 
 
 async def run_command(name: str, words: Sequence[str], body: bytes) -> str:
-    """Run a command with the message on standard input; return its exit status. Raises `DeliveryFailed`.
+    """Run a command with the message on standard input; return its exit status as text.
 
-    The command inherits neither the daemon's environment nor its open files. The command's process
-    group is killed at the end of the attempt. Its output goes only to the log.
+    Raises `DeliveryFailed`. The command inherits neither the daemon's environment nor its open
+    files. The command's process group is killed at the end of the attempt. Its output goes only to
+    the log.
     """
     try:
         process = await trio.lowlevel.open_process(
@@ -122,9 +123,9 @@ async def run_command(name: str, words: Sequence[str], body: bytes) -> str:
 
 
 def outcome(name: str, written: bytes | bytearray, status: int) -> str:
-    """Log the output of an ended command; return its status.
+    """Log the output of an ended command; return its exit status as text.
 
-    Raises `DeliveryFailed` if it is not 0.
+    Raises `DeliveryFailed` if the exit status is not 0.
     """
     text = written.decode(errors="replace").strip()[:_SHOWN]
     if text:

@@ -23,8 +23,8 @@ def context_of(
 ) -> Context:
     """Return the context of a notification.
 
-    `site` is the address of the web UI, `node_name` the node to name if the allocation's node is
-    unknown.
+    `site` is the address of the web UI. If the allocation's node is unknown, the context contains
+    `node_name` instead.
     """
     state = job_states.state_of(db, notification.namespace, notification.job_id, now)
     error = None

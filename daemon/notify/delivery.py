@@ -1,4 +1,4 @@
-"""Send a batch to a configured receiver, in the format of its kind."""
+"""Send notifications to a configured receiver, in the format that the receiver expects."""
 
 import os
 import stat
@@ -105,7 +105,10 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _hide_secret(problem: DeliveryFailed, secret: str) -> DeliveryFailed:
-    """Return an error without the secret: Slack's secret is the URL itself."""
+    """Return a copy of an error with the secret removed from its texts.
+
+    The secret of a Slack receiver is the URL, which an error can contain.
+    """
     hidden = "(hidden)"
     return DeliveryFailed(
         str(problem).replace(secret, hidden),

@@ -1,4 +1,4 @@
-"""Message formats of other receivers: Slack-compatible webhooks, ntfy, Alertmanager. No I/O."""
+"""Message formats of Slack-compatible webhooks, ntfy and Alertmanager. No I/O."""
 
 import re
 
@@ -26,9 +26,10 @@ def slack(batch: Batch) -> bytes:
 
     Rules: https://docs.slack.dev/messaging/formatting-message-text and
     https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks. The JSON object has a
-    `text`; `&`, `<` and `>` are entities, so that no text becomes a link or a mention. Mattermost
-    and others also treat `@channel` in plain text as a mention: a zero-width space breaks it. Lines
-    between two lines of three backticks are shown as they are.
+    `text`. In it, `&`, `<` and `>` are written as entities, so that no text becomes a link or a
+    mention. Mattermost and others also treat `@channel` in plain text as a mention. A zero-width
+    space after the `@` prevents this. The lines after the title are in a code block, between
+    lines of three backticks, so they are shown without formatting.
     """
     title, text = words.subject(batch), words.text(batch)
     if len(batch.notifications) == 1:  # its first line repeats the title
@@ -43,7 +44,7 @@ def _entities(text: str) -> str:
 
 
 def _inline(text: str) -> str:
-    """Return a text in which no character starts bold, code or a mention."""
+    """Return a text without characters that would format it or create a mention."""
     # The operator sign looks like an asterisk, and has no meaning in the receiver's markup.
     return _MENTION.sub(_BROKEN, _entities(text.replace("*", "∗").replace("`", "'")))  # noqa: RUF001
 
@@ -101,10 +102,10 @@ def alertmanager(batch: Batch) -> bytes:
 
     Rules: https://prometheus.io/docs/alerting/latest/alerts_api and the OpenAPI document of
     Alertmanager (api/v2/openapi.yaml). The body is a list of alerts. Equal labels mean the same
-    alert, so labels contain no run and no time. The message about a recovery is the alert of the
-    failure with an end time. Without an end time, an alert would be resolved after
-    `resolve_timeout`, because Steward does not send alerts again. So the alert of a failure also
-    has an end time, 7 days after its start.
+    alert, so labels contain neither a run nor a time. To report a recovery, Steward sends the alert
+    of the failure again, with the time of the recovery as its end time. Without an end time, an
+    alert would be resolved after `resolve_timeout`, because Steward does not repeat alerts. So the
+    alert of a failure also has an end time, 7 days after the failure.
     """
     alerts: dict[tuple[str, ...], Alert] = {}
     entries = [

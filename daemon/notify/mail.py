@@ -1,4 +1,4 @@
-"""E-mail: a message by SMTP, encrypted and with a login if the receiver requires it.
+"""Send messages as e-mail over SMTP, with encryption and a login if the receiver requires them.
 
 `smtplib` runs in a thread, and the sender waits for it. The sender opens the connection to a
 permitted address. When the attempt times out, the sender shuts the connection down, and the thread
@@ -106,9 +106,9 @@ async def _shut_down_when_cancelled(stream: trio.SocketStream) -> AsyncIterator[
 
 
 class _LimitedReader:
-    """The lines of a mail server up to a limit of bytes, after which the connection seems closed.
+    """Reads lines from a mail server. After a limit of bytes, it reports the end of the file.
 
-    The library stores all lines of a response, and a hostile server may send lines without end.
+    `smtplib` stores all lines of a response, and a hostile server could send lines without end.
     """
 
     def __init__(self, connection: socket.socket) -> None:

@@ -73,7 +73,7 @@ class NotificationPayload(Context, frozen=True, kw_only=True, omit_defaults=True
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message in wire form."""
+    """A message about one notification, with the fields of its JSON."""
 
     id: str
     type: str
@@ -125,7 +125,7 @@ class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message about several notifications in wire form."""
+    """A message about several notifications, with the fields of its JSON."""
 
     id: str
     type: str
@@ -142,7 +142,7 @@ def message_id(cluster_id: str, notification: Notification) -> str:
 
 
 def batch_id(cluster_id: str, entries: Sequence[Notification]) -> str:
-    """Return the ID of a message about several notifications; other sets have other IDs."""
+    """Return the ID of a message about these notifications; different sets have different IDs."""
     first, last = entries[0], entries[-1]
     if first is last:
         return message_id(cluster_id, first)
@@ -179,7 +179,7 @@ def _message(
 
 
 def batch_body(batch: Batch) -> bytes:
-    """Return a batch as JSON: one notification in the form of `body`, or several with counts."""
+    """Return a batch as JSON: an `OutgoingMessage` for one notification, else a `GroupMessage`."""
     first = batch.first[0]
     if len(batch.notifications) == 1:
         kind = "test" if batch.is_test else f"job.{first.notification.event}"

@@ -156,9 +156,9 @@ async def open_notify(
     """Send notifications while the block runs.
 
     `commands` and `receivers` are those of the configuration, by name. `permit` raises
-    `EgressDenied` for an address that must not receive messages. `random` is uniform in [0, 1).
-    `node_name` is the name of this node, `site` the address of the web UI. `run` runs a command, by
-    default as a child of this process.
+    `EgressDenied` for an address that must not receive messages. `random` returns uniform numbers
+    in [0, 1). `node_name` is the name of this node, `site` the address of the web UI. `run` runs a
+    command, by default as a child of this process.
     """
 
     def open_attempts() -> "NotificationAttempts":

@@ -42,7 +42,7 @@ def name_of(notification: Notification) -> str:
 
 
 def subject(batch: Batch) -> str:
-    """Return a message in one line of at most 200 characters."""
+    """Return the subject of a message: one line of at most 200 characters."""
     if batch.is_test:
         return "Test of Steward's notifications"
     batch_notifications = batch.notifications
@@ -141,7 +141,7 @@ def _of_error(error: FailureCause) -> Iterator[tuple[str, str]]:
 
 
 def end_of(error: FailureCause) -> str:
-    """Return how a task ended: exit code, name of the signal, and `out of memory`."""
+    """Return how a task ended, such as `exit code 1` or `signal SIGKILL, out of memory`."""
     parts = [f"exit code {error.exit_code}" if error.exit_code else ""]
     parts.append(f"signal {error.signal}" if error.signal else "")
     parts.append("out of memory" if error.oom_killed else "")

@@ -215,7 +215,10 @@ class Recorder:
         )
 
     def begin_child(self, origin: str) -> str:
-        """Return the origin of a child job in a new trace, sampled like the request."""
+        """Return the origin of a child job, with a new trace.
+
+        The new trace is sampled if the trace of `origin` is sampled.
+        """
         current = _trace(origin)
         if current is None:
             return origin
@@ -233,7 +236,7 @@ class Recorder:
     # --- tasks ---
 
     def environment(self, origin: str, *parts: str) -> dict[str, str]:
-        """Return the environment variable that passes the span of a task to the task."""
+        """Return the variable that gives a task the ID of its span; empty without a trace."""
         parent = _trace(origin)
         if parent is None:
             return {}

@@ -1,8 +1,9 @@
 """Send spans to an OTLP receiver in batches, from a bounded queue.
 
-A batch is sent when it is full, or some seconds after its first span. A failed batch is sent again
-after a growing delay, for the status codes that OTLP allows. If the queue is full in the meantime,
-new spans are dropped and counted. No failure delays the work that the spans describe.
+A batch is sent when it is full, or some seconds after its first span. A batch is sent again, after
+a growing delay, if the receiver did not respond or if OTLP allows a retry for the status code.
+While the queue is full, new spans are dropped and counted. No failure delays the work that the
+spans describe.
 """
 
 import logging
@@ -111,7 +112,7 @@ class OtlpReceiver:
 
 
 def _seconds(text: str) -> float:
-    """Return the wait that a `Retry-After` header requests; a date counts as no wait."""
+    """Return the delay that a `Retry-After` header requests, in seconds; 0 if it has a date."""
     return min(float(text), _LONGEST_PAUSE) if text.isascii() and text.isdigit() else 0.0
 
 
@@ -182,7 +183,7 @@ class SpanQueue:
             _drop(len(batch))
 
     async def _attempt(self, batch: list[Span]) -> float | None:
-        """Make an attempt; return the minimum wait in seconds before a retry.
+        """Try to send a batch once; return the minimum delay in seconds before a retry.
 
         Return None if no retry is needed, or if a retry cannot succeed.
         """

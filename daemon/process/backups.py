@@ -35,7 +35,7 @@ def snapshot_name(now: int) -> str:
 
 
 def snapshot_time(name: str) -> int | None:
-    """Return the time in the name of a snapshot; None if the daemon did not give this name."""
+    """Return the time in a file name; None if it is not the name of an automatic snapshot."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None

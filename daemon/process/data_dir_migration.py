@@ -39,8 +39,8 @@ _NO_EXCHANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP})
 def prepare(data_dir: Path, stays: Collection[Path] = ()) -> None:
     """Create the directories of a data directory, and move entries of older versions into them.
 
-    `stays` are the paths that the settings name, which are not moved. Raises `StorageUnusable` if
-    another daemon uses the directory, or if an entry cannot be moved.
+    `stays` are paths from the settings; entries at these paths are not moved. Raises
+    `StorageUnusable` if another daemon uses the directory, or if an entry cannot be moved.
     """
     try:
         with _opened(data_dir) as top:
@@ -115,7 +115,7 @@ def _move_tasks(top: int) -> None:
 def _permit_traversal(top: int) -> None:
     """Permit other users to traverse the data directory.
 
-    They have no access to the store in it, because the mode of its directory excludes them.
+    These users still have no access to the store: the mode of the store's directory denies it.
     """
     mode = stat.S_IMODE(os.fstat(top).st_mode)
     if os.geteuid() == 0 and mode & _MAY_PASS != _MAY_PASS:

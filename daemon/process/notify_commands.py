@@ -1,6 +1,7 @@
-"""Notification commands of a daemon whose launcher runs them, as the daemon's user.
+"""Run notification commands through the launcher, as the daemon's user.
 
-The launcher has the arguments from its own policy. The daemon gives the name and the message.
+The daemon sends the launcher the name of the command and the message. The launcher's policy has the
+arguments of each command.
 """
 
 from collections.abc import Sequence
@@ -17,10 +18,10 @@ _ENDS_WITHIN = 1.0  # seconds to wait for output of left-over children
 
 
 async def run_by_launcher(launcher: Launcher, name: str, words: Sequence[str], body: bytes) -> str:
-    """Run a command with the message on standard input; return its exit status.
+    """Run a command and write `body` to its standard input; return its exit status as text.
 
-    The launcher kills the command's process group at the end of the delivery attempt. Raises
-    `DeliveryFailed`.
+    `words` is not used. The launcher kills the command's process group at the end of the delivery
+    attempt. Raises `DeliveryFailed`.
     """
     del words  # the launcher has its own words of the command
     try:

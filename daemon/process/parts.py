@@ -2,8 +2,8 @@
 
 Each part has one opener, a small function that enters the part and stores it in `DaemonParts`. For
 each part, `PARTS` names the earlier parts that its opener reads. Parts close in reverse order. Each
-opener imports its part itself. For a new store, a thread creates the first signing key while these
-imports run.
+opener imports the modules of its part. For a new store, a thread creates the first signing key
+during these imports.
 """
 
 import logging
@@ -58,8 +58,8 @@ class DaemonParts:
     """The parts that are open so far. Reading a part that is not open raises `AttributeError`.
 
     `config` holds the current settings. Openers complete it with values that are only known once a
-    part is open, such as the port. Loops whose work grows with the number of jobs start only when
-    `is_ready` is set.
+    part is open, such as the port. Some loops have more work if there are more jobs. These loops
+    wait until `is_ready` is set.
     """
 
     policies: "JobPolicySet"
@@ -255,7 +255,10 @@ async def _traces(parts: DaemonParts) -> None:
 
 
 def _token_of(file: Path) -> str:
-    """Return the token for the OTLP receiver; empty without `file`. Raises `ReceiverFailed`."""
+    """Return the OTLP receiver's token from `file`; empty if no file is set.
+
+    Raises `ReceiverFailed`.
+    """
     if file == Path():
         return ""
     from daemon.notify.channels import DeliveryFailed
@@ -400,7 +403,7 @@ async def _queues(parts: DaemonParts) -> None:
 async def open_queues(
     store: Store, clock: Clock, ids: Iterator[str], fences: Fences
 ) -> AsyncIterator[None]:
-    """Grant slots of queues to the runs that wait for slots, while the block runs."""
+    """While the block runs, grant free slots of queues to waiting runs."""
     async with trio.open_nursery() as nursery:
         loop = partial(_serve_queues, store, clock, ids, fences)
         nursery.start_soon(fences.keep_running, "queues", loop)

@@ -45,7 +45,7 @@ class SettingsReloader:
         self._listeners, self._parts, self._wrappers = listeners, parts, wrappers
 
     async def __call__(self) -> None:
-        """Reload all settings; log an error, and change nothing, if one is invalid."""
+        """Reload all settings. If a setting is invalid, log an error and change nothing."""
         try:
             fresh = self._read()
             policies = JobPolicySet(fresh.job_policies)

@@ -1,8 +1,8 @@
 """Access to the store in a child process that runs as the store's owner.
 
-Root's commands read files that the daemon's user has written. That user can have replaced these
-files with links, or with data that attacks a parser. So root's commands take that user's rights
-before they open any of them.
+Some commands that root runs read files that the daemon's user has written. That user can have
+replaced these files with links, or with data that attacks a parser. So a command of root switches
+to the daemon's user before it opens such a file.
 """
 
 import os

@@ -61,7 +61,9 @@ def confine(
     if account is None and os.geteuid() == ROOT:
         if not config.dev:
             _log.warning(
-                "the daemon runs as root, so a flaw in it gives root's rights: %s", why_root(config)
+                "the daemon runs as root, so an attacker who exploits a flaw in it"
+                " becomes root: %s",
+                why_root(config),
             )
         return
     folders = [str(path) for path in also if os.path.isdir(path)]

@@ -48,7 +48,7 @@ _ROOT = ServiceAccount("root", ROOT, 0)
 
 
 class StartupResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of the daemon after it gave up root's rights, with a locked store.
+    """The state of the daemon after it gave up root's rights. The store is locked.
 
     `present` has the current settings, and `given` the settings as they were read. `read` reads the
     settings again. `channel` is the socket to the launcher. `holding` manages the cgroups of tasks.
@@ -183,7 +183,10 @@ def _check_places(config: Settings) -> None:
 
 @contextmanager
 def _locked(store: Path) -> Iterator[None]:
-    """Lock the store for the block, with the owner's rights, because the path may be a link."""
+    """Lock the store until the block ends.
+
+    The lock file is opened with the rights of the store's owner, because its path may be a link.
+    """
     with ExitStack() as stack:
         with being(owner_of(store) or _ROOT):
             stack.enter_context(lock(store))
@@ -191,7 +194,7 @@ def _locked(store: Path) -> Iterator[None]:
 
 
 def _permit_traversal(groups: Iterable[Path]) -> None:
-    """Permit the daemon's user to traverse its cgroups, which a strict umask may have closed."""
+    """Permit the daemon's user to traverse its cgroups, even if a strict umask denied this."""
     for above in {above for group in groups for above in group.parents}:
         mode = stat.S_IMODE(above.stat().st_mode)
         if os.geteuid() == ROOT and not mode & stat.S_IXOTH:

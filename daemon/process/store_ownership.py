@@ -4,9 +4,9 @@ The owner of the store's directory owns all its contents. The change first close
 all users except root. Then it changes the owner of each entry, and of the directory last. If a
 start is interrupted in between, the next start repeats the change.
 
-The previous owner can have created any entry in the directory. So no link is followed, and only
-directories and files without other hard links change their owner. For any other entry, the change
-stops with an error that names its path.
+The previous owner can have created any entry in the directory. So no symbolic link is followed.
+Only directories, and files without hard links in other directories, change their owner. For any
+other entry, the change stops with an error that contains the path of the entry.
 """
 
 import errno
@@ -71,7 +71,10 @@ def _change_owner(directory: int, path: Path, account: ServiceAccount) -> None:
 
 
 def _has_all_links_here(directory: int, facts: os.stat_result) -> bool:
-    """Return whether all hard links of a file are in `directory`, as a restore creates them."""
+    """Return whether all hard links of a file are in `directory`.
+
+    An interrupted restore of a snapshot can leave two such links.
+    """
     with os.scandir(directory) as entries:
         return facts.st_nlink == sum(entry.inode() == facts.st_ino for entry in entries)
 

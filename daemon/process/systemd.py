@@ -1,9 +1,9 @@
 """Client of the service manager's protocol sd_notify(3): readiness, status and watchdog.
 
-The protocol is text lines, sent to a socket that an environment variable names. Without this
-variable, nothing is sent. With `WatchdogSec=`, the manager gets a message whenever the health check
-succeeds. If a part hangs, the messages stop, and the manager restarts the daemon. The manager may
-also pass listening sockets to the daemon.
+The daemon sends lines of text to the socket whose address is in `NOTIFY_SOCKET`. Without this
+variable, it sends nothing. With `WatchdogSec=`, the manager gets a message whenever the health
+check succeeds. If a part hangs, the messages stop, and the manager restarts the daemon. The manager
+may also pass listening sockets to the daemon.
 """
 
 import os

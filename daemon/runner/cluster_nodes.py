@@ -349,8 +349,8 @@ async def find_clusters(
 class PoolSync(msgspec.Struct, frozen=True, kw_only=True):
     """Updates the nodes of pools from their clusters.
 
-    `nodes` and `drivers` have an entry for each pool; `path` is the search path for programs, which
-    the launcher runs.
+    `nodes` and `drivers` have an entry for each pool. `path` is the search path for the programs
+    that query the cluster.
     """
 
     store: Store

@@ -62,7 +62,7 @@ def traffic(net_dev: str, bridge: str = "") -> tuple[int, int]:
 
 
 class HostMeter:
-    """Measures the usage of the host between two calls with the same reader."""
+    """Measures the usage of the host. Each `reader` gets the usage since its own last call."""
 
     def __init__(self, clock: Clock, alloc_dir: Path, bridge: str) -> None:
         self._clock, self._alloc_dir, self._bridge = clock, alloc_dir, bridge

@@ -1,9 +1,9 @@
 """Run the allocations that the scheduler has placed on this host and on cluster pools.
 
-`open_runner` registers the host as a node and brings its allocations into the desired state of the
-store. It starts new allocations, and updates running ones. It stops purged allocations, and removes
-their directories. Tasks that an earlier daemon started are re-attached and keep running
-undisturbed.
+`open_runner` registers the host as a node. The runner then makes the allocations match their
+desired state in the store. It starts new allocations, and updates running ones. It stops purged
+allocations, and removes their directories. Tasks that an earlier daemon started are re-attached and
+keep running undisturbed.
 """
 
 import logging
@@ -477,7 +477,7 @@ class NodeRunner:
                 nursery.start_soon(self._remove, alloc_id)
 
     async def _finished_ids(self, ids: Set[str]) -> Set[str]:
-        """Return the allocations without a runner that have ended or are not in the store.
+        """Return the `ids` of allocations without a runner that have ended or are not in the store.
 
         Having no runner is not sufficient: when a daemon starts, no allocation has one yet.
         """

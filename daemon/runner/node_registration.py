@@ -45,7 +45,10 @@ async def drivers_of(
     launcher: Launcher,
     config: Settings,
 ) -> tuple[dict[str, Driver], dict[str, Fingerprint]]:
-    """Return the drivers of this host, and the fingerprints of all drivers, by name."""
+    """Return the drivers of this host by name, and the fingerprints of drivers by name.
+
+    If the host has no Podman, only the fingerprints include Podman.
+    """
     most = config.task_processes
     walled = (holding.limited, inherited, launcher, holding.bounds, most)
     raw = walled if config.raw_exec_limits else (holding.groups, inherited, launcher)
@@ -167,7 +170,7 @@ async def restore_unreadable(store: Store) -> str:
     for item in damaged:
         if (last := item.last) is not None:
             await store.write(partial(nodes.put, node=last, kind="NodeEvent"))
-            _log.warning("%s; restored from the node's newest event", item.reason)
+            _log.warning("%s; the row was restored from the node's newest event", item.reason)
     lost = [item for item in damaged if item.last is None]
     if not lost:
         return ""

@@ -39,9 +39,10 @@ class TaskCgroups(msgspec.Struct, frozen=True):
         return [*self.places, *self.bounds.above]
 
     def named(self, config: Settings) -> dict[str, list[str]]:
-        """Return the parent cgroups of all tasks, and those that the tasks of each driver enter.
+        """Return the fields of the launcher's policy that list parent cgroups, by name.
 
-        The keys are the fields of the launcher's policy.
+        One field lists the parent cgroups of all tasks. Each other field lists those that the tasks
+        of one driver enter.
         """
         limited = [*cgroup_v2.mount_points(self.limited.parent), *self.bounds.above]
         raw = limited if config.raw_exec_limits else cgroup_v2.mount_points(self.groups.parent)

@@ -1,9 +1,10 @@
 """Record the resource usage of the host, jobs, allocations and tasks over time.
 
 Every 10 s, the recorder measures all objects and keeps the samples in memory. Every five minutes,
-one write stores the samples of all objects. Every three hours, a thread computes samples of five
-minutes from them. A crash loses at most five minutes. While a client watches an object, the
-recorder also measures it every second, and keeps these samples in memory only.
+one write stores the samples of all objects. Every three hours, a thread computes coarser samples
+from the stored samples, one for every five minutes. A crash loses at most five minutes. While a
+client watches an object, the recorder also measures it every second, and keeps these samples in
+memory only.
 
 Each time, the recorder measures at most 100 allocations, which limits its CPU time. If there are
 more, it measures them in turn; their CPU usage is then the mean since the previous measurement.
@@ -84,9 +85,10 @@ class MeasuredRunner(Protocol):
 
 
 class _Measured(msgspec.Struct):
-    """The latest sample of an allocation; `restarts` counts since the previous sample.
+    """The latest sample of an allocation.
 
-    `network` is the traffic of the network that the tasks share.
+    `restarts` is the number of restarts since the previous sample. `network` is the traffic of the
+    network that the tasks share.
     """
 
     tasks: dict[str, UsageSamples]
@@ -355,7 +357,7 @@ async def _usage_of(runner: MeasuredRunner, reader: str) -> AllocationUsage | No
 
 
 def _begin(slot: int) -> int:
-    """Return the second in which the block of a slot begins."""
+    """Return the time at which the block that contains a slot begins, in Unix seconds."""
     return slot // _SLOTS * LENGTH[FINE]
 
 
@@ -431,7 +433,11 @@ Parts = list[tuple[int, int, UsageBlock]]  # step, begin and values of blocks
 def _read(
     db: ReadSnapshot, *, key: SeriesKey, begin: int, end: int, step: int
 ) -> dict[SeriesKey, Parts]:
-    """Return the stored blocks of an object within a period; `step` selects fine or coarse ones."""
+    """Return the stored blocks of an object from `begin` to `end`.
+
+    If `step` is at least five minutes, coarse blocks are returned as far as they exist. For the
+    remaining time, or if `step` is shorter, fine blocks are returned.
+    """
     find = partial(usage_history.of_owner, db, key.kind, key.namespace, key.owner)
     found: dict[SeriesKey, Parts] = {}
     fine_begin = begin

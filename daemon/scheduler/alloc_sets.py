@@ -99,7 +99,10 @@ class AllocSets(msgspec.Struct, kw_only=True):
 def sort(
     situation: ReconcileContext, group_name: str, allocations: Iterable[Allocation]
 ) -> AllocSets:
-    """Return the sets of a group, before the count and the job version are applied."""
+    """Return the sets of a group, regardless of its count and of updates.
+
+    `stop_surplus` and `sort_updates` then move the surplus and the outdated allocations.
+    """
     sorting = _Sorting(situation, group_name)
     for alloc in by_number(allocations):
         sorting.add(alloc)

@@ -1,7 +1,7 @@
 """A plan under construction.
 
-Several decisions may change one allocation, such as a stop and then a reference to its replacement.
-The builder keeps only the final state of each allocation.
+Several decisions may change one allocation: for example, one decision stops it, and another stores
+the ID of its replacement. The builder keeps only the final state of each allocation.
 """
 
 from collections import Counter
@@ -116,9 +116,10 @@ class PlanBuilder:
                 self.change(msgspec.structs.replace(known, desired=desired))
 
     def _waiting(self, job: Job, placer: Placer, node_id: str) -> Evaluation:
-        """Return the blocked evaluation: the current evaluation if it was blocked already.
+        """Return the blocked evaluation, with the placement failures and feasible node classes.
 
-        It records the missing resources and the infeasible node classes.
+        If the current evaluation was blocked before, it is blocked again. Otherwise, a new
+        evaluation is created.
         """
         waited = self._evaluation.status == EvalStatus.BLOCKED
         escaped = escapes_class(job)
@@ -162,8 +163,8 @@ class PlanBuilder:
     def plan(self, rollout: Rollout, placer: Placer, *, wait: bool, node_id: str = "") -> Plan:
         """Return the plan.
 
-        With `wait`, unplaced allocations get a blocked evaluation, only for the node `node_id` if
-        set.
+        With `wait`, unplaced allocations get a blocked evaluation. If `node_id` is set, the blocked
+        evaluation is only for this node.
         """
         job = self._state.job
         waits = wait and job is not None and placer.failures

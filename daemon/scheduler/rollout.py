@@ -241,7 +241,7 @@ class Rollout:
     def is_healthy(self, group_name: str) -> bool:
         """Return whether a group has as many healthy allocations as desired.
 
-        When this is true, surplus promoted canaries have already been stopped.
+        At this point, the plan already stops surplus allocations, including promoted canaries.
         """
         state = self.group(group_name)
         if state is None:

@@ -17,7 +17,8 @@ def taken_over(before: Job, after: Job, rows: Mapping[str, RunStep]) -> tuple[st
 
     `rows` are the steps of the earlier run. A step is taken over if it ended with the outcome
     `good` or `neutral`, and neither its definition nor that of a step before it has changed. All
-    steps before it are also taken over. A step with `steward_redo` runs again with later steps.
+    steps before it are also taken over. A step with `steward_redo` runs again if a later step that
+    depends on it runs again.
     """
     earlier, later = stored_graph(before), stored_graph(after)
     before, after = without_own_keys(before), without_own_keys(after)

@@ -53,7 +53,10 @@ def _schedule(state: ClusterState, evaluation: Evaluation, *, now: int, ids: Ite
 
 
 def _is_held(state: ClusterState, job: Job) -> bool:
-    """Return whether a freeze holds the job: it holds only batch jobs that have not begun."""
+    """Return whether an active freeze holds the job.
+
+    Freezes hold only batch and sysbatch jobs, and only until the job's version has begun.
+    """
     if job.type not in (JobType.BATCH, JobType.SYSBATCH) or any(
         settled.count for settled in state.settled.values()
     ):

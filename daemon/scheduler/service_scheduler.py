@@ -91,7 +91,7 @@ def _change_existing(
 
 
 def _counts(change: GroupChange, replaced: int) -> DesiredUpdates:
-    """Return the counts of a change, including `replaced` allocations."""
+    """Return the counts of a change; `replaced` unchanged allocations count as replaced."""
     known = change.counts
     if not replaced:
         return known
@@ -106,7 +106,7 @@ def _counts(change: GroupChange, replaced: int) -> DesiredUpdates:
 
 
 class _Sought(msgspec.Struct, frozen=True):
-    """The allocations to place, and the results."""
+    """A missing allocation and the result of its placement; `found` is None if no node fits."""
 
     group: TaskGroup
     missing: MissingAllocation

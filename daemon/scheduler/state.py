@@ -49,7 +49,10 @@ class SettledAllocations(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """The slots of a step: how many elements want slots, hold slots, and were active.
+    """The slots of a step in its queues.
+
+    `wanted` is the number of elements that hold slots or wait, and `held` the number that hold
+    slots. `busy` is the number that were active, or about to begin, after the last decision.
 
     If `keeps` is true, the next element of the step takes over the slots of an ended element.
     Otherwise, the slots are released, because another step has waited longer for them.
@@ -129,9 +132,9 @@ class FlowChange(msgspec.Struct, frozen=True, kw_only=True):
     """The changes of a plan to the runs of a job.
 
     The plan is stale if `seen` is no longer the newest run. A new run begins when the allocations
-    in `awaits` (IDs) have ended. The plan is also stale if all of these have already ended, because
-    an end before the run is stored creates no evaluation. `demands` are the changed slot demands of
-    steps. `freed` are the steps that no longer need slots.
+    in `awaits` (IDs) have ended. If all of them end before the plan is stored, the plan is
+    also stale, because no later evaluation would begin the run. `demands` are the changed slot
+    demands of steps. `freed` are the steps that no longer need slots.
     """
 
     seen: FlowRun | None

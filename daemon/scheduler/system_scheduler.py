@@ -182,10 +182,10 @@ class _Planning:
     def _may_place_again(self, ended: Allocation) -> bool:
         """Return whether an ended allocation that Steward did not stop is placed again on its node.
 
-        System jobs have no reschedule policy. An evaluation because of the failure does not replace
-        the allocation, and a registration always does. Any other evaluation replaces it once per
-        version. Otherwise each evaluation would immediately replace a failing allocation, and so
-        cause the next evaluation.
+        System jobs have no reschedule policy. The evaluation that the failure triggers does not
+        replace the allocation. A registration of the job always replaces it, and any other
+        evaluation replaces it once per version. Otherwise, each evaluation would immediately
+        replace a failing allocation, and so cause the next evaluation.
         """
         trigger, earlier = self._evaluation.triggered_by, ended.desired.previous_allocation
         if trigger in (Trigger.ALLOC_FAILURE, Trigger.JOB_REGISTER):

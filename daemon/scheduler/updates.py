@@ -77,7 +77,7 @@ def _directory(task: Task) -> tuple[object, ...]:
 
 
 def _share(resources: Resources) -> tuple[object, ...]:
-    """Return the resources of a task that are compared."""
+    """Return the resources of a task for which a change requires a replacement."""
     return (
         resources.cpu,
         resources.cores,

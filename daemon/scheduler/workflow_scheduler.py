@@ -1,10 +1,10 @@
 """Plans of workflows: only the groups of open steps are desired.
 
 The run of the job's version decides which groups are desired (`daemon/flow/advance.py`). The plan
-carries the changes of runs and steps, so that a step opens in the write that places its
-allocations. When the version changes, the tasks of the old run end before the new run begins. The
-key `steward_run_update` of the new version decides whether the old run is canceled, and whether the
-new run takes over results.
+also contains the changes of runs and steps, so one write opens a step and stores its allocations.
+When the version changes, the tasks of the old run end before the new run begins. The key
+`steward_run_update` of the new version decides whether the old run is canceled, and whether the new
+run takes over results.
 """
 
 from collections import defaultdict
@@ -271,7 +271,7 @@ class _WorkflowDecision:
 
     @cached_property
     def _queues(self) -> Mapping[str, Step]:
-        """Return the steps with queues."""
+        """Return the steps whose elements need slots of queues, by name."""
         return {step.name: step for step in self._graph.steps if step.queues}
 
     @cached_property
@@ -289,7 +289,7 @@ class _WorkflowDecision:
                 self._demand_slots(step, wanted_slots=min(total, most))
 
     def _has_one_element(self, row: RunStep) -> bool:
-        """Return whether only one element of a step runs, in a run of one step."""
+        """Return whether the run consists of only one element of this step."""
         run = self._run
         return run is not None and run.only_step == row.name and run.only_element is not None
 
@@ -572,7 +572,7 @@ def _settled_bits(situation: ReconcileContext, name: str) -> int:
 
 
 def _settled(situation: ReconcileContext, name: str) -> int:
-    """Return the number of completed elements of a step that were counted but not loaded."""
+    """Return the number of completed elements of a step whose allocations were not loaded."""
     known = situation.settled.get(name)
     return known.count if known else 0
 

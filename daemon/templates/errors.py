@@ -10,7 +10,7 @@ _MADE_FOR_A_STEP = 32  # created characters or items per step
 
 
 class TemplateError(ValueError):
-    """Parsing or rendering failed; the text has the position and the reason."""
+    """Parsing or rendering failed. The message contains the position and the reason."""
 
 
 class TemplateOutputTooLong(TemplateError):
@@ -34,9 +34,10 @@ class StepBudget:
             raise TemplateOutputTooLong(self._steps)
 
     def make(self, length: int) -> None:
-        """Count a value by its size in characters or items, before it is created.
+        """Subtract the cost of a value before it is created.
 
-        Raises `TemplateError`.
+        `length` is the number of characters or items of the value. Raises `TemplateError` if the
+        value is too large.
         """
         if length > LONGEST:
             raise TemplateError(f"a value or text has more than {LONGEST} characters")
@@ -48,7 +49,7 @@ class StepBudget:
             self.spend(len(value) // _MADE_FOR_A_STEP)
 
     def enter(self) -> None:
-        """Enter a nested block or call. Raises `TemplateError` above the limit."""
+        """Enter a nested block or call. Raises `TemplateError` if the nesting is too deep."""
         self.depth += 1
         if self.depth > DEEPEST:
             raise TemplateError(

@@ -56,9 +56,10 @@ def evaluate(
     *,
     strict: bool = False,
 ) -> str:
-    """Return the output of a template. Raises `TemplateError`, including if it exceeds its budget.
+    """Return the output of a template.
 
-    With `strict`, a missing map entry is an error.
+    With `strict`, a missing map entry is an error. Raises `TemplateError`, or
+    `TemplateOutputTooLong` above the step limit.
     """
     evaluator = _Evaluator(program, functions, budget, strict=strict)
     try:

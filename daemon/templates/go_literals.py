@@ -59,7 +59,7 @@ def number(written: str) -> int | float:
 
 
 def _with_octal(digits: str) -> str:
-    """Return digits with legacy octal numbers such as `0644` in Python's notation."""
+    """Convert a legacy octal number for Python: `0644` becomes `0o644`. Others stay unchanged."""
     sign = digits[:1] if digits[:1] in ("+", "-") else ""
     rest = digits[len(sign) :]
     if len(rest) > 1 and rest.startswith("0") and rest[1].isdigit():

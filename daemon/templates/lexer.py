@@ -96,9 +96,9 @@ def _comment(source: _Source, start: int) -> tuple[int, bool]:
 
 
 def _closing(source: _Source, at: int) -> tuple[int, bool] | None:
-    """Return the end of the action if a delimiter at `at` closes it; otherwise None.
+    """Return a pair: the end of the action, and whether its delimiter trims the following space.
 
-    The second value is whether the delimiter trims the following space.
+    Return None if no delimiter at `at` closes the action.
     """
     text, right = source.text, source.right
     if text.startswith(right, at):

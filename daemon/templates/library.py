@@ -168,7 +168,7 @@ def _divide(first: float, second: float) -> float:
 
 def _modulo(first: float, second: float) -> float:
     if not (isinstance(first, int) and isinstance(second, int)):
-        raise TemplateError("modulo is for whole numbers")
+        raise TemplateError("both arguments of modulo must be whole numbers")
     rest = abs(first) % abs(second)
     return rest if first >= 0 else -rest
 

@@ -1,8 +1,8 @@
 """External data of templates: services, variables, files and the environment. No I/O.
 
 Rendering itself reads nothing. If a function needs an unknown value, it records the lookup and
-continues with an empty value. The caller resolves the lookups and renders again until none is
-missing (`render.py`).
+continues with an empty value. The caller resolves the lookups and renders again until each
+lookup has a result (`render.py`).
 """
 
 import hashlib
@@ -33,7 +33,7 @@ class LookupType(StrEnum):
 
 
 class LookupKey(msgspec.Struct, frozen=True, order=True):
-    """A lookup of a template. Its name may end in `@namespace`."""
+    """A lookup that a template requests. `name` may end in `@namespace`."""
 
     kind: str
     name: str = ""
@@ -107,7 +107,10 @@ class LookupResults:
         }
 
     def _result(self, kind: LookupType, name: object = "") -> object:
-        """Return the result of a lookup; None if it is unknown, or if the object does not exist."""
+        """Return the result of a lookup.
+
+        The result is None if the lookup is not resolved yet, or if the object does not exist.
+        """
         question = LookupKey(kind, text_of(name))
         self.asked.add(question)
         if len(self.asked) > _MOST_QUESTIONS:
@@ -135,7 +138,11 @@ class LookupResults:
         return text
 
     def _service(self, budget: StepBudget, *arguments: object) -> list[ServiceInstance]:
-        """Return all instances of a service, or the requested number of them, selected by a key."""
+        """Return the instances of a service.
+
+        `arguments` are the service's name, or a number, a key and the name. With a number, the key
+        selects this many instances.
+        """
         found = self._result(LookupType.SERVICE, arguments[-1])
         instances = found if isinstance(found, list) else []
         budget.spend(len(instances))

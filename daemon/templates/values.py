@@ -27,7 +27,7 @@ ABSENT = MissingValue()
 
 
 class ValueList(msgspec.Struct, frozen=True):
-    """A key with its value, as functions on variables return them."""
+    """An item of the `.Tuples` of a variable: a key and its value."""
 
     Key: str
     Value: str
@@ -101,7 +101,7 @@ def float_text(value: float) -> str:
 
 
 def bounded(value: float) -> int | float:
-    """Return the result of a calculation. Raises `TemplateError` for integers beyond 64 bits."""
+    """Return a number unchanged. Raises `TemplateError` for an integer beyond 64 bits."""
     if isinstance(value, int) and not _LEAST <= value <= _MOST:
         raise TemplateError("the result is beyond 64 bits")
     return value

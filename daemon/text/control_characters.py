@@ -1,8 +1,8 @@
 """Texts from other users, with symbols instead of control characters. No I/O.
 
 A job author chooses names, messages and error lines that an operator reads. A control character in
-them could move the cursor, hide lines, or write the clipboard of a terminal. Other characters
-change the direction of text. Each such character is replaced by a visible symbol.
+them could move the cursor, hide lines, or change the clipboard. Other characters change the
+direction of text. Each such character is replaced by a visible symbol.
 """
 
 import re
@@ -32,7 +32,7 @@ def visible_lines(text: str) -> str:
 
 
 def visible_json(document: str) -> str:
-    r"""Return an equal JSON document whose control characters are escapes.
+    r"""Return an equivalent JSON document with escapes instead of control characters.
 
     >>> visible_json('"\x9b2J"')
     '"\\u009b2J"'

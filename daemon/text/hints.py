@@ -18,7 +18,7 @@ _MOST_PAIRS = 60_000  # product of lengths over all comparisons of one search: a
 def closest(name: str, known: Iterable[str]) -> str:
     """Return the known name that is most similar to `name`; empty if none is similar.
 
-    Of many known names, only the first names are compared.
+    If there are many known names, only those at the beginning of `known` are compared.
     """
     if len(name) > _LONGEST:
         return ""
@@ -44,6 +44,9 @@ class Hints:
         return f"; did you mean {quote(found)}?" if found else ""
 
     def closest(self, name: str, known: Iterable[str]) -> str:
-        """Return the most similar known name; empty if none is similar, or if no search is left."""
+        """Return the most similar known name, or an empty string if none is similar.
+
+        After the request has used all its searches, the result is always empty.
+        """
         self._left -= 1
         return closest(name, known) if self._left >= 0 else ""

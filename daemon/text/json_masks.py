@@ -1,9 +1,9 @@
 """Masking of the secrets of jobs in JSON. No I/O.
 
-Only values that are strings are masked, and only inside an object that belongs to a job. They are
-masked with the secrets of this job. So a secret never changes the syntax, a key, a number or an
-object of another job. An object belongs to the job that its `Namespace` and `JobID` name, or is the
-job itself. Everything inside the object belongs to the same job.
+Only string values inside an object that belongs to a job are masked, with the secrets of this job.
+So masking never changes the syntax, a key, a number, or an object of another job. An object belongs
+to a job if it is the job itself, or if its `Namespace` and `JobID` identify the job. Everything
+inside the object belongs to the same job.
 """
 
 import re
@@ -47,7 +47,7 @@ class JobMaskView:
         self._matchers, self._job = matchers, job
 
     def document(self, document: object) -> object:
-        """Return a JSON document with masks."""
+        """Return a JSON document with the secrets of its jobs masked."""
         data = msgspec.json.encode(document)
         if not any(matcher.may_match(data) for matcher in self._relevant(data)):
             return document
@@ -60,7 +60,7 @@ class JobMaskView:
         yield from (matcher for key, matcher in self._matchers.items() if key[1] in owners)
 
     def text(self, job: JobKey, text: str) -> str:
-        """Return a text of a job with masks."""
+        """Return `text` with the secrets of the job masked."""
         for matcher in matched(job, self._matchers):
             text = matcher.mask_text(text)
         return text
@@ -92,7 +92,7 @@ class _Frame:
 
 
 def named_jobs(data: bytes) -> set[str]:
-    """Return the IDs in JSON that may be IDs of jobs."""
+    """Return all values of `ID` and `JobID` in JSON. Each of them may be the ID of a job."""
     found: set[bytes] = set()
     # A search for bytes is fast. One pattern for all IDs would hold the GIL for 15 ms per MB.
     at = data.find(_ID)

@@ -1,4 +1,4 @@
-"""Masking of secrets in the output of tasks, which keeps the length of the output. No I/O.
+"""Masking of secrets in the output of tasks. No I/O.
 
 A secret is found unencoded, percent-encoded, and in base64 at each of the three offsets at which it
 can begin. A value of less than 8 bytes is not masked, because ordinary words may contain it. In a
@@ -102,11 +102,11 @@ class _Found(Protocol):
 
 
 class Matcher:
-    """A search for secrets in bytes, with masking.
+    """Finds secrets in bytes, and masks them.
 
-    The secrets have at most 20,000 forms. Eight bytes of each form are its key. Each compiled
-    pattern searches for the keys of up to 2000 forms. Where a key is found, the whole form is
-    compared.
+    A secret has several forms, such as base64. All secrets together have at most 20,000 forms.
+    Eight bytes of each form are its key. Each compiled pattern searches for the keys of up to 2000
+    forms. Where a key is found, the whole form is compared.
 
     The constructor takes the secrets from the oldest to the newest. If there are too many forms,
     whole secrets have priority over single lines of secrets, and newer secrets over older secrets.
@@ -137,7 +137,7 @@ class Matcher:
         return not self._forms
 
     def warm(self) -> None:
-        """Prepare the states of the patterns; otherwise the first search would take longer."""
+        """Search once, so that the patterns build their states. Later searches are then faster."""
         text = b"".join(self._forms)
         for pattern in self._patterns:
             pattern.search(text[1:])
@@ -182,9 +182,9 @@ class Matcher:
     def _whole(self, data: bytes) -> list[Span]:
         """Return the positions of all secrets.
 
-        Ordinary text has at most one candidate in 16 bytes. If a text has more candidates, the rest
-        of the text counts as one secret, which limits the time. The rest begins where the secret
-        of the last candidate may begin.
+        A candidate is a position at which a key is found. Ordinary text has at most one candidate
+        per 16 bytes. In a text with more candidates, the rest counts as one secret, to limit the
+        time. The rest begins at the first position at which a secret with a later key can begin.
         """
         if not self.may_match(data):
             return []
@@ -198,7 +198,7 @@ class Matcher:
         return spans
 
     def _candidates(self, data: bytes) -> Iterator[int]:
-        """Yield the positions of all keys, in order."""
+        """Yield, in order, the positions in `data` at which the key of a secret is found."""
         matches = [
             (match.start(), number)
             for number, pattern in enumerate(self._patterns)
@@ -215,7 +215,7 @@ class Matcher:
                 heapreplace(matches, (match.start(), number))
 
     def _secrets_at(self, data: bytes, at: int) -> Iterator[Span]:
-        """Yield the positions of the secrets whose key is at a position."""
+        """Yield the span of each secret whose key begins at the position `at`."""
         for form, offset in self._by_key.get(data[at : at + _KEY], ()):
             if at >= offset and data.startswith(form, at - offset):
                 yield at - offset, at - offset + len(form)
@@ -242,7 +242,7 @@ class Matcher:
 
 
 def _masked(data: bytes, spans: list[Span]) -> bytes:
-    """Return bytes with masks at some positions, which may extend beyond both ends of the bytes."""
+    """Return `data` with each span masked. A span may extend beyond the ends of `data`."""
     if not spans:
         return data
     ordered = sorted(spans, key=lambda span: (span[0], -span[1]))
@@ -277,9 +277,10 @@ def _compile(keys: Iterable[bytes]) -> tuple[_Search, ...]:
 
 
 def _divide_keys(keys: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Yield the keys in sorted order, in lists, because a pattern of similar keys is faster.
+    """Yield sorted lists of keys, one list for each pattern.
 
-    Sorting all keys in one call would hold the GIL too long.
+    A pattern is faster if its keys are similar. Sorting all keys in one call would hold the GIL too
+    long.
     """
     by_first: dict[int, list[bytes]] = {}
     for key in keys:
@@ -296,10 +297,10 @@ def _divide_keys(keys: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def _step(forms: Sequence[bytes]) -> int:
-    """Return the distance between searched bytes that leaves at least five bytes of each form.
+    """Return the step n of a quick search, which looks only at every n-th byte.
 
-    A distance of n needs n samples for each form. The distance is limited so that there are at most
-    20,000 samples. More would not fit into the memory of the pattern, and the search would be slow.
+    At least five bytes of each form of a secret remain. A step of n needs n samples for each form.
+    At most 20,000 samples fit into the memory of the pattern. With more, the search would be slow.
     """
     shortest, most = len(forms[-1]), _MOST_FORMS // len(forms)
     return next((step for step in (4, 2) if step <= most and shortest >= step * _SAMPLE), 1)
@@ -311,10 +312,11 @@ def _samples(forms: Iterable[bytes], step: int) -> set[bytes]:
 
 
 def _best_key(form: bytes) -> int:
-    """Return the position of the key: the eight bytes with the most different values.
+    """Return the position of the key in a form of a secret.
 
-    The key begins in the first part of a form, but later candidates are preferred. Many secrets
-    begin alike, such as addresses and signed tokens, and other texts also contain these beginnings.
+    The key is the eight successive bytes with the most different values. It begins near the start
+    of the form. Of equally good positions, the last one is returned. Many secrets, such as
+    addresses and signed tokens, begin alike, and other texts also contain these beginnings.
     """
     last = min(len(form) - _KEY, _SEARCHED)
     return max(range(0, last + 1, 4), key=lambda at: (len({*form[at : at + _KEY]}), at))

@@ -117,7 +117,10 @@ class RequestFields:
         return self._converted(name, _number, default)
 
     def strict_number(self, name: str) -> int:
-        """Return an integer that is not written as a fraction, as Vault's own paths require."""
+        """Return an integer. Raises `Malformed` if it has a fraction or an exponent, such as `1.0`.
+
+        Vault's own paths reject such numbers.
+        """
         if isinstance(self._values.get(name), float):
             problem = "'' cannot parse value as 'int': strconv.ParseInt: invalid syntax"
             raise Malformed(

@@ -1,4 +1,4 @@
-"""Text of a task error: the cause in one sentence, and the last lines of its output."""
+"""Text about a task error: the cause in one sentence, and the end of the task's standard error."""
 
 import re
 

@@ -178,7 +178,7 @@ async def drain(ui_request: UiRequest) -> str:
 
 @action
 async def release(ui_request: UiRequest) -> str:
-    """Retry a failed unit of the daemon's own work."""
+    """Retry a failed unit of work, even if the daemon has stopped retrying it."""
     body = {"Kind": ui_request.form.get("kind", ""), "Key": ui_request.form.get("key", "")}
     await ui_request.post("/v1/operator/faults/release", body)
     return return_url(ui_request, "/ui/")

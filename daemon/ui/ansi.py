@@ -122,7 +122,11 @@ def _colored(style: Style, layer: str, color: str) -> Style:
 
 
 def _extended(numbers: list[int], at: int) -> tuple[str, int]:
-    """Return the nearest named color of `5;N` or `2;R;G;B`, and the position of the next number."""
+    """Return the nearest named color, and the position after the color in `numbers`.
+
+    At the position `at`, the color is `5;N` from the palette of 256 colors, or `2;R;G;B`. For any
+    other numbers, the name is empty.
+    """
     kind = numbers[at] if at < len(numbers) else 0
     if kind == 5 and at + 1 < len(numbers):
         return _indexed(numbers[at + 1]), at + 2

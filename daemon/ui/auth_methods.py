@@ -1,4 +1,4 @@
-"""The auth methods of the jobs API and their binding rules, in forms.
+"""The forms for auth methods of the jobs API, and for the binding rules of these methods.
 
 The API stores no secret of a method, so no form contains a secret. A form keeps the parts of a
 configuration that it does not show, such as a client assertion.

@@ -75,7 +75,7 @@ def _shown(document: object) -> str:
 
 @form_action(lambda ui_request: _page_of_form(ui_request))
 async def store(ui_request: UiRequest) -> str:
-    """Store the calendar in the form."""
+    """Store the calendar that the user entered in the form."""
     name, namespace, target = _named(ui_request)
     try:
         text = ui_request.form.get("document", "").encode()

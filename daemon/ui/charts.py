@@ -1,7 +1,8 @@
 """Charts of usage over time: the geometry of their SVG, and their text. No I/O.
 
-A chart is one unit wide for each value and 100 units high. The template stretches it to the page,
-so lines keep their width and all text stays outside of the picture.
+A chart is one unit wide for each value and 100 units high. The template stretches the chart to
+the available width. Lines keep their width, and all text is outside of the picture, so that neither
+is distorted.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -193,7 +194,11 @@ def _runs(values: Sequence[Value]) -> list[list[tuple[int, float]]]:
 
 
 def _points(run: Sequence[tuple[int, float]], top: float) -> str:
-    """Return the points of a run of values; a single value is drawn as wide as its step."""
+    """Return the SVG coordinates of a run of values.
+
+    The line begins at the left edge of the first value, and ends at the right edge of the last
+    value. So a single value is also visible.
+    """
     (first, begin), (last, end) = run[0], run[-1]
     inner = " ".join(f"{index + 0.5:g},{_height(value, top):g}" for index, value in run)
     return f"{first},{_height(begin, top):g} {inner} {last + 1},{_height(end, top):g}"

@@ -80,7 +80,10 @@ async def node(ui_request: UiRequest) -> Found:
 
 @page("services.html", is_shared=True)
 async def services(ui_request: UiRequest) -> Found:
-    """List the services with some instances, or one service, with the latest check results."""
+    """List the services with some of their instances, or show one service.
+
+    Each instance has its latest check results.
+    """
     query = ui_request.query
     namespace, name = query.text("namespace"), query.text("name")
     after = query.text("next_token")
@@ -102,9 +105,9 @@ async def services(ui_request: UiRequest) -> Found:
 async def _service(
     ui_request: UiRequest, name: str, namespace: str, most: int, after: str
 ) -> dict[str, Any]:
-    """Return instances of a service with the latest check results.
+    """Return a service with a page of its instances and their latest check results.
 
-    `More` is the page token of the other instances.
+    `most` is the page size, and `after` the page token. `More` is the token of the next page.
     """
     path = formatting.address("/v1/service/", name)
     instances, more = await ui_request.get_page(path, most, after, namespace=namespace)

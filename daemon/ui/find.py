@@ -52,7 +52,10 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 class Hits(msgspec.Struct, frozen=True):
-    """The results of a kind. `more` is the page with all of them, if there are more."""
+    """The results of one kind. If `is_cut` is true, there are more results.
+
+    `more` is the URL of a page with all results, or empty.
+    """
 
     kind: str
     hits: list[Hit]
@@ -125,16 +128,19 @@ def _jobs(text: str, jobs: list[dict[str, Any]], is_cut: bool) -> Hits:
 
 
 def _action(text: str) -> tuple[str, str]:
-    """Return the action at the start of a text, or an empty string, and the rest of the text."""
+    """Return the action at the start of a text, and the rest of the text.
+
+    Without an action, return an empty string and the whole text.
+    """
     verb, _, rest = text.partition(" ")
     has_name = verb.lower() in _ACTIONS and bool(rest.strip())
     return (verb.lower(), rest.strip()) if has_name else ("", text)
 
 
 def _actions(ui_request: UiRequest, name: str, jobs: list[dict[str, Any]], is_cut: bool) -> Hits:
-    """Return the pages on which the action `name` on jobs can be confirmed.
+    """Return, for each job, the page on which the user can confirm the action `name`.
 
-    `is_cut` means that more jobs match than `jobs` has.
+    `is_cut` means that more jobs match than `jobs` contains.
     """
     if not name:
         return Hits("Actions", [])

@@ -163,8 +163,8 @@ def _lines(
 def longest_chain(steps: Sequence[Mapping[str, Any]], now: int) -> list[str]:
     """Return the chain of steps that determined the end of a run, from first to last.
 
-    The chain ends with the step that ended last. Each step in the chain follows the step that ended
-    last among the steps it needs.
+    The chain ends with the step that ended last. Of the steps that a step needs, the one that
+    ended last comes before it in the chain.
     """
     begun = {step["Name"]: step for step in steps if step["Opened"]}
     if not begun:

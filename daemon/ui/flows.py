@@ -107,7 +107,10 @@ def _drawn(steps: list[dict[str, Any]], now: int) -> dict[str, object]:
 
 
 def _newest(placed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the allocation to link from each step: the newest failed, or else the newest."""
+    """Return, by step, the allocation to which the page links.
+
+    It is the newest allocation that failed or exceeded its `max_run_duration`, or else the newest.
+    """
 
     def order(alloc: dict[str, Any]) -> tuple[bool, int]:
         is_late = is_overtime(alloc["ClientStatus"], alloc["ClientDescription"])

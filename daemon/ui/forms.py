@@ -26,7 +26,7 @@ class FormField(NamedTuple):
 
     The kinds are `text`, `secret`, `seconds`, `number`, `flag`, `list`, `pairs`, `choice`, `pem`
     and `pems` (PEM blocks). If an `optional` field is empty, the API uses a default. An error
-    message that contains a text of `said` belongs to the field.
+    message belongs to the field if it contains the field's name or one of the texts in `said`.
     """
 
     name: str

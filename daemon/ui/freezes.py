@@ -23,7 +23,7 @@ async def index(ui_request: UiRequest) -> Found:
 
 @form_action(lambda _: "/ui/freezes")
 async def make(ui_request: UiRequest) -> str:
-    """Create the freeze in the form."""
+    """Create the freeze that the user entered in the form."""
     form = ui_request.form
     names = ("Namespace", "Jobs", "Queue", "Strength", "Reason", "Until")
     body = {name: form.get(name.lower(), "").strip() for name in names}

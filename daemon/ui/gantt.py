@@ -1,4 +1,4 @@
-"""The phases of the tasks of an allocation on one time axis, from their events. No I/O."""
+"""The timeline of an allocation's tasks: their phases, derived from task events. No I/O."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime

@@ -178,7 +178,7 @@ async def method(ui_request: UiRequest) -> Found:
 
 @with_error_message
 async def explain_login(ui_request: UiRequest) -> HandlerReply:
-    """Show which rules a login meets, and which rule rejects it; no token is issued."""
+    """Show which rules a login satisfies, and which rule rejects it. No token is issued."""
     path = ui_request["path"].strip("/")
     fields = {name: value for name in LOGIN if (value := text(ui_request, name))}
     context = await _method(ui_request, path)
@@ -190,7 +190,7 @@ async def explain_login(ui_request: UiRequest) -> HandlerReply:
 
 
 async def _method(ui_request: UiRequest, path: str, after: str = "") -> dict[str, Any]:
-    """Return the data of the page of a method; its roles begin after the name `after`."""
+    """Return the data of a login method's page. Its list of roles begins after the role `after`."""
     mount_path = path.strip("/")
     known = (await ui_request.get("/v1/sys/auth"))["data"].get(f"{mount_path}/")
     if known is None:
@@ -219,7 +219,7 @@ async def _data(ui_request: UiRequest, path: str, **query: object) -> dict[str, 
 
 
 def _set(fields: dict[str, Any]) -> list[tuple[str, object]]:
-    """Return the name and the text of each non-empty value of a document."""
+    """Return the fields that are set, each as its name and its formatted value."""
     return [
         (name, _format_value(name, value))
         for name, value in fields.items()

@@ -319,7 +319,7 @@ def _input_files(job: dict[str, Any]) -> list[str]:
 
 @page("launches.html", is_shared=True)
 async def periodic_page(ui_request: UiRequest) -> Found:
-    """Show the child jobs of a job: a calendar, one day, and the children with a chosen result."""
+    """Show a job's child jobs in a calendar and a list. The user can select a day and a result."""
     base = await job_header(ui_request, "launches")
     job: Any = base["job"]
     asked = {"namespace": base["namespace"]}

@@ -187,7 +187,10 @@ async def job_lines(ui_request: UiRequest) -> HandlerReply:
 
 
 async def job_log(ui_request: UiRequest) -> HandlerReply:
-    """Return the output of a job's allocations: its end and new output, or all as a file."""
+    """Return the output of a job's allocations, as a complete file or as a stream.
+
+    The stream contains the end of each log, and then new output.
+    """
     path, namespace = (
         job.job_url(ui_request, "/logs"),
         ui_request.query.text("namespace") or "default",

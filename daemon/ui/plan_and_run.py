@@ -204,14 +204,14 @@ def _format(ui_request: UiRequest, document: dict[str, Any] | None) -> str:
 
 
 async def _given(source: str) -> dict[str, Any] | None:
-    """Return the job in a text in JSON; see `_from_json`. A thread decodes a long text."""
+    """Return the same as `_from_json`, but decode a long text in a thread."""
     return await build_in_thread(_from_json, source) if len(source) > _LONG else _from_json(source)
 
 
 def _from_json(source: str) -> dict[str, Any] | None:
-    """Return the job in a text in the JSON form of the API; None for any other text.
+    """Return the job if the text is in the JSON form of the API; otherwise None.
 
-    JSON can also be the JSON form of HCL, which has `job` in lower case.
+    For the JSON form of HCL, which has `job` in lower case, the result is also None.
     """
     if not source.lstrip().startswith("{"):
         return None

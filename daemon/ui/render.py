@@ -1,6 +1,7 @@
-"""Rendering of pages: templates, and error pages.
+"""Rendering of pages from templates, and error pages.
 
-Templates escape all values. No HTML is built elsewhere, except the labels of cells (`tables.py`).
+Templates escape all values. No other code builds HTML, except for the labels of table cells
+(`tables.py`).
 """
 
 import hashlib
@@ -55,7 +56,7 @@ Handler = Callable[[UiRequest], Awaitable[HandlerReply]]
 
 
 class StaticFile(msgspec.Struct, frozen=True):
-    """A static file of pages, with a hash of its content."""
+    """A static file that pages load, such as a script; `mark` is a hash of its content."""
 
     body: bytes
     kind: str
@@ -84,9 +85,10 @@ async def static(ui_request: UiRequest) -> HandlerReply:
 
 
 def page(template: str, *, is_shared: bool = False) -> Callable[[Maker], Handler]:
-    """Turn a function that returns a page's data into a handler; redirect to the login if needed.
+    """Return a decorator that makes a handler from a function; the function returns a page's data.
 
-    `is_shared` means that browsers with the same token share the reloads of the page.
+    If `is_shared` is true, browsers with the same token get the same rendering when they reload the
+    page (`shared_pages.py`).
     """
 
     def with_template(maker: Maker) -> Handler:
@@ -142,7 +144,8 @@ async def _reloaded(ui_request: UiRequest, template: str, maker: Maker) -> Handl
 def _last_index(ui_request: UiRequest) -> int:
     """Return the index of the last write.
 
-    A page has the index from before its data was read, so it misses no change.
+    The index is read before the data of a page. So a page that compares its index with the newest
+    index misses no change.
     """
     return ui_request.request.parts.store.read(lambda db: db.last_index())
 
@@ -150,8 +153,8 @@ def _last_index(ui_request: UiRequest) -> int:
 def _tag(known: Found) -> str:
     """Return the tag of a page's content: a hash of its data, a dot, and the session's CSRF token.
 
-    Return an empty string if the data cannot be hashed. A thread computes the hash, so it does not
-    read the store. The hash includes the current minute, because pages show some durations in
+    Return an empty string if the data cannot be hashed. This function runs in a thread, so it does
+    not read the store. The hash includes the current minute, because pages show some durations in
     minutes. It also includes a value unique to this process, because another process may have other
     templates.
     """
@@ -172,8 +175,8 @@ def _tag(known: Found) -> str:
 def _json_chunks(value: object, levels: int) -> Iterator[bytes]:
     """Yield the JSON of a value in chunks. Lists and objects are split down to `levels` levels.
 
-    One call would block the interpreter for long if the value is large. A short value is encoded
-    directly, which takes a tenth of the time.
+    Encoding a large value in one call would block the interpreter for a long time. A short value is
+    encoded in one call, which takes a tenth of the time.
     """
     if levels and isinstance(value, dict | list | tuple):
         yield b"%c%d" % (b"{" if isinstance(value, dict) else b"[", len(value))
@@ -207,11 +210,10 @@ def action(action_handler: Doer) -> Handler:
 
 
 def form_action(place: Callable[[UiRequest], str]) -> Callable[[Doer], Handler]:
-    """Turn the action of a form into a handler.
+    """Return a decorator that turns the action of a form into a handler.
 
-    If the API rejects the form, the handler shows it again on its page.
-
-    `place` returns the URL of that page.
+    If the API rejects the form, the handler shows the form again on its page. `place` returns the
+    URL of that page.
     """
 
     def decorated(doer: Doer) -> Handler:
@@ -227,10 +229,10 @@ def form_action(place: Callable[[UiRequest], str]) -> Callable[[Doer], Handler]:
 
 
 def keeps_form(place: Callable[[UiRequest], str]) -> Callable[[Handler], Handler]:
-    """Return a decorator for form handlers: if the API rejects the form, its page shows it again.
+    """Return a decorator for form handlers. If the API rejects a form, the user sees it again.
 
-    The page has the entered values, and the error at its field. `place` returns the URL of the
-    page.
+    The form then contains the entered values, and shows the error at the field that caused it.
+    `place` returns the URL of the page with the form.
     """
 
     def decorated(handler: Handler) -> Handler:
@@ -300,7 +302,7 @@ def redirect_to(target: str) -> HandlerReply:
 async def render_page(
     ui_request: UiRequest, template: str, context: Found, status: int = 200
 ) -> HandlerReply:
-    """Return a page. A thread renders it, because the time grows with its length."""
+    """Return a page. A thread renders it, because rendering a long page takes time."""
     known = await _known(ui_request, context, _last_index(ui_request))
     return await _reply(template, known, status)
 

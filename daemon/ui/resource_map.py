@@ -14,7 +14,7 @@ _KEPT = 40  # jobs that have their own share; all other jobs have one share toge
 
 
 class HeldPort(msgspec.Struct, frozen=True, order=True):
-    """A port, with the allocation that has it."""
+    """A port of the node, and the allocation that holds it."""
 
     port: int
     label: str
@@ -71,8 +71,8 @@ class HostMap(msgspec.Struct, frozen=True, kw_only=True):
 class PoolMap(msgspec.Struct, frozen=True, kw_only=True):
     """The hosts of a cluster.
 
-    `waiting` is the number of allocations without a host. `elsewhere` maps a host name that matches
-    no host, or several hosts, to the number of its tasks.
+    `waiting` is the number of allocations without a host. `elsewhere` contains the host names that
+    match none or several of the hosts, each with the number of tasks on it.
     """
 
     hosts: list[HostMap]
@@ -113,11 +113,12 @@ def pool_map(
     hosted: Sequence[Mapping[str, Any]],
     jobs: Sequence[JobShare],
 ) -> PoolMap:
-    """Return the map of a cluster's hosts, from its allocations and the hosts of its tasks.
+    """Return the map of a cluster's hosts.
 
-    `jobs` are the jobs of the node's map, and keep their colors. The function sets `fits` of each
-    job, because an allocation must fit on a single host. A task that waits for a host holds
-    nothing.
+    `placed` are the allocations of the cluster, and `hosted` its tasks with their hosts. `jobs` are
+    the jobs of the node's map, which have the same colors in this map. The function sets `fits` of
+    each job again, because an allocation must fit on a single host. A task that waits for a host
+    holds nothing.
     """
     alloc_by_id = {alloc["ID"]: alloc for alloc in placed}
     known = list(node["Hosts"] or ())
@@ -171,8 +172,9 @@ def _core_mhz(node: Mapping[str, Any]) -> int:
 def _host_finder(names: Sequence[str]) -> Callable[[str], int | None]:
     """Return a function that finds a host by the name that the host itself reports.
 
-    The cluster's name of the host, or the reported name, may lack the domain. If a name matches
-    several hosts, the function returns None.
+    `names` are the names of the hosts in the cluster. Names are also compared without their
+    domains, because either name may lack the domain. If a name matches no host or several hosts,
+    the function returns None.
     """
     index_by_name = {name: index for index, name in enumerate(names)}
     by_short_name: defaultdict[str, list[int]] = defaultdict(list)
@@ -202,9 +204,10 @@ def _part_of(alloc: Mapping[str, Any], task: str) -> dict[str, Any]:
 
 
 def _shares(placed: Iterable[Mapping[str, Any]], mhz: int) -> list[JobShare]:
-    """Return the shares of all jobs, the largest first.
+    """Return the resources that each job holds, largest first.
 
-    With `mhz`, the CPU of each task is rounded up to whole cores, at least one.
+    Unless `mhz` is 0, it is the MHz of a core. The CPU of each task is then rounded up to whole
+    cores, at least one.
     """
     share_by_job: dict[tuple[str, str], JobShare] = {}
     for alloc in placed:

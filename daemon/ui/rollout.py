@@ -60,7 +60,7 @@ class RolloutPicture(msgspec.Struct, frozen=True, kw_only=True):
     kinds: list[tuple[str, str, str]]
 
     def sign(self, kind: str) -> str:
-        """Return the shape of a kind of squares."""
+        """Return the name of the shape that is drawn in squares of this kind."""
         return KINDS[kind][0]
 
 
@@ -129,7 +129,7 @@ _MISSING = Square(kind="missing", text=KINDS["missing"][1])
 
 
 def _counts(alloc: Mapping[str, Any]) -> bool:
-    """Return whether an allocation is desired, or shows why the rollout does not progress."""
+    """Return whether the picture shows an allocation: it is to run, or it has failed."""
     return bool(alloc["DesiredStatus"] == "run" or alloc["ClientStatus"] == "failed")
 
 

@@ -1,7 +1,7 @@
 """The web interface in one table: every page and every form action.
 
-The table has no permissions. Each page calls the API in the name of its user, and the table of the
-API has the permissions.
+This table defines no permissions. Each page calls the API on behalf of its user, and the API's
+table of routes defines the permissions.
 """
 
 from typing import TYPE_CHECKING

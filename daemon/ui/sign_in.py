@@ -60,7 +60,7 @@ async def _secret(ui_request: UiRequest) -> str:
 
 
 async def _logged_in(ui_request: UiRequest) -> str:
-    """Return the secret of a token issued for an identity of the directory."""
+    """Log in with an identity of the directory, and return the secret of the issued token."""
     fields = {**_login_fields(ui_request), "jwt": ui_request.form["jwt"].strip()}
     mount_path = fields.pop("method", "").strip("/")
     if not ui_request.can_log_in_at(mount_path):  # other paths may not be login methods

@@ -60,9 +60,9 @@ def _comparable(value: object) -> tuple[float, str]:
 
 
 def link(path: str, pairs: Sequence[tuple[str, str]], **changes: object) -> str:
-    """Return the URL of the page at an escaped path: the parameters `pairs` with some changes.
+    """Return the URL of an escaped path, with `pairs` as the query parameters.
 
-    An empty value removes a parameter.
+    `changes` replaces or adds parameters. An empty value removes a parameter.
     """
     query: dict[str, object] = dict(reversed(pairs))
     return formatting.address(path, **{**query, **changes})
@@ -105,5 +105,5 @@ def _labelled_row(row: str, headers: Sequence[str]) -> str:
 
 
 def _visible_text(header: str) -> str:
-    """Return the visible words of a header."""
+    """Return the text of a column header without tags and sort arrows; empty if it is hidden."""
     return "" if 'class="hidden"' in header else unescape(_TAG.sub("", header)).strip(" ↑↓")

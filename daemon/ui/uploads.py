@@ -1,4 +1,4 @@
-"""Uploads of input files by pages: each form contains a chunk of a file, which goes to the API."""
+"""Uploads of input files: a page sends a file in chunks, which are passed on to the API."""
 
 import binascii
 from base64 import b64decode
@@ -10,7 +10,7 @@ from storage.errors import Malformed, NotFound, StewardError
 
 
 async def state(ui_request: UiRequest) -> HandlerReply:
-    """Return the number of bytes that were received of a file, as JSON for the page."""
+    """Return, as JSON for the page, how many bytes of a file have been received."""
     try:
         return await ui_request.ask(
             "GET", _path(ui_request), namespace=ui_request.query.text("namespace") or "default"

@@ -86,7 +86,7 @@ async def usage_section(
 
 
 def _parts(history: dict[str, Any]) -> list[TaskCharts]:
-    """Return the charts of the whole object, then those of each task if there are several."""
+    """Return the charts of the whole object. If it has several tasks, add the charts of each."""
     tasks = [sample["Task"] for sample in history["Series"] if sample["Task"]]
     parts = [TaskCharts("", charts.charts_of(history))]
     if len(tasks) > 1:

@@ -75,7 +75,7 @@ def _named(ui_request: UiRequest) -> tuple[str, str, str, dict[str, object]]:
     form = ui_request.form
     path, namespace = form.get("path", "").strip(), form.get("namespace", "").strip() or "default"
     if not path:
-        raise Malformed('path = "" is empty: write a path, such as app/settings')
+        raise Malformed("path is empty: write a path, such as app/settings")
     index = form.get("index", "0")
     if not (index.isascii() and index.isdecimal() and len(index) < 20):
         raise Malformed(f"index = {index!r} is not the index of a variable: reload its page")
@@ -84,7 +84,7 @@ def _named(ui_request: UiRequest) -> tuple[str, str, str, dict[str, object]]:
 
 
 def _check(ui_request: UiRequest, path: str, answer: HandlerReply) -> None:
-    """Raise `Refused` if the variable has changed, or the error of the API."""
+    """Raise the error in the API's response, if any; `Refused` if the variable has changed."""
     if answer.status == _CONFLICT:
         raise Refused(f"{path} has changed since this page was loaded: reload it")
     ui_request.decode_reply(answer)

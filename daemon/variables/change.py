@@ -25,7 +25,7 @@ class VariableKey(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """Return the path of the encrypted items."""
+        """Return the path at which the store keeps the encrypted items."""
         return variables.variable_path(self.namespace, self.path)
 
 

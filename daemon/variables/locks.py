@@ -61,9 +61,9 @@ def _name(entry: variables.VariableRow) -> str:
 
 
 def release_expired(tx: Transaction, now: int, only: variables.VariableRow | None = None) -> None:
-    """Release the lock `only` if it has expired, or else up to `STEP` expired locks.
+    """Release up to `STEP` expired locks. With `only`, release only this lock, if it has expired.
 
-    The delays of the locks still apply.
+    No caller can acquire a released lock before its delay has passed.
     """
     found = variables.ended(tx, now, STEP) if only is None else [_expired_lock(tx, only, now)]
     for entry in found:

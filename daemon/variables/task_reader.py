@@ -42,7 +42,7 @@ class TaskVariableReader:
             raise Refused(str(error)) from error
 
     async def listed(self, workload: Workload, namespace: str, prefix: str) -> list[VariableRow]:
-        """Return the variables with a path prefix that a task may list, without their items."""
+        """Return, without items, the variables below a path prefix that the task may list."""
 
         def look(db: ReadSnapshot) -> list[VariableRow]:
             found = list(variables.page(db, PageRequest(namespace=namespace, prefix=prefix)))

@@ -44,7 +44,7 @@ class TaskSecretStore:
         self._in_use: dict[str, dict[str, Collection[str]]] = {}  # values by allocation and task
 
     def record_in_use(self, alloc_id: str, task: str, values: Collection[str]) -> None:
-        """Record the secrets that a task uses now. `store` drops other secrets first."""
+        """Record the secrets that a task uses now. `store` drops them only after all others."""
         self._in_use.setdefault(alloc_id, {})[task] = values
 
     async def recall(self, alloc_id: str) -> list[str]:
@@ -130,7 +130,7 @@ class _JobsWithSecrets:
 
 
 class _Known(NamedTuple):
-    """The stored rows of secrets and their matcher. At `commits`, the rows were up to date."""
+    """The stored rows of secrets, and their matcher. They were current at commit `commits`."""
 
     commits: int
     rows: list[SealedSecret]
@@ -138,7 +138,7 @@ class _Known(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """Return the matcher's number of forms, plus a constant, for the limit of the cache."""
+        """Return the size of this entry in the cache: its number of forms, plus a constant."""
         return _SMALL + (self.matcher.weight if self.matcher else 0)
 
 
@@ -189,7 +189,7 @@ class _MadeOfJob:
 
     @property
     def weight(self) -> int:
-        """Return the matcher's number of forms, plus a constant, for the limit of the cache."""
+        """Return the size of this entry in the cache: its number of forms, plus a constant."""
         return _SMALL + (self.matcher.weight if self.matcher else 0)
 
 

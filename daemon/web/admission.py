@@ -75,7 +75,7 @@ class Share(float, Enum):
 
 
 class TooMany(StewardError):
-    """A connection exceeds a limit; the text is the reason for its client."""
+    """A connection exceeds a limit. The client receives the text of this error."""
 
 
 class Client(msgspec.Struct, frozen=True):
@@ -97,7 +97,8 @@ def most_connections(share: Share) -> int:
 def most_rejected(share: Share) -> int:
     """Return how many rejected connections of a listener may wait to be closed.
 
-    They may use an eighth of the listener's share, and the part that connections cannot use.
+    They may use an eighth of the listener's share of the descriptors. If the share
+    exceeds `MAX_CONNECTIONS`, they may also use the excess.
     """
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     part = int(descriptors * share)
@@ -105,7 +106,11 @@ def most_rejected(share: Share) -> int:
 
 
 class Connected:
-    """A new connection as a descriptor: making a socket object takes as long as accepting it."""
+    """A new connection, held as a descriptor.
+
+    The socket object is created only when it is needed, because that takes as long as accepting
+    the connection.
+    """
 
     __slots__ = ("_local", "descriptor", "family", "peer")
 
@@ -369,7 +374,7 @@ def _answers(
 
 @lru_cache(maxsize=1024)
 def _addresses(peer: str, local: str) -> bytes:
-    """Return the part of a query after the ports."""
+    """Return the end of a query to the kernel, which has both addresses of a connection."""
     return _packed(peer) + _packed(local) + _ANYWHERE
 
 
@@ -501,9 +506,10 @@ def _stream(connected: socket.socket) -> trio.SocketStream:
 
 
 def _accepted(listening: socket.socket) -> tuple[list[Connected], OSError | None]:
-    """Accept waiting connections; return them, and the error that ended this early, or None.
+    """Accept connections that are already waiting in the kernel's queue; never wait for more.
 
-    Never waits.
+    Return the accepted connections. If an error stopped the function, also return the error,
+    otherwise None.
     """
     connections: list[Connected] = []
     family, local = listening.family, _single_address(listening)

@@ -89,8 +89,8 @@ async def _attempt(
 ) -> HandlerReply | None:
     """Return the response if its index is above `after`, otherwise None.
 
-    If the object does not exist, raise `NotFound` if the index of the searched state is above
-    `after`, otherwise return None.
+    If the object does not exist, the index of the searched state is compared instead: if that index
+    is above `after`, `NotFound` is raised.
     """
     try:
         reply = await _read(route, request, response_cache)

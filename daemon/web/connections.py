@@ -157,9 +157,10 @@ async def serve(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve connections until `closing`; then running requests may take the time in `settings`.
+    """Serve connections until `closing` is set.
 
-    With a fast path, connections without TLS go through it first.
+    Running requests may then continue for the `graceful_timeout` in `settings`. With a fast path,
+    connections without TLS go through it first.
     """
     lifespan = Lifespan(app, settings, {})
     context = WorkerContext(None)
@@ -258,7 +259,7 @@ class _Connection(TCPServer):
     _held = b""  # the head of a response, sent together with its body
 
     async def take_over(self, handover: Handover) -> None:
-        """Serve the connection from here on."""
+        """Serve a connection that the fast path hands over, until it ends."""
         self._given, self._idle_since, self._has_asked = (
             handover.data,
             handover.since,
@@ -336,8 +337,8 @@ class _Connection(TCPServer):
     async def _send(self, data: bytes) -> None:
         """Send bytes; first try to send all of them without waiting.
 
-        When a thousand streams receive the same write, that overhead is most of the cost of each
-        stream.
+        A send that may wait needs a lock and a timeout. They would be most of the cost when a
+        thousand streams send the same change.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         if not self.send_lock.locked():
@@ -421,7 +422,7 @@ class _OnlyHTTP1(H11Protocol):
     async def handle(self, event: Event) -> None:
         """Handle an event. After a rejected WebSocket, close the connection.
 
-        The server's own class leaves it open, and the rejection unsent.
+        The server's own class neither closes the connection nor sends the rejection.
         """
         await super().handle(event)
         if isinstance(event, RawData) and isinstance(self.stream, WSStream) and self.stream.closed:

@@ -203,8 +203,8 @@ class Dispatcher:
         """Return the routes of a path, and the parameters in the path.
 
         The last segments of the path may name an endpoint of Steward, or be part of a job ID. If
-        that endpoint does not have the method, return the routes of the job. The rest of the path
-        is then its ID.
+        the endpoint does not accept the method, return the routes of a job. Its ID is then
+        everything after `/v1/job/`.
         """
         routes, parameters = self.router.find(path)
         is_foreign = bool(routes) and _for_method(routes, method) is None
@@ -274,7 +274,7 @@ class Dispatcher:
         return head.user if head.user and address == head.client else address
 
     def close(self) -> None:
-        """Close endless streams. `closing` ends other responses."""
+        """End the endless streams. The event `closing` ends the other responses."""
         self._stream_limit.close()
 
     def is_hot(self, head: RequestHead, match: RouteMatch) -> bool:

@@ -2,8 +2,8 @@
 
 A client is a token, or else a user of this host or an address. The cost of a request is CPU time of
 the event loop and of its threads, not the number of requests. Each client may use `ALLOWED` seconds
-of CPU time in advance, and regains a part of a second every second. A client that has used more
-gets 429 while others send requests. It is never rejected by an otherwise idle daemon.
+of CPU time in advance. Its account regains a fixed percentage of the time that passes. A client
+that has used more gets 429 while others send requests. If no others do, it is never rejected.
 """
 
 from collections import OrderedDict
@@ -75,7 +75,7 @@ class Fairness:
             wait = min(ceil(beyond / self._regained), _LONGEST_WAIT)
             raise TooOften(
                 f"{client} has used more than its share of CPU time (client_cpu_percent): "
-                f"send the next request in {wait} s, or smaller requests",
+                f"wait {wait} s before the next request, or send smaller requests",
                 retry_after=wait,
             )
 

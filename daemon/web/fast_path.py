@@ -1,9 +1,10 @@
 """The fast path: small requests answered without the framework, on the same listeners.
 
-It answers a request for a small route (`Dispatcher.is_hot`) in the plainest form of HTTP/1.1.
-Checks, handlers and responses are the same as in the HTTP server (`dispatcher.py`). Any other
-connection goes to the HTTP server, with the bytes received so far and the start of its idle time.
-Only the HTTP server rejects bad requests, serves streams and closes idle connections.
+It answers a request if `Dispatcher.is_hot` accepts the route, and if the request has the plainest
+form of HTTP/1.1. Checks, handlers and responses are the same as in the HTTP server
+(`dispatcher.py`). After any other request, the fast path hands the connection to the HTTP server.
+It passes on the bytes received so far, and the time since which the connection has been idle. Only
+the HTTP server rejects bad requests, serves streams and closes idle connections.
 
 No request can hide inside another. The fast path answers only if the received data is exactly one
 request. The form of this request can be parsed in one way only, and the C parser and this module
@@ -65,7 +66,7 @@ class Handover(msgspec.Struct, frozen=True):
 
 
 class SimpleRequest(msgspec.Struct, frozen=True):
-    """A request in the plainest form; `missing` bytes of its body were not received yet."""
+    """A request in the plainest form. `missing` is the number of body bytes still to come."""
 
     method: str
     target: bytes

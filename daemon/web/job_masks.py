@@ -134,9 +134,10 @@ async def _masked_stream(
     *,
     is_json: bool,
 ) -> AsyncGenerator[bytes, None]:
-    """Yield a stream with masks. Each chunk has whole objects.
+    """Yield the chunks of a stream with secrets masked. Each chunk must contain whole objects.
 
-    A sensitive value is stored together with its job. So it is known before a chunk shows the job.
+    The sensitive values of a job are stored in the same transaction as the job. So the values are
+    known before a chunk can show the job.
     """
     async with aclosing(stream):
         async for piece in stream:

@@ -108,7 +108,8 @@ def _at_port(config: Settings, sockets: Sequence[socket.socket]) -> socket.socke
             found = item
         else:
             log.warning(
-                "ignored the passed socket at %s: set bind and port to use it", item.getsockname()
+                "ignored the passed socket at %s: to use it, set bind and port to this address",
+                item.getsockname(),
             )
     return found
 
@@ -235,7 +236,7 @@ def _check_free(path: Path) -> None:
 
 @contextmanager
 def _short(path: Path) -> Iterator[str]:
-    """Yield a name for a path that is short enough for a socket."""
+    """Yield a path of the same file that is short enough for the address of a socket."""
     if len(os.fsencode(path)) <= _LONGEST_PATH:
         yield str(path)
         return

@@ -65,9 +65,10 @@ _LEADER, _NO_LEADER = (
 
 
 class ListPart(msgspec.Struct, frozen=True):
-    """Some elements of a list as JSON, and the function that reads the next elements.
+    """A part of a long list: some elements in JSON, one for each item of `lines`.
 
-    The function is None at the end. With `is_cut`, a line may be only a part of an element.
+    `rest` reads the next part, and is None for the last part. If `is_cut` is true, an item of
+    `lines` may be only a piece of an element.
     """
 
     lines: list[bytes]
@@ -81,7 +82,8 @@ class HandlerReply(msgspec.Struct, frozen=True, kw_only=True):
     `body` is encoded as JSON. Bytes are already JSON, and None means no body. `index` is the state
     index of the response. With `is_read`, the headers say whether a leader is known. When the
     daemon stops, an endless stream ends as if it were complete. `part` is the first part of a long
-    list. `later` computes the reply after further reads.
+    list. If `later` is set, the reply is not complete: `later` reads more and returns the
+    next reply.
     """
 
     body: object = None

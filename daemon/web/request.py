@@ -32,7 +32,7 @@ SHORT_BODY = 64 * 1024  # bytes of a body that is read before its caller is know
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A request, with the parts decoded that every handler needs."""
+    """A request as handlers receive it: decoded, except for its body."""
 
     parts: AppContext
     method: str

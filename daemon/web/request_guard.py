@@ -50,7 +50,7 @@ class RequestGuard:
     ) -> HandlerReply | None:
         """Return the error response if a request must be rejected, or None.
 
-        With `has_effect`, the request has an effect with every method.
+        If `has_effect` is true, the request changes something even if its method is GET.
         """
         if "transfer-encoding" in headers and "content-length" in headers:
             return _UNCLEAR
@@ -108,8 +108,9 @@ class TrustedProxies:
     def client(self, address: str, forwarded: str) -> str:
         """Return the address of the client: the nearest address that is not a trusted proxy.
 
-        `forwarded` is the header `X-Forwarded-For`. Further addresses in it count as long as a
-        trusted proxy added each of them.
+        `address` is the other end of the connection, and `forwarded` the header `X-Forwarded-For`.
+        The header is read from its end, and only as far as trusted proxies have added the addresses
+        in it.
         """
         if not self._networks:
             return address

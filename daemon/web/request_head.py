@@ -36,7 +36,7 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_long_body(head: RequestHead) -> bool:
-    """Return whether a body may exceed `SHORT_BODY`: its announced length does, or is missing."""
+    """Return whether a body may exceed `SHORT_BODY`. An unknown length counts as long."""
     if "transfer-encoding" in head.headers:
         return True
     length = head.headers.get("content-length", "0")

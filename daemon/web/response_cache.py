@@ -37,10 +37,10 @@ class ResponseCache:
         self._bytes = 0
 
     def at(self, moment: int | None, route: ReadRoute, request: Request) -> HandlerReply | None:
-        """Return the cached response of a read if it was valid at the change `moment`.
+        """Return the cached response of a read, or None if it may be out of date.
 
-        `moment` is a change number of the store. Return None for any other response, and for a
-        `moment` of None.
+        `moment` is the number of the store's last change. The response is returned only if it was
+        last found valid after this change. If `moment` is None, return None.
         """
         if moment is None or not _is_cacheable(route, request):
             return None

@@ -32,7 +32,7 @@ async def wrap(call: RouteCall, answer: VaultBody) -> VaultBody:
 
 
 async def _text(call: RouteCall, answer: VaultBody) -> bytes:
-    """Return a response as JSON; a list is read only up to the limit."""
+    """Return a response as JSON. Raises `Malformed` if it is too long."""
     if answer.members is not None:
         data = msgspec.Raw(b"{%b}" % await _whole(answer.members))
         answer = msgspec.structs.replace(answer, members=None)

@@ -1,9 +1,9 @@
-"""The router: from a path to the rows of the route table.
+"""The router, which finds the rows of a route table that match a path.
 
-Job IDs may contain slashes. So a parameter inside a path matches everything up to the rest of the
-path, searched from its end: `/v1/job/a/b/plan` is the plan of `a/b`. A job whose ID ends like an
-endpoint of Nomad cannot be addressed, as in Nomad. `is_own` identifies Steward's own endpoints. A
-request to such an endpoint can fall back to a job whose ID ends like the endpoint.
+Job IDs may contain slashes. So the router matches the literal end of a path first, and a parameter
+before it takes everything that is left: `/v1/job/a/b/plan` is the plan of `a/b`. A job whose ID
+ends like an endpoint of Nomad cannot be addressed, as in Nomad. `is_own` identifies Steward's own
+endpoints. A request to such an endpoint can fall back to a job whose ID ends like the endpoint.
 """
 
 import re

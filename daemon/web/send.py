@@ -44,7 +44,7 @@ async def send_with_timeout(stream: Stream, data: bytes) -> None:
             await stream.send_all(data[start : start + _PIECE])
         if patience.cancelled_caught:
             await trio.aclose_forcefully(stream)
-            raise trio.BrokenResourceError("the client does not read")
+            raise trio.BrokenResourceError("the client has stopped reading")
 
 
 class DisconnectWatcher:

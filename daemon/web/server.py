@@ -299,7 +299,7 @@ class _Shielded:
 
 
 async def _refuse_target(send: ASGISendCallable) -> None:
-    """Answer a request whose target has no path, as Go does."""
+    """Reject a request whose target has no path, with the same response as Go's server."""
     headers = [(b"content-type", TEXT.encode()), (b"content-length", b"%d" % len(_NO_TARGET))]
     await send(
         {

@@ -1,9 +1,9 @@
 """Sessions of browsers, by the secret in their cookie.
 
-A session belongs to a token, and ends when the token ends: each request looks up the token's
-secret, like a request of a program. Sessions are in memory only, so neither the store nor a
-snapshot contains a secret that signs in a browser. After a restart of the daemon, users sign in
-again.
+A session belongs to a token, and ends when the token ends: each request of the browser is
+authenticated with the token's secret, like any API request. Sessions are in memory only, so neither
+the store nor a snapshot contains a secret that signs in a browser. After a restart of the daemon,
+users sign in again.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Shared pages: viewers who reload the same page with the same token get one rendering a second.
+"""Shared pages: viewers with the same token who reload a page share its rendering for a second.
 
 A page reloads itself after changes. Without sharing, many open pages would read and render the same
 data at the same time. A shared page is at most `AGE` older than its viewer's request. The script of
@@ -32,7 +32,7 @@ class SharedPage:
 
 
 class SharedPages:
-    """The pages of the last second, by all data that they depend on except for the store."""
+    """The pages of the last second. A key contains all inputs of a page except for the store."""
 
     def __init__(self) -> None:
         self._pages: OrderedDict[Key, SharedPage] = OrderedDict()

@@ -1,14 +1,14 @@
 """Requests of browsers: sessions, and the API calls of pages.
 
-A page calls its daemon's API in the name of its user, with the same routes, permissions,
-handlers and audit log. It has no other access to the store, except to check whether a login method
-exists. So a page shows and does nothing that the user's token does not allow.
+A page calls the daemon's API on behalf of its user, with the same routes, permissions, handlers and
+audit log as any client. It has no other access to the store, except to check whether a login method
+exists. So a page cannot show or do anything that the user's token does not allow.
 
 A login sets a cookie (`HttpOnly`, `SameSite=Strict`, for `/ui` only, until the browser is closed).
-A change must come from a Steward page: `Origin` or `Sec-Fetch-Site` shows that, and the form
-contains the session's CSRF token. Other services on the same host name could set a cookie of this
-name for a part of the path. If a request has two such cookies, both are ignored. Over TLS, the name
-has a prefix that browsers accept only in encrypted responses (RFC 6265bis, section 4.1.3.1).
+A change must come from a Steward page. The header `Origin` or `Sec-Fetch-Site` and the session's
+CSRF token in the form prove that. Another service on the same host name could set a cookie of the
+same name for a subpath. If a request has two such cookies, both are ignored. Over TLS, the cookie's
+name has a prefix that browsers accept only in encrypted responses (RFC 6265bis, section 4.1.3.1).
 """
 
 import hmac
@@ -87,7 +87,10 @@ Ask = Callable[[Request, AuditScope], Awaitable[HandlerReply]]
 
 
 class RejectedForm(msgspec.Struct, frozen=True):
-    """A form that the API rejected, with its values and the error; empty without a rejection."""
+    """A form that the API rejected: the entered values, and the error in `message`.
+
+    Both are empty if no form was rejected.
+    """
 
     message: str = ""
     values: Mapping[str, str] = {}
@@ -106,9 +109,9 @@ class RejectedForm(msgspec.Struct, frozen=True):
 
     @property
     def rows(self) -> list[tuple[str, str]]:
-        """Return the names and values of a variable, in order.
+        """Return the items of a variable from its form, in order, as pairs of name and value.
 
-        They are in the fields `name.N` and `value.N`.
+        The item N is in the fields `name.N` and `value.N`. Items without a name are omitted.
         """
         fields = [name for name, value in self.values.items() if name.startswith("name.") and value]
         return [
@@ -131,7 +134,7 @@ _NONE_REJECTED = RejectedForm()
 
 
 class SessionView(msgspec.Struct, frozen=True):
-    """A session with its token; `is_this` marks the session of the request."""
+    """A session with the name of its token. `is_this` marks the session of this request."""
 
     session: UiSession
     token_name: str
@@ -188,7 +191,10 @@ class UiRequest:
 
     @property
     def proof(self) -> str:
-        """Return the CSRF token for forms; in a shared page, a mark that is replaced later."""
+        """Return the CSRF token for forms.
+
+        In a page for several sessions, return a placeholder. The token replaces it later.
+        """
         return self.proof_mark or self.session_proof
 
     @property
@@ -210,7 +216,7 @@ class UiRequest:
         return self.request.parameters[name]
 
     def lacks(self, target: str, namespace: str = "", path: str = "", method: str = "POST") -> str:
-        """Return the capability that the user lacks for a form; empty if they may send it.
+        """Return the missing capability if the user may not send a form, otherwise an empty string.
 
         `target` is the URL of the form. `namespace` is the namespace of the object, if the URL does
         not contain it; `*` means any. `path` is the path of the variable or of the login method.
@@ -256,7 +262,10 @@ class UiRequest:
     # --- rejected forms
 
     async def reopen(self, target: str, message: str) -> HandlerReply:
-        """Return the page of a form that the API rejected, with the entered values."""
+        """Return the page `target` again, with the rejected form and the values that it contained.
+
+        `message` is the error of the API.
+        """
         place = urlsplit(target)
         pages, values = self._router.find(place.path)
         page = next(page for page in pages if page.method == "GET")
@@ -288,8 +297,8 @@ class UiRequest:
     ) -> HandlerReply:
         """Return the API's reply to this user. Raises the errors of its handlers, and `Denied`.
 
-        Identifiers in the path are escaped. So an identifier that ends like an endpoint does not
-        select that endpoint.
+        The caller must escape the identifiers in `path`. Otherwise an identifier such as `a/plan`
+        could select the endpoint `plan`.
         """
         # Each call lets other coroutines run, because a page may make a thousand calls.
         await trio.lowlevel.checkpoint()
@@ -329,7 +338,7 @@ class UiRequest:
         return await self.parsed(reply) or [], reply.next_token
 
     async def post(self, path: str, body: object = None, /, **query: object) -> Any:  # noqa: ANN401  # JSON
-        """Change something through the API; return its response."""
+        """Send a POST request to the API; return the decoded body of the response."""
         found = await build_in_thread(
             self.decode_reply, await self.ask("POST", path, body, **query)
         )
@@ -446,7 +455,7 @@ class UiRequest:
             await self.request.parts.tokens.revoke(ending.token)
 
     def with_page_headers(self, reply: HandlerReply, *, is_secure: bool) -> HandlerReply:
-        """Return a response with the headers of all pages, and a changed cookie.
+        """Return a response with the headers of all pages, and the session cookie if it changed.
 
         `is_secure` means that the browser uses TLS.
         """
@@ -461,7 +470,10 @@ class UiRequest:
 
 
 async def build_in_thread(make: Callable[..., T], *arguments: object) -> T:
-    """Return a result with many objects, built in a thread without garbage collection."""
+    """Call `make` in a thread without garbage collection; return its result.
+
+    Use this function if the result consists of many objects.
+    """
     return await garbage.in_thread(partial(make, *arguments))
 
 
@@ -471,9 +483,9 @@ PageHandler = Callable[[UiRequest], Awaitable[HandlerReply]]
 class UiPage(msgspec.Struct, frozen=True):
     """A page of the web interface.
 
-    `is_file` means that it is a static file, which needs no session. `calls` is the API call of a
-    form action, with its method. A page shows a form as disabled if the user lacks the permission
-    for that call.
+    `is_file` means that it is a static file, which needs no session. If a form is sent to this
+    page, `calls` is the method and path of the resulting API call. Pages show the form as disabled
+    if the user lacks the permission for that call.
     """
 
     path: str
@@ -538,11 +550,11 @@ class UiPages:
         return ui_request.with_page_headers(reply, is_secure=is_secure)
 
     def _find(self, request: Request) -> tuple[Sequence[UiPage], Mapping[str, str]]:
-        """Return the pages of an escaped path, and the values of its placeholders.
+        """Return the pages at an escaped path, and the values of the placeholders in the path.
 
         An escaped slash belongs to an identifier: `/ui/job/a%2Frun` is the page of the job `a/run`.
-        Some clients and proxies do not escape such a slash. So if no job has the shorter ID, but a
-        job has the whole remaining path as its ID, the page of that job is returned.
+        Some clients and proxies do not escape such a slash. So `/ui/job/a/run` is also the page of
+        the job `a/run`, if that job exists and the job `a` does not.
         """
         found, values = self._router.find(request.path)
         if found:
@@ -607,11 +619,11 @@ class UiPages:
     async def speaking(
         self, request: Request, headers: Mapping[str, str], proof: str, *, is_secure: bool
     ) -> tuple[Request, Callable[[], bool]]:
-        """Return a page's WebSocket request with the user's token, and a check.
+        """Return a page's WebSocket request with the user's token, and a function.
 
-        `proof` is the CSRF token in the page's first message. The check returns whether the session
-        is still valid. Raises `Denied` for a page of another session, and `UnknownToken` for an
-        invalid token.
+        The function returns whether the session is still valid. `proof` is the CSRF token in the
+        page's first message. Raises `Denied` for a page of another session, and `UnknownToken` for
+        an invalid token.
         """
         session = self._session(_names(headers, is_secure=is_secure))
         known = session.proof if session else ""

@@ -124,8 +124,9 @@ class VaultApi:
     ) -> Request:
         """Return a call with its long body.
 
-        The body is omitted if the caller may not write to the path. Raises `TooLarge` if the
-        endpoint is open to all. Raises the errors of `long_body`.
+        If the caller may not write to the path, the call is returned without its body. Raises
+        `TooLarge` if the endpoint needs no token, unless the caller has all permissions. Raises
+        the errors of `long_body`.
         """
         if self._parts.tokens.asks and not caller.grant.everything:
             if is_open:
@@ -191,7 +192,7 @@ class VaultApi:
 
 
 async def _enveloped(call: RouteCall, answer: VaultBody) -> HandlerReply:
-    """Return a response in its envelope, wrapped if the caller requests it."""
+    """Return a response in its envelope. Wrap it if the caller requests response wrapping."""
     if call.wrap_ttl and not answer.is_empty:
         from daemon.web.response_wrapping import wrap  # imported late: few responses are wrapped
 
@@ -216,8 +217,8 @@ def _note_login(call: RouteCall, *, is_login: bool) -> None:
 def _is_open(endpoint: Endpoint, operation: Operation) -> bool:
     """Return whether a call needs no token.
 
-    A list requests the path with a slash at the end. That path is open only if the endpoint
-    supports lists.
+    As in Vault, a list operation applies to the path with a slash at the end. That path is open
+    only if the endpoint supports lists.
     """
     is_another_path = operation is Operation.LIST and not (endpoint.list or endpoint.is_bare)
     return endpoint.is_open and not is_another_path
@@ -239,13 +240,13 @@ def _require(call: RouteCall, endpoint: Endpoint | None) -> None:
 
 
 def _is_within(permission: PathPermission, call: RouteCall) -> bool:
-    """Return whether a call's parameters and wrapping TTL meet the conditions of its rule."""
+    """Return whether `permission` allows the call's parameters and wrapping TTL."""
     says_too_much = call.operation is Operation.WRITE and not permission.accepts(call.fields.values)
     return not says_too_much and permission.wraps_in(call.wrap_ttl)
 
 
 def _wrap_ttl(headers: Mapping[str, str]) -> int:
-    """Return the wrapping TTL in seconds. Raises `Malformed`."""
+    """Return the wrapping TTL in seconds; 0 if no header requests wrapping. Raises `Malformed`."""
     text = headers.get("x-service-wrap-ttl") or headers.get("x-vault-wrap-ttl", "")
     if not text:
         return 0
@@ -356,7 +357,10 @@ def _with_warning(answer: VaultBody, endpoint: Endpoint, call: RouteCall) -> Vau
 
 
 def _warn_without_effect(endpoint: Endpoint, call: RouteCall) -> list[str]:
-    """Return warnings about fields without effect, for a header: most such responses have no body."""
+    """Return warnings about fields without effect.
+
+    They are sent in a header, because most such responses have no body.
+    """
     if call.operation is not Operation.WRITE:
         return []
     return [

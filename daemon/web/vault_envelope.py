@@ -1,7 +1,8 @@
 """Responses of the Vault API: the envelope, and errors.
 
 Only this module maps errors of the Vault API to statuses. As in Vault, 400 means invalid input, and
-500 means another error of a login method. Some error texts have the form of a list.
+500 means any other error of a login method. Some error texts have the format in which Vault lists
+several errors ("1 error occurred: …").
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -57,7 +58,7 @@ _STATUS: tuple[tuple[type[StewardError], int], ...] = (
 class VaultBody(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a call, which may be empty.
 
-    `members` yields the JSON text of the members of `data`, if that is long.
+    For long data, `members` yields the JSON text of the members of `data`, in chunks.
     """
 
     data: Mapping[str, object] | msgspec.Raw | None = None
@@ -112,9 +113,9 @@ def enveloped(answer: VaultBody, *, path: str, request_id: str) -> HandlerReply:
 async def _enveloped_stream(
     envelope: bytes, members: AsyncGenerator[bytes, None], *, is_repeated: bool
 ) -> AsyncGenerator[bytes, None]:
-    """Yield an envelope with the members of its data.
+    """Yield an envelope, and insert `members` into its empty `data`.
 
-    With `is_repeated`, the members are also at the top level.
+    With `is_repeated`, insert them at the top level too.
     """
     begin, _, end = envelope.partition(_NO_DATA)
     begin += _NO_DATA[:-1]
@@ -148,7 +149,7 @@ def errors(status: int, *texts: str) -> HandlerReply:
 
 
 def listed(status: int, text: str) -> HandlerReply:
-    """Return an error response whose text is Vault's list of errors, with one element."""
+    """Return an error response whose text has the format of Vault's lists of errors."""
     return errors(status, multi_error([text]))
 
 

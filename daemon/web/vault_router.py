@@ -39,7 +39,10 @@ class VaultRouter:
             self._groups.setdefault(group, []).append(_Pattern(path.removeprefix(group), row))
 
     def find(self, path: str, is_mount: Callable[[str], bool]) -> EndpointMatch | None:
-        """Return the mount and endpoint of a path without the version; None if no mount matches."""
+        """Return the mount and endpoint of a path, or None if no mount matches.
+
+        `path` does not contain the prefix `/v1/`.
+        """
         for own in _OWN:
             if path.startswith(own):
                 return self._within(own, own, path.removeprefix(own))
@@ -66,7 +69,7 @@ class _Pattern:
         self._pieces = _BRACES.split(path)
 
     def match(self, path: str) -> dict[str, str] | None:
-        """Return the parameters of a path that this pattern matches."""
+        """Return the parameters in a path, or None if the pattern does not match the path."""
         if not path.startswith(self._pieces[0]):  # most expressions are never compiled
             return None
         match = self._regex.fullmatch(path)
@@ -84,7 +87,7 @@ class _Pattern:
 
 
 def _candidates(path: str) -> Iterator[str]:
-    """Yield the possible mount paths in a path, longest first."""
+    """Yield the beginnings of a path that may be the path of a mount, longest first."""
     segments = path.split("/")[:MAX_MOUNT_DEPTH]
     for count in range(len(segments), 0, -1):
         yield "/".join(segments[:count]) + "/"

@@ -46,7 +46,10 @@ def announces_handshake(query: str) -> bool:
 
 
 class WebSocketHandshake(msgspec.Struct, frozen=True):
-    """The first message of a client with `ws_handshake`, because browsers cannot send headers."""
+    """The first message of a client that requests `ws_handshake`.
+
+    It contains the token, because a browser cannot send the token in a header.
+    """
 
     version: int = 0
     auth_token: str = ""
@@ -96,9 +99,10 @@ class WebSocketChannel:
             await trio.sleep(PING_EVERY)
 
     async def handshake(self, query: QueryParameters) -> str:
-        """Return the token in the client's first message; empty if the query does not announce it.
+        """Return the token in the client's first message.
 
-        Raises `Malformed` with Nomad's error texts.
+        If the query does not announce a handshake, return an empty string. Raises `Malformed` with
+        Nomad's error texts.
         """
         try:
             is_wanted = query.flag("ws_handshake")

@@ -1,10 +1,10 @@
 """WebSockets for programs and pages: authentication and routing.
 
-A program sends its token. A page cannot. Its browser sends the cookie with requests of any page,
-even of a task's service on another port of the host. So a page uses `/ui/v1/…`, where the cookie is
-valid, and must send an `Origin` header. Its first message has a secret that only pages of the
-session know. The connection ends when the token ends. The connection of a page also ends when its
-user signs out.
+A program sends its token. A page has no token; its browser sends the session cookie. But the
+browser also sends this cookie for other pages on the host, even for a task's service on another
+port. So a page must use `/ui/v1/…`, where the cookie is valid, and send an `Origin` header. Its
+first message must contain a secret that only pages of the session know. The connection ends when
+the token is no longer valid. The connection of a page also ends when the user signs out.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -168,7 +168,7 @@ class WebSockets:
 def _traced(request: Request, parent: str, route: WebSocketRoute) -> Iterator[None]:
     """Record a session as a span if the client's trace is sampled.
 
-    No span is recorded for a session without a permission.
+    No span is recorded if the caller lacks the permission for the session.
     """
     recorder = request_context.TRACING.recorder
     if recorder is None:
@@ -193,7 +193,7 @@ def _traced(request: Request, parent: str, route: WebSocketRoute) -> Iterator[No
 class _CutOff(Denied):
     """The caller's access ended during the session.
 
-    The audit log has an entry for the start of the session, but none for a rejection.
+    The audit log records the start of the session, but no rejection when the session ends.
     """
 
 

@@ -65,7 +65,7 @@ def allocated_on(db: ReadSnapshot, node_id: str) -> AllocatedTotals:
 
 
 def sums(db: ReadSnapshot, node_id: str) -> AllocatedTotals:
-    """Return the totals of CPU, memory and disk of a node, without its ports, cores and devices."""
+    """Return the allocated CPU, memory and disk of a node, without ports, cores and devices."""
     return AllocatedTotals(*(db.one(_USED, {"node_id": node_id}) or ()))
 
 

@@ -276,7 +276,7 @@ def readable_of_job(db: ReadSnapshot, namespace: str, job_id: str) -> list[Alloc
 
 
 def highest_index(db: ReadSnapshot, namespace: str, job_id: str) -> int:
-    """Return the index of the last change to any allocation of a job, 0 without allocations."""
+    """Return the index of the last change to any allocation of a job; 0 if the job has none."""
     row = db.one(_HIGHEST, {"namespace": namespace, "job_id": job_id})
     return int(row["highest"]) if row else 0
 
@@ -319,7 +319,7 @@ def unsettled(db: ReadSnapshot, namespace: str, job_id: str) -> list[Allocation]
 
 
 class SettledRange(msgspec.Struct, frozen=True, array_like=True):
-    """The settled allocations of a group and job version with consecutive indexes in their names.
+    """Settled allocations of one group and job version whose names have consecutive indexes.
 
     `first` and `last` are the lowest and the highest index.
     """
@@ -332,9 +332,10 @@ class SettledRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 def settled(db: ReadSnapshot, namespace: str, job_id: str) -> list[SettledRange]:
-    """Return the settled allocations of a batch job, as ranges of the indexes in their names.
+    """Return the settled allocations of a batch job, in ranges of consecutive indexes of names.
 
-    An allocation is settled if it is desired, completed and not replaced.
+    An allocation is settled if it is desired, has completed within its `max_run_duration`, and has
+    not been replaced.
     """
     row = db.one(_SETTLED, {"namespace": namespace, "job_id": job_id})
     return decode_row(row, list[SettledRange], "allocations", "ranges") if row else []
@@ -366,7 +367,7 @@ def of_deployment(db: ReadSnapshot, deployment_id: str) -> list[Allocation]:
 def on_node(
     db: ReadSnapshot, node_id: str, page_request: PageRequest, *, holding: bool = False
 ) -> Iterator[Allocation]:
-    """Yield the allocations of a node, oldest first, or newest first if the page is in reverse.
+    """Yield the allocations of a node: oldest first, or newest first for a reverse page request.
 
     `holding` restricts the list to allocations that hold resources. An index finds these without
     reading ended allocations.
@@ -389,7 +390,7 @@ def on_node(
 
 
 def highest_on_node(db: ReadSnapshot, node_id: str) -> int:
-    """Return the index of the last change to any allocation of a node, 0 without allocations."""
+    """Return the index of the last change to any allocation of a node; 0 if the node has none."""
     row = db.one(_HIGHEST_ON_NODE, {"id": node_id})
     return int(row["highest"] or 0) if row else 0
 
@@ -416,7 +417,7 @@ def newest_running(db: ReadSnapshot, node_id: str, most: int) -> list[Allocation
 def some_of_groups(
     db: ReadSnapshot, run: FlowRun, groups: Iterable[str], most: int
 ) -> list[Allocation]:
-    """Return up to `most` readable allocations of a run's groups, in any order."""
+    """Return up to `most` readable allocations of these `groups` in a run, in any order."""
     values: dict[str, str | int] = {
         "namespace": run.namespace,
         "job_id": run.job_id,

@@ -62,7 +62,7 @@ def after(db: ReadSnapshot, number: int, most: int = MOST) -> list[AuditEntry]:
 
 
 def last(db: ReadSnapshot) -> int:
-    """Return the number of the newest entry; 0 without entries."""
+    """Return the number of the newest entry, or 0 if the log is empty."""
     row = db.one(_LAST)
     return int(row["number"] or 0) if row else 0
 
@@ -81,9 +81,9 @@ def page(
 
 
 def trim(tx: Transaction, before: int, most: int, most_entries: int = ANY_NUMBER) -> int:
-    """Delete up to `most` of the oldest entries; return the number of deleted entries.
+    """Delete up to `most` old entries; return the number of deleted entries.
 
-    Only entries from before the time `before`, or beyond the newest `most_entries`, are deleted.
+    An entry is old if it is from before the time `before`, or not among the newest `most_entries`.
     """
     values = {"before": before, "most": most, "kept": most_entries}
     return garbage_collection.count(tx, "audit", tx.execute(_TRIM, values))

@@ -167,10 +167,10 @@ def _version(row: sqlite3.Row) -> CalendarVersion:
 
 
 class CalendarDocuments(msgspec.Struct, frozen=True):
-    """A calendar and all calendars that it uses, directly or indirectly, by name.
+    """A calendar and all calendars that it uses, directly or indirectly.
 
-    `documents` are the JSON documents. `versions` are the version and the create index of each
-    calendar.
+    The keys are calendar names. `documents` has the JSON documents. `versions` has pairs of the
+    version number and the create index.
     """
 
     documents: Mapping[str, bytes]
@@ -195,11 +195,10 @@ def documents(db: ReadSnapshot, namespace: str, name: str) -> CalendarDocuments:
 def references(
     db: ReadSnapshot, namespace: str, name: str, parts: Sequence[str]
 ) -> dict[str, set[str]]:
-    """Return the stored references between calendars: the names of the calendars that each uses.
+    """Return the names of the calendars that each calendar uses directly, by its name.
 
     The keys are the calendars that use `name`, the calendars in `parts`, and all calendars that any
-    of these uses, directly or indirectly. The work grows with the number of references in the
-    namespace.
+    of these uses, directly or indirectly. A namespace with more references needs more time.
     """
     values = {"namespace": namespace, "name": name, "parts": encode(parts).decode()}
     found: dict[str, set[str]] = {}
@@ -211,7 +210,7 @@ def references(
 def has_versions(
     db: ReadSnapshot, namespace: str, desired_versions: Mapping[str, tuple[int, int]]
 ) -> bool:
-    """Return whether each named calendar still has this version and create index."""
+    """Return whether each calendar in `desired_versions` still has that version and index."""
     for name, version in desired_versions.items():
         row = db.one(_VERSION, {"namespace": namespace, "name": name})
         if row is None or (row["version"], row["create_index"]) != version:
@@ -220,7 +219,10 @@ def has_versions(
 
 
 def users(db: ReadSnapshot, namespace: str, name: str, most: int) -> tuple[list[str], list[str]]:
-    """Return the IDs of up to `most` jobs, and the names of the calendars, that use a calendar."""
+    """Return the IDs of the jobs and the names of the calendars that use a calendar.
+
+    `most` limits only the number of jobs.
+    """
     values = {"namespace": namespace, "name": name, "most": most}
     jobs = [row["job_id"] for row in db.all(_JOBS, values)]
     return jobs, [row["name"] for row in db.all(_USERS, values)]
@@ -256,7 +258,7 @@ def topic(namespace: str, name: str) -> str:
 
 
 def put(tx: Transaction, calendar: Calendar, *, person: str, now: int) -> None:
-    """Store a version of a calendar. The next slots of the jobs that use it are computed again."""
+    """Store a version of a calendar. Jobs that use the calendar get their next slots recomputed."""
     document = encode(calendar).decode()
     values = {
         "namespace": calendar.namespace,

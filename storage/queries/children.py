@@ -87,7 +87,7 @@ def queued_children(db: ReadSnapshot, namespace: str, parent_id: str, most: int)
 
 
 def is_queued(db: ReadSnapshot, namespace: str, job_id: str) -> bool:
-    """Return whether a job is queued until fewer children of its parent are active."""
+    """Return whether a job is queued because too many children of its parent are active."""
     row = db.one(_IS_HELD, {"namespace": namespace, "id": job_id})
     return row is not None and bool(row["held"])
 
@@ -127,7 +127,7 @@ def parents(db: ReadSnapshot) -> list[tuple[str, str]]:
 def ended_beyond(
     db: ReadSnapshot, namespace: str, parent_id: str, retained: int, most: int
 ) -> list[str]:
-    """Return up to `most` IDs of ended children, without the `retained` newest children."""
+    """Return up to `most` IDs of ended children. The `retained` newest ones are omitted."""
     values = {"namespace": namespace, "id": parent_id, "kept": retained, "most": most}
     return [row["id"] for row in db.all(_ENDED, values)]
 

@@ -116,7 +116,7 @@ def pending_cancellation(db: ReadSnapshot, pool: str) -> list[ClusterRun]:
 def put(tx: Transaction, run: ClusterRun) -> ClusterRun:
     """Store an attempt, and delete earlier ended attempts of the same task.
 
-    An attempt that has ended or is withdrawn releases the files that its host sent.
+    If the attempt has ended or is withdrawn, the files that its host sent are released.
     """
     values = msgspec.structs.asdict(run)
     tx.execute(_PUT, {**values, "status": str(run.status)})

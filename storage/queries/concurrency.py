@@ -1,4 +1,4 @@
-"""Queues: slots in use, and the runs that wait for them; for steps, see `step_slots`.
+"""Queues: the slots in use, and the runs that wait for slots. For steps, see `step_slots`.
 
 This module is imported only when queues are used. Until then, `storage/queries/runs.py` frees slots
 and checks whether any run waits.
@@ -197,7 +197,7 @@ _FIELDS = tuple(name for name in QueueEntry.__struct_fields__ if name != "step")
 
 
 def enter(tx: Transaction, run_queue: RunQueue, job: Job, run: FlowRun, now: int) -> None:
-    """Add a run that begins, or begins again, to its queue. `grant` assigns slots later."""
+    """Add a run to its queue when the run begins or restarts. `grant` assigns slots later."""
     entry = QueueEntry(
         namespace=job.namespace,
         name=run_queue.name,
@@ -232,7 +232,10 @@ def grant(tx: Transaction, entry: QueueEntry, now: int) -> None:
 
 
 def changed(db: ReadSnapshot, most: int) -> list[Key]:
-    """Return up to `most` queues that have waiting runs and have changed since `served`."""
+    """Return up to `most` queues that have changed since the last call of `served` for them.
+
+    Changes are recorded only while a run or a step waits in the queue.
+    """
     return [(row["namespace"], row["name"]) for row in db.all(_CHANGED, {"most": most})]
 
 
@@ -261,7 +264,7 @@ def holders(db: ReadSnapshot, key: Key, most: int) -> list[QueueEntry]:
 
 
 def in_use(db: ReadSnapshot, key: Key) -> int:
-    """Return the number of slots that runs and steps hold."""
+    """Return how many slots of a queue are held by runs and steps."""
     row: Any = db.one(_IN_USE, {"namespace": key[0], "name": key[1]})
     return int(row["number"])
 
@@ -276,10 +279,10 @@ def not_patient(db: ReadSnapshot, key: Key, most: int) -> list[QueueEntry]:
 
 
 def of_family(db: ReadSnapshot, entry: QueueEntry, state: SlotState, most: int) -> list[QueueEntry]:
-    """Return up to `most` queue entries in a state that arrived before `entry`, oldest first.
+    """Return up to `most` queue entries that arrived before `entry`, oldest first.
 
-    Only entries of the same job, or of its siblings, are returned. Siblings are children of the
-    same parent.
+    Only entries with this `state` are returned. They belong to the same job as `entry`, or to other
+    children of the same parent.
     """
     values = {"namespace": entry.namespace, "name": entry.name, "state": state, "most": most}
     owner = entry.parent_id or entry.job_id
@@ -333,7 +336,7 @@ def is_used(db: ReadSnapshot, key: Key) -> bool:
 
 
 def used(db: ReadSnapshot, namespace: str, most: int) -> int:
-    """Return how many queues the jobs of a namespace name; counting stops at `most`."""
+    """Return how many queues are used by jobs of a namespace; counting stops at `most`."""
     row: Any = db.one(_USED, {"namespace": namespace, "most": most})
     return int(row["number"])
 
@@ -376,14 +379,17 @@ def _line(db: ReadSnapshot, key: Key) -> QueueLine:
 
 
 def set_limit(tx: Transaction, key: Key, slots: int, note: str) -> None:
-    """Set the number of slots of a queue. A lower number stops no run."""
+    """Set the number of slots of a queue. If the number is lowered, active runs still continue."""
     values = {"namespace": key[0], "name": key[1], "slots": slots, "note": note}
     tx.execute(_SET, {**values, "index": tx.index})
     _queue_changed(tx, key, "QueueSet", f'{{"Slots":{slots}}}')
 
 
 def remove_limit(tx: Transaction, key: Key) -> bool:
-    """Delete the limit of a queue, which then has 1 slot; return whether it had a limit."""
+    """Delete the limit of a queue; return whether the queue had a limit.
+
+    Without a limit, a queue has 1 slot.
+    """
     if not tx.execute(_REMOVE, {"namespace": key[0], "name": key[1]}):
         return False
     _queue_changed(tx, key, "QueueDeleted", "{}")

@@ -38,9 +38,10 @@ def _has_placed(deployment: Deployment) -> bool:
 
 
 def put(tx: Transaction, deployment: Deployment, now: int) -> Deployment:
-    """Store a deployment and return it as stored; pass a new deployment with create index 0.
+    """Store a deployment, and return it with indexes and times.
 
-    The caller calls `job_status.refresh_summary` afterwards.
+    A new deployment must have create index 0. The caller calls `job_status.refresh_summary`
+    afterwards.
     """
     new = not deployment.create_index
     stored = msgspec.structs.replace(
@@ -82,7 +83,10 @@ def put(tx: Transaction, deployment: Deployment, now: int) -> Deployment:
 
 
 def count_late_health(tx: Transaction, before: Allocation, after: Allocation, now: int) -> None:
-    """Update the health counts of an ended deployment, which no watcher updates."""
+    """Count an allocation's new health in its deployment if the deployment has ended.
+
+    While a deployment is active, its watcher updates the health counts.
+    """
     deployment = find(tx, after.deployment_id) if after.deployment_id else None
     state = deployment.task_groups.get(after.task_group) if deployment else None
     if deployment is None or state is None or deployment.active or after.desired_status != "run":
@@ -160,13 +164,13 @@ def job_page(
 
 
 def highest_of_job(db: ReadSnapshot, namespace: str, job_id: str) -> int:
-    """Return the index of the last change to any deployment of a job, 0 without deployments."""
+    """Return the index of the last change to any deployment of a job; 0 if the job has none."""
     row = db.one(_HIGHEST_OF_JOB, {"namespace": namespace, "job_id": job_id})
     return int(row["highest"] or 0) if row else 0
 
 
 class ActiveDeployment(NamedTuple):
-    """The ID of an active deployment, and its job. Reading these does not need the document."""
+    """The ID and the job of an active deployment. They are read without decoding its document."""
 
     id: str
     namespace: str

@@ -1,4 +1,4 @@
-"""The columns with documents, their record types, and the search for rows that cannot be read.
+"""The columns that contain documents, their record types, and the search for unreadable rows.
 
 Modules that serve requests do not import this module, because it imports most records.
 """
@@ -116,7 +116,10 @@ def _fault(row: sqlite3.Row, column: DocumentColumn) -> StorageUnreadable | None
 
 
 def _is_damaged(key: tuple[object, ...]) -> bool:
-    """Return whether a key cannot find its row, because a part is not UTF-8 or was not selected."""
+    """Return whether a key cannot be used to find its row.
+
+    In such a key, a part is not valid UTF-8, or is `?` because its column was not selected.
+    """
     return any(isinstance(part, str) and (part == "?" or not _is_text(part)) for part in key)
 
 
@@ -129,7 +132,7 @@ def _is_text(value: str) -> bool:
 
 
 def look_again(db: ReadSnapshot) -> None:
-    """Remove the known unreadable rows that can be read again or were deleted."""
+    """Remove rows from `db.unreadable_rows` if they can be read again or were deleted."""
     for table, key in db.unreadable_rows.rows():
         if _is_damaged(key):
             continue

@@ -1,4 +1,4 @@
-"""Decoding of documents. An unreadable row is reported by name, and a list omits only this row."""
+"""Decoding of documents. Errors name the unreadable row, and lists omit only unreadable rows."""
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -55,7 +55,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 
 
 def decode_row(row: sqlite3.Row, record: type[T], table: str, column: str = "document") -> T:
-    """Decode a document of a row. The row must include its key columns, for the error.
+    """Decode a document of a row. The row must include its key columns, because errors show them.
 
     Raises `StorageUnreadable`.
     """
@@ -99,7 +99,7 @@ def text_of(row: sqlite3.Row, table: str, column: str = "document") -> bytes:
 
 
 def decode_document(document: bytes, record: type[T], table: str, key: str) -> T:
-    """Decode a document that was selected as a BLOB, without its row; `key` is the key of the row.
+    """Decode a document that was selected as a BLOB. `key` is the key of its row, for the error.
 
     Raises `StorageUnreadable`.
     """
@@ -139,7 +139,10 @@ def unreadable(row: sqlite3.Row, table: str, reason: object) -> StorageUnreadabl
 
 
 def field(column: str, path: str) -> str:
-    """Return an SQL expression for a field of a document; its value is NULL without valid JSON."""
+    """Return an SQL expression for a field of a document.
+
+    The value is NULL if the document is not valid JSON.
+    """
     return f"CASE WHEN json_valid({column}) THEN {column} ->> '$.{path}' END"
 
 
@@ -149,10 +152,10 @@ def is_object(column: str) -> str:
 
 
 def check_sound(row: sqlite3.Row, table: str) -> None:
-    """Raise `StorageUnreadable` if the document of a row is no JSON object, or a string is damaged.
+    """Check a row without decoding its document. Raises `StorageUnreadable`.
 
-    The column `is_sound` of the row has the result of the first check, made with `is_object`. A
-    damaged string is not valid UTF-8.
+    The document must be a JSON object, and each string in the row must be valid UTF-8. The column
+    `is_sound` of the row contains the value of `is_object`.
     """
     if not row["is_sound"]:
         raise unreadable(row, table, "its text is not a JSON object")

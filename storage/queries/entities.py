@@ -100,7 +100,7 @@ def aliases(db: ReadSnapshot, entity_id: str) -> list[Alias]:
 
 
 def has_other_alias(db: ReadSnapshot, entity_id: str, mount: str, alias_id: str) -> bool:
-    """Return whether an entity has another alias at a mount; unreadable aliases count."""
+    """Return whether an entity has another alias at a mount. The alias may be unreadable."""
     values = {"entity_id": entity_id, "mount": mount, "id": alias_id}
     return db.one(_OTHER_ALIAS, values) is not None
 

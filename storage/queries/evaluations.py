@@ -88,9 +88,9 @@ _PUT = """
 def put(
     tx: Transaction, evaluation: Evaluation, now: int, needs: FreedResources = NO_ROOM
 ) -> Evaluation:
-    """Store an evaluation and return it with indexes and times.
+    """Store an evaluation, and return it with indexes and times.
 
-    Pass a new evaluation with create index 0.
+    A new evaluation must have create index 0.
 
     `needs` are the smallest resources with which a blocked evaluation can make progress. The caller
     calls `job_status.refresh_summary` afterwards.
@@ -198,11 +198,12 @@ def runnable(
     types: Sequence[str] | None = None,
     paused: frozenset[str] = frozenset(),
 ) -> list[Evaluation]:
-    """Return the most urgent pending evaluations that are due: by priority, then by age.
+    """Return up to `most` pending evaluations that are due, by priority, then by age.
 
-    At most `most` evaluations without a delay are considered, and at most `most` delayed ones that
-    have been due for longest. With `types`, only jobs of these types are considered. Evaluations in
-    `paused` are removed last, so the result may be shorter than `most`. Raises `Unreadable`.
+    They come from the first `most` evaluations without a delay, and from the `most` delayed
+    evaluations that have been due for longest. With `types`, only jobs of these types are
+    considered. Evaluations in `paused` are removed last, so the result may be shorter than `most`.
+    Raises `Unreadable`.
     """
     asked = {"most": most, "now": now, "types": json.dumps(types)}
     condition = "" if types is None else _OF_TYPES
@@ -262,7 +263,7 @@ _NEXT_BLOCKED = """
 
 
 def newest(db: ReadSnapshot, namespace: str, job_id: str) -> Evaluation | None:
-    """Return the evaluation of a job that changed last, or None."""
+    """Return the most recently changed evaluation of a job, or None."""
     row = db.one(_NEWEST, {"namespace": namespace, "job_id": job_id})
     return _from(row) if row else None
 
@@ -274,7 +275,7 @@ def unfinished(db: ReadSnapshot, namespace: str, job_id: str) -> list[Evaluation
 
 
 def is_made(tx: Transaction, namespace: str, job_id: str, trigger: Trigger) -> bool:
-    """Return whether this write has created a pending evaluation of a job with this trigger."""
+    """Return whether this write has created a pending evaluation with this trigger for a job."""
     rows = tx.all(_UNFINISHED, {"namespace": namespace, "job_id": job_id})
     return any(
         evaluation.create_index == tx.index
@@ -293,7 +294,7 @@ _LATEST = """
 
 
 def latest(db: ReadSnapshot, namespace: str, job_id: str) -> Evaluation | None:
-    """Return the evaluation of a job that changed last, or None."""
+    """Return the most recently changed evaluation of a job, or None."""
     row = db.one(_LATEST, {"namespace": namespace, "job_id": job_id})
     return _from(row) if row else None
 
@@ -403,7 +404,7 @@ def _line(row: sqlite3.Row) -> EvaluationLine:
 
 
 def highest_of_job(db: ReadSnapshot, namespace: str, job_id: str) -> int:
-    """Return the index of the last change to any evaluation of a job, 0 without evaluations."""
+    """Return the index of the last change to any evaluation of a job; 0 if the job has none."""
     row = db.one(_HIGHEST_OF_JOB, {"namespace": namespace, "job_id": job_id})
     return int(row["highest"] or 0) if row else 0
 
@@ -422,7 +423,7 @@ _REMOVE = "DELETE FROM evaluations WHERE id IN (SELECT value FROM json_each(:ids
 
 
 def removable(db: ReadSnapshot, ids: Sequence[str] | None = None) -> Iterator[Evaluation]:
-    """Yield evaluations without non-terminal allocations, oldest first.
+    """Yield evaluations whose allocations are all terminal, oldest first.
 
     With `ids`, yield only the evaluations among these IDs.
     """

@@ -82,7 +82,7 @@ _ANY = 2**63 - 1
 
 
 def newest(db: ReadSnapshot) -> int:
-    """Return the number of the newest event, 0 without events."""
+    """Return the number of the newest event; 0 if there are no events."""
     row = db.one(_NEWEST)
     return int(row["number"]) if row else 0
 
@@ -94,16 +94,20 @@ def before_index(db: ReadSnapshot, index: int) -> int:
 
 
 def before_last(db: ReadSnapshot, count: int) -> int:
-    """Return the number of the event before the newest `count` events.
+    """Return the number of the last event before the newest `count` events.
 
-    If a write has events on either side, return the number of the last event before this write.
+    If one write added events before and after this boundary, return the number of the last event
+    before the write.
     """
     row = db.one(_INDEX_AT, {"number": newest(db) - count + 1})
     return before_index(db, row["write_index"]) if row else 0
 
 
 def after(db: ReadSnapshot, number: int, most: int) -> list[StoredEvent]:
-    """Return about `most` events after a number, always with all events of the last write."""
+    """Return the first `most` events after a number.
+
+    All events of the last write are returned, so the result can be longer than `most`.
+    """
     rows = db.all(_AFTER, {"after": number, "most": most, "any": _ANY})
     return list(readable(db, rows, _from))
 

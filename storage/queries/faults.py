@@ -46,7 +46,7 @@ def list_all(db: ReadSnapshot) -> list[Fault]:
 
 
 def of_clock(db: ReadSnapshot, namespace: str, job_id: str) -> Fault | None:
-    """Return the fault of a job's schedule, if it belongs to the current definition."""
+    """Return the fault of a job's current schedule, or None. Faults of earlier ones are ignored."""
     row = db.one(_FIND, {"kind": CLOCK, "key": clock(db, namespace, job_id)})
     return Fault(**row) if row else None
 

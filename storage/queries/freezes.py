@@ -143,7 +143,7 @@ def _rank(freeze: Freeze) -> tuple[bool, bool, int, str]:
 
 
 def hold_of(freeze: Freeze) -> FreezeHold:
-    """Return the description of a freeze for a job that the freeze holds."""
+    """Return the values of a freeze that are shown with each job that the freeze holds."""
     return FreezeHold(
         id=freeze.id, strength=freeze.strength, reason=freeze.reason, until=freeze.end
     )
@@ -187,7 +187,7 @@ _THAWED = """
 def hold(tx: Transaction, key: Key, freeze_id: str, now: int) -> None:
     """Record that a job waits for the end of a freeze; a job that already waits keeps its position.
 
-    If the run of the job has not opened a step, it holds no slots of its queue until the freeze
+    If the job's run has not opened a step yet, the run gives back its queue slots until the freeze
     ends.
     """
     values = {"namespace": key[0], "job_id": key[1], "now": now}
@@ -223,9 +223,10 @@ def held_number(db: ReadSnapshot) -> int:
 
 
 def thawed(db: ReadSnapshot, now: int, most: int, without: frozenset[str]) -> list[Key]:
-    """Return up to `most` jobs that wait for an ended freeze, except those in `without`.
+    """Return up to `most` jobs that still wait although their freeze has ended.
 
-    The jobs come in the order in which the freeze held them.
+    All returned jobs wait for the same freeze, in the order in which they began to wait. Jobs in
+    `without` are omitted.
     """
     values = {"now": now, "most": most, "without": encode(sorted(without)).decode()}
     return [(row["namespace"], row["job_id"]) for row in db.all(_THAWED, values)]
@@ -265,7 +266,7 @@ def add(tx: Transaction, freeze: Freeze) -> None:
 
 
 def end(tx: Transaction, freeze: Freeze, *, time: int, by: str) -> None:
-    """End a freeze. Schedules without a next slot are computed again."""
+    """End a freeze. For schedules that have no next slot, the next slot is computed again."""
     done = msgspec.structs.replace(freeze, ended=time, ended_by=by)
     tx.execute(_END, {"id": freeze.id, "ended": time, "ended_by": by, "index": tx.index})
     tx.execute(_TRIM, {"namespace": freeze.namespace, "kept": KEPT})

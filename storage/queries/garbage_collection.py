@@ -1,4 +1,4 @@
-"""Garbage collection: candidates from long reads, deleted in small writes.
+"""Garbage collection: long reads find the candidates, and small writes delete them.
 
 Each write checks the condition again, because the state may have changed since the read. The same
 write counts the deleted objects by kind.
@@ -183,7 +183,10 @@ def replaced_allocations(db: ReadSnapshot, before: int, retained: int, most: int
 
 
 def remove_allocations(tx: Transaction, ids: Iterable[str]) -> int:
-    """Delete allocations with their events, but not their files. Return the number of rows."""
+    """Delete allocations with their events, but not their files.
+
+    Return the number of deleted allocations.
+    """
     values = {"ids": _list(ids)}
     nodes = [row["node_id"] for row in tx.all(_NODES_OF, values)]
     owners = [(row["namespace"], row["job_id"]) for row in tx.all(_JOBS_OF, values)]
@@ -282,7 +285,10 @@ def remove_notifications(tx: Transaction, ids: Iterable[str]) -> int:
 
 
 def orphans(db: ReadSnapshot, before: int, most: int) -> list[str]:
-    """Return up to `most` IDs of evaluations of deleted jobs that were completed before a time."""
+    """Return up to `most` IDs of evaluations whose job was deleted.
+
+    Only evaluations that were completed before the time `before` are returned.
+    """
     return [row["id"] for row in db.all(_ORPHANS, {"before": before, "most": most})]
 
 

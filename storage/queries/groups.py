@@ -108,7 +108,7 @@ def remove(tx: Transaction, group_id: str) -> None:
 
 
 def members(db: ReadSnapshot, group_id: str, *, are_groups: bool) -> list[str]:
-    """Return the IDs of the entities, or of the groups, in a group."""
+    """Return the IDs of the member groups of a group if `are_groups`, otherwise of its entities."""
     rows = db.all(_MEMBERS, {"id": group_id, "is_group": are_groups})
     return [row["member"] for row in rows]
 
@@ -183,8 +183,8 @@ def aliases_of_mount(db: ReadSnapshot, mount: str) -> list[GroupAlias]:
 def put_alias(tx: Transaction, group_alias: GroupAlias) -> None:
     """Store an alias; it replaces the alias with the same ID.
 
-    The members that logins added through the replaced alias are deleted. Later logins add the
-    members of the new alias.
+    The members that logins added through the replaced alias are removed from the group. Later
+    logins add the members of the new alias.
     """
     tx.execute(_REMOVE_ALIAS, {"id": group_alias.id})
     document = encode(group_alias).decode()
@@ -199,6 +199,6 @@ def put_alias(tx: Transaction, group_alias: GroupAlias) -> None:
 
 
 def remove_alias(tx: Transaction, alias_id: str) -> None:
-    """Delete an alias, and the members that logins added through it."""
+    """Delete an alias. The members that logins added through the alias leave the group."""
     tx.execute(_REMOVE_ALIAS, {"id": alias_id})
     tx.touch("identity_groups")

@@ -1,7 +1,7 @@
 """Invariants of the store: each rule with a query that finds violations.
 
-The query of a rule returns one row with one column, the identifier of the object, for each
-violation.
+The query of a rule returns one row for each violation. The only column identifies the object that
+violates the rule.
 """
 
 from collections.abc import Iterator
@@ -391,7 +391,8 @@ RULES = {
 def find_violations(db: ReadSnapshot) -> Iterator[str]:
     """Yield a description of each violation.
 
-    If rows cannot be read, only these rows are reported, because the rules would also read them.
+    If any rows cannot be read, report only these rows. The rules are then not checked, because
+    their queries read the same rows.
     """
     unreadable = [f"documents can be read: {error}" for error in document_types.unreadable(db)]
     if unreadable:
@@ -405,7 +406,7 @@ def find_violations(db: ReadSnapshot) -> Iterator[str]:
 
 
 def _unsettled(db: ReadSnapshot) -> Iterator[str]:
-    """Yield a description of each job whose stored status or summary is not the computed one."""
+    """Yield a description of each stored status or summary that differs from the computed one."""
     for row in db.all("SELECT * FROM jobs"):
         if row["status"] != job_status.status_of(db, row):
             yield f"the stored status of a job is correct: violated by {row['id']}"

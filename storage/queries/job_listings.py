@@ -1,4 +1,4 @@
-"""Job listings: lines, changes and children."""
+"""Listings of jobs, by namespace and ID or by last change, and the statuses of child jobs."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -26,7 +26,10 @@ _SUMMARY = f"""
 
 
 def summary_wire(db: ReadSnapshot, namespace: str, job_id: str) -> tuple[bytes, int] | None:
-    """Return a job's summary as JSON, and the index of its last change; None without the job."""
+    """Return a job's summary as JSON, and the index of the summary's last change.
+
+    Return None if the job does not exist.
+    """
     row = db.one(_SUMMARY, {"namespace": namespace, "id": job_id})
     return (text_of(row, "jobs", "summary"), row["summary_index"]) if row else None
 
@@ -89,7 +92,10 @@ def _row(row: sqlite3.Row) -> JobListingRow:
 def _in_order(
     page_request: PageRequest, restrictions: Iterable[str]
 ) -> tuple[str, str, dict[str, object]]:
-    """Return the WHERE and ORDER BY clauses and the parameters of a page by namespace and ID."""
+    """Return the WHERE clause, the ORDER BY clause and the parameters for a page of jobs.
+
+    The jobs are sorted by namespace and ID.
+    """
     conditions, values, least = list(restrictions), dict(page_request.values), page_request.prefix
     if page_request.namespace != "*":
         conditions.append("namespace = :namespace")
@@ -153,12 +159,12 @@ def by_change(
     failed: bool = False,
     part: str = "",
 ) -> Iterator[JobChange]:
-    """Yield jobs in the order of their last change; child jobs are included only with `children`.
+    """Yield jobs in the order of their last change. Without `children`, child jobs are omitted.
 
-    `kind` and `status` select jobs with these values. `part` omits most jobs whose ID does not
-    contain this text, ignoring case; the caller must check the remaining jobs. `failed` selects
-    jobs that may have failed; an index finds them among many ended child jobs. The key of a job for
-    pagination is its last change, then its namespace and ID joined by a dot.
+    `kind` and `status` select jobs by type and status. `failed` selects jobs that may have failed;
+    an index finds them among many ended child jobs. `part` omits most jobs whose ID does not
+    contain this text, ignoring case; the caller must check the remaining jobs. The pagination key
+    has two parts: the index of the last change, and the namespace and ID joined by a dot.
     """
     values = {**page_request.values, "kind": kind, "status": status}
     values["part"] = like_part(part) if part.isascii() and part else ""

@@ -1,7 +1,7 @@
 """Stamps of jobs. The stamp of a job changes whenever the data in the job's status line changes.
 
-A stamp costs one statement that reads the ends of indexes. A status line costs five statements, and
-decodes the definition and all allocations of the job.
+Computing a stamp takes one statement, which decodes no document. Computing a status line takes five
+statements, and the definition and all allocations of the job are decoded.
 """
 
 from storage.read_pool import ReadSnapshot

@@ -200,7 +200,10 @@ def _numbers(summary: str) -> GroupSummary:
 
 
 def has_allocations(row: Row) -> bool:
-    """Return whether the summary of a job counts allocations; true if it cannot be read."""
+    """Return whether a job has allocations according to its summary.
+
+    Return true if the summary cannot be read.
+    """
     counts = _summarize(row["summary"])
     return counts is None or msgspec.structs.replace(counts, queued=0) != GroupSummary()
 
@@ -223,7 +226,10 @@ def _summarize(summary: str) -> GroupSummary | None:
 
 
 def status_of(db: ReadSnapshot, row: sqlite3.Row) -> JobStatus:
-    """Return the status of a job (recorded from Nomad: kind-*, dispatch, periodic)."""
+    """Return the status of a job.
+
+    The rules are taken from the recordings `kind-*`, `dispatch` and `periodic` of Nomad.
+    """
     if row["held"]:
         return JobStatus.PENDING
     if row["launches_children"] or row["type"] == JobType.SYSTEM:

@@ -96,9 +96,9 @@ def _head(row: sqlite3.Row) -> JobHead:
 
 
 class _Decoded:
-    """A cache of the definitions of large jobs that were decoded last.
+    """A cache of the most recently decoded definitions of large jobs.
 
-    A job of a thousand groups takes 7 ms to decode. Each decision, task start and task end reads
+    Decoding a job of a thousand groups takes 7 ms. Each decision, task start and task end reads
     the definition, and a version never changes.
     """
 
@@ -125,9 +125,9 @@ _DECODED = _Decoded()
 
 
 def _in_pieces(document: str) -> Job | None:
-    """Return the job of a long definition, whose groups are decoded one by one.
+    """Decode a long definition of a job group by group, and return the job.
 
-    Return None for a shorter definition and for an unreadable one.
+    Return None if the definition is short or cannot be decoded.
     """
     if len(document) <= loop_share.AT_ONCE:
         return None
@@ -249,7 +249,7 @@ def versions_index(db: ReadSnapshot, namespace: str, job_id: str) -> int:
 
 
 def registered_wire(db: ReadSnapshot, namespace: str, job_id: str, number: int) -> bytes | None:
-    """Return one version as JSON, for the allocations that contain their job.
+    """Return one version as JSON, for allocations and events that contain the job.
 
     The JSON shows the version as it was right after its registration: pending, not stable, and
     without a tag. Return None if the version does not exist.
@@ -428,7 +428,7 @@ def author_of(db: ReadSnapshot, namespace: str, job_id: str, version: int) -> st
 
 
 def listing_of(job: Job) -> JobListing:
-    """Return the listing values of a job, which only a new version changes."""
+    """Return the listing values of a job. Only a new version of the job changes these values."""
     return JobListing(
         id=job.id,
         parent_id=job.parent_id,
@@ -495,7 +495,10 @@ _MARK = """
 
 
 def version_changed(tx: Transaction, namespace: str, job_id: str, number: int) -> None:
-    """Publish a change of a version; for the current version, also of the job."""
+    """Publish that a version of a job has changed.
+
+    If it is the current version, also update the modify index and the summary of the job.
+    """
     key = {"namespace": namespace, "id": job_id, "version": number, "index": tx.index}
     if tx.execute(_MARK, key):
         job_status.refresh_summary(tx, namespace, job_id)

@@ -6,5 +6,5 @@ _EVERY = "SELECT setting, value FROM kept_defaults ORDER BY setting"
 
 
 def list_all(db: ReadSnapshot) -> dict[str, str]:
-    """Return the value of each setting in JSON."""
+    """Return the preserved default values, encoded as JSON, by setting."""
     return {str(row["setting"]): str(row["value"]) for row in db.all(_EVERY)}

@@ -89,9 +89,8 @@ def digest_in_run(
 ) -> str:
     """Return the digest of a file that a step left in the run of a version; empty if it left none.
 
-    A run of one step does not run the other steps: for these, the result is the file of the run
-    `outputs_of`. If the run took over a step from the run before, the result is the file of that
-    run.
+    If the run left out the step, the file comes from the run `outputs_of`. If the run took over the
+    step from the previous run, the file comes from the previous run.
     """
     find = partial(digest_of, db, namespace, job_id, group=group, element=element, path=path)
     digest = find(version)
@@ -124,8 +123,8 @@ def digest_of(
 ) -> str:
     """Return the digest of a file that the newest allocation of a group's element left.
 
-    The result is empty if the allocation left no file at this path. If several of its tasks did,
-    the first task by name counts.
+    The result is empty if the allocation left no file at this path. If several of its tasks left
+    one, the result is the digest for the first task by name.
     """
     values = {
         "namespace": namespace,

@@ -41,7 +41,8 @@ _PAGES = """
 class UnfinishedEvaluations(NamedTuple):
     """The number of uncompleted evaluations of one kind.
 
-    `waits` is true for delayed evaluations, and `escaped` for blocked ones without specific needs.
+    `waits` is true for delayed evaluations. `escaped` is true for evaluations without stored
+    resource needs.
     """
 
     type: str
@@ -66,7 +67,7 @@ def file_sizes(db: ReadSnapshot) -> dict[str, int]:
 
 
 def killed_for_memory(db: ReadSnapshot, allocation_id: str, task: str) -> int:
-    """Return how many stored events report a task killed for exceeding its memory limit."""
+    """Return how often a task was killed for its memory limit, according to its stored events."""
     row = db.one(_KILLED_FOR_MEMORY, {"id": allocation_id, "task": task})
     return int(row["number"]) if row else 0
 

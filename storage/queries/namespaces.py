@@ -114,7 +114,7 @@ _HAS_LIVE_ALLOCATIONS = """
 
 
 def in_use(db: ReadSnapshot, name: str) -> list[str]:
-    """Return the reasons why a namespace cannot be deleted, with Nomad's texts."""
+    """Return the kinds of objects that prevent the deletion of a namespace, in Nomad's wording."""
     reasons = {
         "non-terminal jobs": _HAS_LIVE_JOBS,
         "non-terminal allocations": _HAS_LIVE_ALLOCATIONS,

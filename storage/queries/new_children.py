@@ -1,6 +1,6 @@
 """New children of one job: their common parts are encoded once.
 
-A child that has no rows yet needs no lookup of an earlier version, of allocations or of a summary.
+A new child has no earlier version, no allocations and no summary, so none of these are looked up.
 The rows are the same as those of `jobs.append_version` and `job_status.refresh_summary`.
 """
 
@@ -67,7 +67,7 @@ class _LastPatterns:
         self._newest: tuple[_CommonParts, ...] = ()
 
     def of(self, pattern: Job) -> _CommonParts:
-        """Return the common parts for this pattern, encoded now or earlier."""
+        """Return the encoded common parts for this pattern, from the cache if possible."""
         pattern = msgspec.structs.replace(
             pattern, submit_time=0, modify_index=0, job_modify_index=0
         )

@@ -49,7 +49,7 @@ def identity_ttl(db: ReadSnapshot, name: str) -> int | None:
 
 
 def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[NodePool]:
-    """Yield pools by name, ascending or descending; the name is the last part of the key."""
+    """Yield pools by name, ascending or descending. The name is the last part of a page's key."""
     stored = readable(db, by_name(db, _STORED, "name", page_request), _from)
     found = heapq.merge(
         stored,

@@ -35,7 +35,7 @@ _LAST_EVENT = """
 class UnreadableNode(NamedTuple):
     """The ID of a node whose row cannot be decoded, and the reason.
 
-    `last` is the node in its newest stored event, if there is one.
+    `last` is the node as its newest stored event shows it; None if there is no such event.
     """
 
     id: str

@@ -172,9 +172,9 @@ def queue_job_notification(
     `version` is the job version whose run has ended; None means the current version.
 
     The result of a batch job is decided when it ends, from the allocations that were not replaced.
-    A service job fails with each allocation that fails. An allocation that is being stopped does
-    not count as failed. For a child job, the parent's history decides whether a success follows a
-    failure.
+    For a service job, each failed allocation is a failure of the job. An allocation that is being
+    stopped does not count as failed. For a child job, the parent's history decides whether a
+    success follows a failure.
     """
     key = {"namespace": row["namespace"], "id": row["id"]}
     if row["stop"] or row["launches_children"]:
@@ -210,9 +210,9 @@ class _Result(NamedTuple):
 def _result(tx: Transaction, key: dict[str, object]) -> _Result | None:
     """Return the result of an ended batch job; None if the job has no result.
 
-    The result of a workflow is that of its run, because a run may allow failures, and may fail
-    without a failed task. A canceled run has no result. A run of only one step has no result if it
-    succeeds.
+    The result of a workflow is the result of its run, not of its tasks. A run may allow failures,
+    and it may fail without a failed task. A canceled run has no result, and neither has a
+    successful run of only one step.
     """
     run = tx.one(_RUN, key)
     if run is None:
@@ -235,9 +235,10 @@ def _of_allocation(last: sqlite3.Row) -> str:
 
 
 def _record_outcome(tx: Transaction, key: Key, now: int, *, failed: bool) -> Streak | None:
-    """Record an outcome; return the streak of failures before a success, or up to this failure.
+    """Record an outcome of a job, and return the streak of failures.
 
-    Return None for a success that does not follow a failure.
+    After a failure, the streak includes this failure. After a success, it contains the failures
+    before the success. Return None for a success that does not follow a failure.
     """
     owner = {"namespace": key[0], "id": key[1]}
     found = tx.one(_OUTCOME, owner)
@@ -399,7 +400,10 @@ def _from(row: sqlite3.Row) -> Notification:
 
 
 def due(db: ReadSnapshot, now: int, most: int) -> list[Notification]:
-    """Return the oldest due notification on the channels of each job, for up to `most` jobs."""
+    """Return the oldest due notification of each job, for up to `most` jobs.
+
+    Only notifications to a job's own webhook or command are returned, not those to a receiver.
+    """
     found = [
         db.one(_FIRST, {"namespace": row["namespace"], "job_id": row["job_id"], "now": now})
         for row in db.all(_DUE, {"now": now, "most": most})
@@ -408,7 +412,7 @@ def due(db: ReadSnapshot, now: int, most: int) -> list[Notification]:
 
 
 def next_time(db: ReadSnapshot, now: int) -> int | None:
-    """Return the next delivery time on a channel of a job, or None."""
+    """Return the next time to notify the webhook or command of any job, or None."""
     row = db.one(_NEXT_TIME, {"now": now})
     return row["at"] if row else None
 
@@ -437,7 +441,7 @@ _PENDING = """
 def totals(db: ReadSnapshot) -> dict[tuple[str, str], int]:
     """Return the total number of sent, failed, dropped and pending notifications.
 
-    The key is the receiver, or `webhook` or `command`, and the outcome.
+    Each key is a pair: the name of the receiver (or `webhook` or `command`), and the outcome.
     """
     found = {(row["receiver"], row["outcome"]): row["number"] for row in db.all(_TOTALS)}
     return found | {(row["way"], "pending"): row["number"] for row in db.all(_PENDING)}

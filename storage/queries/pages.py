@@ -54,7 +54,10 @@ def numbers(start: Key | None, *, reverse: bool) -> dict[str, int]:
 
 
 def by_creation(db: ReadSnapshot, select: str, page_request: PageRequest) -> Iterator[sqlite3.Row]:
-    """Yield rows with `create_index`, `id` and `namespace` in creation order."""
+    """Yield the rows of a page in creation order.
+
+    The table must have the columns `create_index`, `id` and `namespace`.
+    """
     where, values = _where(page_request)
     direction = " DESC" if page_request.reverse else ""
     return db.each(f"{select}{where} ORDER BY create_index{direction}, id{direction}", values)
@@ -70,7 +73,10 @@ def numbers_by_namespace(
 
 
 def _where(page_request: PageRequest) -> tuple[str, dict[str, object]]:
-    """Return the condition for rows with `create_index`, `id` and `namespace`, and its values."""
+    """Return the WHERE clause for the rows of a page, and its parameters.
+
+    The table must have the columns `create_index`, `id` and `namespace`.
+    """
     conditions, values = (
         list(page_request.conditions),
         {**page_request.values, "prefix": page_request.prefix},
@@ -110,9 +116,10 @@ _NAMESPACES = "SELECT name FROM namespaces WHERE name >= '' ORDER BY name"
 
 
 def by_namespace(db: ReadSnapshot, page_request: PageRequest) -> Iterator[PageRequest]:
-    """Yield an equivalent query for each namespace, in the order of namespaces.
+    """Yield one request per namespace if the request is for a prefix in all namespaces.
 
-    Names with a common prefix are not adjacent across namespaces.
+    Otherwise yield the request itself. Names with a common prefix are adjacent only within a
+    namespace.
     """
     if page_request.namespace != "*" or not page_request.prefix:
         yield page_request
@@ -149,9 +156,9 @@ def by_name(
     column: str,
     page_request: PageRequest,
 ) -> Iterator[sqlite3.Row]:
-    """Yield the rows whose name has the prefix, in the order of the name.
+    """Yield the rows whose name begins with the prefix of the request, sorted by name.
 
-    `column` is the column of the name. In the key of a page, the name is the last part.
+    `column` is the column that contains the name. The name is the last part of a page's key.
     """
     conditions, values = (
         list(page_request.conditions),
@@ -173,7 +180,7 @@ def by_name(
 
 
 def is_within(page_request: PageRequest, name: str) -> bool:
-    """Return whether `by_name` yields a row with this name, if its conditions permit it."""
+    """Return whether a name has the prefix of the request, and does not precede its start key."""
     if not name.startswith(page_request.prefix):
         return False
     if page_request.start is None:

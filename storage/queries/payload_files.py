@@ -98,7 +98,7 @@ def find(db: ReadSnapshot, namespace: str, digest: str) -> PayloadFile | None:
 def used(db: ReadSnapshot, namespace: str, holder: str = "") -> tuple[int, int]:
     """Return the number of a namespace's files and their total bytes.
 
-    Incomplete files are included. The files of `holder` are not.
+    Incomplete files are included. Files that belong to `holder` are excluded.
     """
     row = db.one(_USED, {"namespace": namespace, "holder": holder})
     return (row["number"], row["bytes"]) if row else (0, 0)
@@ -153,7 +153,7 @@ def attach(tx: Transaction, namespace: str, job_id: str, name: str, digest: str)
 
 
 def detach_unnamed(tx: Transaction, namespace: str, job_id: str) -> None:
-    """Remove the files of a job that no stored version of the job names."""
+    """Detach a file from a job if no stored version of the job refers to the file."""
     tx.execute(_DETACH_UNNAMED, {"namespace": namespace, "job_id": job_id})
 
 
@@ -193,7 +193,10 @@ def retire(tx: Transaction, namespace: str, digest: str, before: int) -> bool:
 
 
 def remove(tx: Transaction, namespace: str, digest: str) -> None:
-    """Delete the row of a file whose content is lost; if a job uses it, mark it as incomplete."""
+    """Delete the row of a file whose content is lost.
+
+    If the file is still in use, mark it as incomplete instead.
+    """
     values = {"namespace": namespace, "digest": digest}
     if not tx.execute(_REMOVE, values):
         tx.execute(_SET_INCOMPLETE, values)

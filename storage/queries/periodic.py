@@ -96,9 +96,9 @@ _SET_PAUSED = """
 
 
 def sync_schedule(tx: Transaction, job: Job) -> None:
-    """Start, continue or stop the schedule of a job with a new version.
+    """Start, continue or stop the schedule of a job that has a new version.
 
-    An unchanged schedule continues, and undecided slots are decided for the new version.
+    An unchanged schedule continues. The new version then applies to all undecided slots.
     """
     key = {"namespace": job.namespace, "job_id": job.id}
     if job.periodic is None:
@@ -201,10 +201,10 @@ def advance(
     next_slot: int | None,
     next_launch: int | None = None,
 ) -> None:
-    """Record the time until which all slots are decided, and the next slot, or None.
+    """Record the next slot of a job, and the time until which all slots are decided.
 
-    `next_launch` is the next slot at which the calendar of the job is open; `NEVER` if there is
-    none.
+    `next_slot` is None if the schedule has no further slots. `next_launch` is the next slot at
+    which the calendar of the job is open; `NEVER` if there is none.
     """
     tx.execute(
         _ADVANCE,
@@ -239,14 +239,14 @@ _ADD_JOB = """
 
 
 def calendars_changed(db: ReadSnapshot, namespace: str, job_id: str) -> int:
-    """Return the index of the last change of a job's calendars; 0 without a calendar."""
+    """Return the index of the last change to a job's calendars; 0 if the job has none."""
     key = {"namespace": namespace, "job_id": job_id, "most": _MOST_CALENDARS}
     row = db.one(_CALENDARS_CHANGED, key)
     return int(row["at"]) if row else 0
 
 
 def sync_calendars(tx: Transaction, job: Job) -> None:
-    """Record the calendars that a new version of a job names."""
+    """Record which calendars a new version of a job uses."""
     if job.parent_id:
         return
     key = {"namespace": job.namespace, "job_id": job.id}
@@ -295,7 +295,10 @@ def add_slot(tx: Transaction, namespace: str, job_id: str, slot: Slot) -> None:
 
 
 def extend(tx: Transaction, namespace: str, job_id: str, slot: Slot) -> None:
-    """Merge the outcome of a slot into the newest stored outcome if both outcomes are equal."""
+    """Merge the outcome of a slot into the newest stored outcome if both outcomes are equal.
+
+    Otherwise store the outcome separately.
+    """
     key = {"namespace": namespace, "job_id": job_id}
     values = {**msgspec.structs.asdict(slot), **key, "index": tx.index}
     if tx.execute(_EXTEND, values):

@@ -160,10 +160,9 @@ _OLD = """
 def put(tx: Transaction, run: FlowRun, before: FlowRun | None) -> None:
     """Store a run; `before` is the stored run, None for a new run.
 
-    If an earlier job with the same ID was purged, the attempts of a run are numbered after those of
-    the earlier job. Otherwise the followers of the job would ignore the end of the run. A new
-    follower may name the job while the run is active, so the attempt number is set again at the end
-    of the run.
+    If a job with the same ID was purged, the attempt numbers continue after those of the purged
+    job. If a number were repeated, the followers of the job would ignore the end of the run. A job
+    may become a follower while the run is active, so the number is set again when the run ends.
     """
     ends = run.status.has_ended and (before is None or not before.status.has_ended)
     if before is None or ends:
@@ -218,10 +217,10 @@ def _note_end(tx: Transaction, run: FlowRun) -> None:
 
 
 def note_stop(tx: Transaction, job: Job) -> None:
-    """Cancel the active run of a job that is being stopped, without clean-up.
+    """Cancel the active run of a job that is being stopped. No clean-up steps run.
 
-    A later version may start the job again before the scheduler has processed the stop. Without
-    this change, the run would then continue, or the new run would take over its results.
+    A later version may start the job again before the scheduler has processed the stop. If the run
+    were still active then, it would continue, or the new run would take over its results.
     """
     run = newest(tx, job.namespace, job.id)
     if run is None or run.status.has_ended:
@@ -294,9 +293,10 @@ _TOLD = {StepState.OPEN: "StepOpened", StepState.HELD: "StepHeld"}
 
 
 def steps(db: ReadSnapshot, run: FlowRun) -> list[RunStep]:
-    """Return the steps of a run in the order of the job.
+    """Return the steps of a run in the order of the job's definition.
 
-    The query returns all steps as one text, which Python reads faster than a thousand rows.
+    The query returns all steps as one JSON text. Decoding it is faster than reading a thousand
+    rows.
     """
     key = _key(run)
     row = db.one(_EVERY_STEP, key)
@@ -336,9 +336,10 @@ def put_steps(
     before: Mapping[str, RunStep],
     positions: Mapping[str, int],
 ) -> None:
-    """Store changed steps of a run. A step that has ended, or waits again, frees its slots.
+    """Store changed steps of a run. If a step has ended or waits again, its slots become free.
 
-    `before` has the stored steps, and `positions` the positions of steps in the job, by step name.
+    The keys of `before` and `positions` are step names. `before` has the stored steps, and
+    `positions` the positions of the steps in the job.
     """
     has_slots = tx.one(_HAS_STEP_SLOTS, _key(run)) is not None
     for run_step in changed:
@@ -419,7 +420,7 @@ _ACTORS = """
 
 
 def actors(db: ReadSnapshot, run: FlowRun, act: RunActType) -> frozenset[str]:
-    """Return the persons that carried out an operation on a run."""
+    """Return the people that carried out operations of this type on a run."""
     return frozenset(row["who"] for row in db.all(_ACTORS, {**_key(run), "act": act}))
 
 
@@ -573,7 +574,7 @@ def element_outputs(
 ) -> tuple[dict[str, dict[str, str]], int]:
     """Return the stored outputs of an element by task, and their size in bytes.
 
-    If another allocation than `alloc_id` wrote the outputs, the first part of the result is empty.
+    If an allocation other than `alloc_id` wrote the outputs, the result contains only their size.
     """
     row = db.one(_OUTPUTS_OF_ELEMENT, {**_key(run), "step": step, "element": element})
     if row is None:
@@ -612,7 +613,8 @@ def put_outputs(
 ) -> None:
     """Store the outputs of tasks, and delete those of earlier allocations of the element.
 
-    With `is_replaced`, existing outputs of another allocation are newer and stay.
+    `is_replaced` means that a newer allocation has replaced this allocation. Stored outputs of
+    another allocation then stay, and nothing is stored.
     """
     key = {**_key(run), "step": step, "element": element}
     before = tx.one(_OUTPUTS_OF_ELEMENT, key)
@@ -639,9 +641,9 @@ def copy_outputs(
     *,
     without: int | None = None,
 ) -> None:
-    """Copy the outputs of steps to a newer run of the same job, which must have these steps.
+    """Copy the outputs of steps to a newer run of the same job.
 
-    The outputs of the element `without` are not copied.
+    The newer run must have these steps. The outputs of the element `without` are not copied.
     """
     for step in steps:
         values = {**_key(target), "step": step, "source": source.number, "without": without}
@@ -794,7 +796,7 @@ def free_slots(tx: Transaction, run: FlowRun, step: str) -> None:
 
 
 def sync_queues(tx: Transaction, job: Job) -> None:
-    """Store the queues that a new version of a job names."""
+    """Record which queues a new version of a job uses."""
     groups = job.task_groups or ()
     names_any = RUN_QUEUE in (job.meta or ()) or any(STEP_QUEUES in (g.meta or ()) for g in groups)
     key = {"namespace": job.namespace, "job_id": job.id}

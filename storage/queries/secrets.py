@@ -63,7 +63,7 @@ def below(db: ReadSnapshot, prefix: str = "") -> list[SealedSecret]:
 
 
 def places(db: ReadSnapshot, prefix: str) -> list[str]:
-    """Return the sorted paths of the encrypted values with a prefix."""
+    """Return the sorted paths of the encrypted values whose path begins with a prefix."""
     return [row["place"] for row in db.all(_PLACES, {"prefix": prefix})]
 
 

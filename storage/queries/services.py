@@ -85,7 +85,7 @@ def of_job(
     *,
     reverse: bool = False,
 ) -> Iterator[Registration]:
-    """Yield the registrations of a job by ID, from the ID `start` on."""
+    """Yield the registrations of a job, sorted by ID, beginning at the ID `start`."""
     values = {"namespace": namespace, "job_id": job_id, "start": start}
     since = "" if start is None else f" AND id {'<=' if reverse else '>='} :start"
     rows = db.each(f"{_OF_JOB}{since} ORDER BY id{' DESC' if reverse else ''}", values)
@@ -98,19 +98,19 @@ def named(db: ReadSnapshot, namespace: str, name: str) -> list[Registration]:
 
 
 def ready(db: ReadSnapshot, namespace: str, name: str) -> list[Registration]:
-    """Return the instances of a service with passing checks."""
+    """Return the instances of a service whose checks pass."""
     return list(readable(db, db.all(_READY, {"namespace": namespace, "name": name}), _from))
 
 
 def list_all(db: ReadSnapshot, namespace: str) -> list[Registration]:
-    """Return all registrations of one namespace or all (`*`), by namespace and name."""
+    """Return the registrations of a namespace (`*` means all), sorted by namespace and name."""
     if namespace == "*":
         return list(readable(db, db.all(_ALL), _from))
     return list(readable(db, db.all(_IN_NAMESPACE, {"namespace": namespace}), _from))
 
 
 def namespaces(db: ReadSnapshot, page_request: PageRequest) -> Iterator[str]:
-    """Yield the namespaces with registered services, by name."""
+    """Yield the sorted names of the namespaces that have registered services."""
     conditions, values = [_HAS_ANY], dict[str, object]()
     if page_request.namespace != "*":
         conditions.append("name = :namespace")
@@ -136,7 +136,7 @@ def names(
 
 
 def tags(db: ReadSnapshot, namespace: str, name: str) -> list[list[str]]:
-    """Return each distinct list of tags of a service's instances, in the order of instance IDs."""
+    """Return each distinct tag list of a service's instances, in the order of the instance IDs."""
     rows = db.all(_TAGS, {"namespace": namespace, "name": name})
     return list(readable(db, rows, _tags))
 

@@ -1,4 +1,4 @@
-"""Settings that the API changes at run time, by name."""
+"""Named settings that the API can change at run time."""
 
 from storage.read_pool import ReadSnapshot
 from storage.writer import Transaction

@@ -1,6 +1,7 @@
-"""The versions of a job that stored objects refer to: the job, its allocations, and events.
+"""Find the versions of a job to which the store still refers.
 
-The functions search events: call them in a thread.
+The job itself, its allocations, and events can refer to a version. The functions search all events
+of a job, so call them in a thread.
 """
 
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from storage.read_pool import ReadSnapshot
 
 
 class PresentVersions(NamedTuple):
-    """The versions of a job and of its allocations; `create_index` is 0 without a job."""
+    """The versions of a job and its allocations. `create_index` is 0 if the job does not exist."""
 
     create_index: int
     versions: frozenset[int]

@@ -2,9 +2,9 @@
 
 This module is imported on first use, because few workflows have queues of steps.
 
-A step has one row for each of its queues; the rows differ only in the name of the queue. So the
-slots in use are the sum over the rows of a queue. The rows are deleted in the write that ends the
-step, lets it wait again, or deletes its job.
+A step has one row for each of its queues; the rows differ only in the name of the queue. The number
+of slots in use is the sum over all rows of the queue. The write that ends a step, sets it back to
+waiting, or deletes its job also deletes the rows of the step.
 """
 
 import sqlite3
@@ -69,7 +69,7 @@ _GRANT = """
 
 
 def of_run(db: ReadSnapshot, run: FlowRun) -> dict[str, StepSlots]:
-    """Return the slots of the steps of a run that hold slots or wait for slots, by step name."""
+    """Return the slots of each step of a run that holds slots or waits for slots, by step name."""
     key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
     rows: dict[str, list[sqlite3.Row]] = {}
     for row in db.all(_OF_RUN, key):
@@ -96,9 +96,9 @@ def first(db: ReadSnapshot, key: Key) -> StepSlots | None:
 
 
 def waits_behind(db: ReadSnapshot, run: FlowRun, name: str) -> dict[str, int]:
-    """Return the number of steps ahead of each waiting step of a run, by step name.
+    """Return how many steps are ahead of each waiting step of a run in the queue `name`.
 
-    `name` is the name of the queue.
+    The keys of the result are the names of the waiting steps.
     """
     key = {"namespace": run.namespace, "job_id": run.job_id, "number": run.number}
     return {row["step"]: row["before"] for row in db.all(_BEFORE, {**key, "name": name})}
@@ -132,7 +132,7 @@ def _entry(row: sqlite3.Row, name: str, state: SlotState) -> QueueEntry:
 def ask(
     tx: Transaction, job: Job, run: FlowRun, demand: SlotDemand, position: int, now: int
 ) -> None:
-    """Store how many elements of a step request slots after a decision, and free released slots.
+    """Store how many elements of a step need slots after a decision, and free unneeded slots.
 
     `grant_slots` in `daemon/jobs/queues.py` later grants the slots.
     """
@@ -156,7 +156,10 @@ def ask(
 
 
 def grant(tx: Transaction, slots: StepSlots, elements: int, now: int) -> None:
-    """Assign slots to further elements of a step; the caller creates the evaluation of its job."""
+    """Assign slots to further elements of a step.
+
+    The caller creates the evaluation of the step's job.
+    """
     key = {field: getattr(slots, field) for field in ("namespace", "job_id", "number", "step")}
     tx.execute(_GRANT, {**key, "elements": elements, "now": now})
     runs.touch(tx, slots.namespace, slots.job_id)

@@ -26,7 +26,7 @@ _FIND = """
 
 
 def add(tx: Transaction, submission: Submission) -> None:
-    """Store a source, and delete the sources of its job beyond the newest `KEPT`."""
+    """Store the source of a job version, and keep only the newest `KEPT` sources of the job."""
     key = {"namespace": submission.namespace, "id": submission.job_id}
     document = encode(submission).decode()
     tx.execute(_ADD, {**key, "version": submission.version, "document": document})

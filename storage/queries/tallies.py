@@ -1,4 +1,4 @@
-"""Counts of a job's desired allocations, and failing allocations, for the job's state."""
+"""Queries for the state of a job: counts of its allocations, last failure, and children."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -138,11 +138,11 @@ _RESULTS = f"""
 
 
 class ChildResult(NamedTuple):
-    """The result of a child. With `is_unplaced`, some of its allocations were never placed.
+    """The result of a child. `is_unplaced` is true if some of its allocations were not placed.
 
-    `run_status` is the status of the newest run of a workflow. It is empty for a job without
-    workflow, and for a run of an older version. `launched` is the time at which the child was
-    registered, in nanoseconds.
+    `run_status` is the status of the child's newest run. It is empty if the child is not a
+    workflow, or if the run belongs to an older version of the child. `launched` is the time at
+    which the child was registered, in nanoseconds.
     """
 
     id: str
@@ -155,10 +155,10 @@ class ChildResult(NamedTuple):
 
 
 class DesiredCount(NamedTuple):
-    """The number of desired allocations that agree in all other fields.
+    """The number of desired allocations for one combination of the other fields.
 
-    `is_current` is true for allocations of the requested job version. `is_retried` is true if a
-    later evaluation is to replace the allocations.
+    `is_current` is true for allocations of the requested job version. `is_retried` is true if an
+    unfinished evaluation will replace the allocations.
     """
 
     is_current: bool
@@ -179,7 +179,10 @@ class Restarted(NamedTuple):
 def desired_counts(
     db: ReadSnapshot, namespace: str, job_id: str, version: int
 ) -> list[DesiredCount]:
-    """Return the counts of desired allocations that were not replaced."""
+    """Return the number of desired allocations for each combination of their properties.
+
+    Allocations that were already replaced do not count.
+    """
     values = {"namespace": namespace, "job_id": job_id, "version": version}
     return [
         DesiredCount(bool(row[0]), row["client_status"], bool(row["is_retried"]), row["number"])
@@ -188,9 +191,9 @@ def desired_counts(
 
 
 def overtime(db: ReadSnapshot, namespace: str, job_id: str, version: int) -> dict[bool, int]:
-    """Return the number of desired allocations that `max_run_duration` ended.
+    """Return how many desired allocations exceeded their `max_run_duration`.
 
-    The key is true for allocations of `version`, and false for those of other versions.
+    The count under the key True is for `version`. The count under False is for all other versions.
     """
     values = {"namespace": namespace, "job_id": job_id, "version": version}
     return {bool(row["is_current"]): row["number"] for row in db.all(_OVERTIME, values)}
@@ -224,7 +227,7 @@ def newest_failed(db: ReadSnapshot, namespace: str, job_id: str) -> str | None:
 
 
 def newest_failed_of_run(db: ReadSnapshot, run: FlowRun) -> str | None:
-    """Return the ID of the allocation that failed last in the bad steps of a run.
+    """Return the ID of the newest failed allocation in a run's steps with the outcome `bad`.
 
     Return None if no allocation of these steps failed.
     """
@@ -240,7 +243,7 @@ def any_pending(db: ReadSnapshot, namespace: str, job_id: str) -> str | None:
 
 
 def times(db: ReadSnapshot, namespace: str, job_id: str) -> tuple[int, int]:
-    """Return the creation time of a job's first allocation, and the time of the last change of any.
+    """Return when the first allocation of a job was created, and when any of them last changed.
 
     Both times are 0 if the job has no allocations.
     """
@@ -259,7 +262,7 @@ def child(db: ReadSnapshot, namespace: str, job_id: str) -> sqlite3.Row | None:
 
 
 def launched(db: ReadSnapshot, namespace: str, job_id: str) -> int:
-    """Return the time of the registration of a job in nanoseconds; 0 if it does not exist."""
+    """Return when a job was registered, in nanoseconds; 0 if the job does not exist."""
     row = db.one(_LAUNCHED, {"namespace": namespace, "job_id": job_id})
     return int(row["submit_time"]) if row else 0
 
@@ -280,11 +283,11 @@ _COUNTED = f"""
 def counted_results(
     db: ReadSnapshot, namespace: str, job_id: str, most: int, period: int
 ) -> list[tuple[ChildResult, int]]:
-    """Return each distinct result among the children that `results` returns, and its count.
+    """Return each distinct result of the children that `results` returns, and how many have it.
 
-    Children count together only if they were launched in the same period of `period` nanoseconds.
-    In a returned result, the ID is empty, and `launched` is the earliest launch of the counted
-    children.
+    Time is divided into periods of `period` nanoseconds. Results of children that were launched in
+    different periods are distinct. In a returned result, the ID is empty, and `launched` is the
+    earliest launch of the counted children.
     """
     key = {"namespace": namespace, "job_id": job_id, "most": most, "period": period}
     return [(_result(row, ""), int(row["number"])) for row in db.all(_COUNTED, key)]
@@ -317,7 +320,7 @@ _STOPPED = """
 
 
 def stopped(db: ReadSnapshot, namespace: str, job_id: str, version: int) -> frozenset[str]:
-    """Return the groups of a version with allocations that are being stopped."""
+    """Return the groups in which allocations of a version are being stopped."""
     key = {"namespace": namespace, "job_id": job_id, "version": version}
     return frozenset(row["task_group"] for row in db.all(_STOPPED, key))
 
@@ -325,7 +328,7 @@ def stopped(db: ReadSnapshot, namespace: str, job_id: str, version: int) -> froz
 def at_work(
     db: ReadSnapshot, namespace: str, job_id: str, version: int
 ) -> Iterator[tuple[str, str]]:
-    """Yield each distinct group and client status of the version's non-terminal allocations."""
+    """Yield each distinct pair of group and client status of non-terminal allocations."""
     key = {"namespace": namespace, "job_id": job_id, "version": version}
     for row in db.all(_AT_WORK, key):
         yield row["task_group"], row["client_status"]

@@ -80,7 +80,7 @@ def find_by_secret(db: ReadSnapshot, secret_hash: bytes) -> Token | None:
 
 
 def find(db: ReadSnapshot, accessor: str) -> Token | None:
-    """Return the token of an accessor, or None."""
+    """Return the token that has this accessor, or None."""
     row = db.one(_FIND, {"accessor": accessor})
     return _from(row) if row else None
 
@@ -177,7 +177,7 @@ def issued_by_mount(db: ReadSnapshot, mount: str, span: KeyRange) -> list[str]:
 
 
 def issuers(db: ReadSnapshot) -> list[str]:
-    """Return the accessors of the auth methods with tokens."""
+    """Return the accessors of the auth methods that issued the stored tokens."""
     return [row["mount"] for row in db.all(_ISSUERS)]
 
 
@@ -235,6 +235,6 @@ def wrap(tx: Transaction, accessor: str, path: str, sealed: bytes) -> None:
 
 
 def wrapped(db: ReadSnapshot, accessor: str) -> tuple[str, bytes] | None:
-    """Return the request path of a wrapped response, and the response; or None."""
+    """Return the request path and the encrypted response of a wrapping token, or None."""
     row = db.one(_WRAPPED, {"accessor": accessor})
     return (row["path"], bytes(row["sealed"])) if row else None

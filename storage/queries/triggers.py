@@ -64,7 +64,7 @@ _DECIDE_AGAIN = """
 def sync_sources(tx: Transaction, job: Job) -> None:
     """Store the jobs that a new version of a job follows.
 
-    Ended runs that wait for runs of other sources are decided again.
+    Ended runs that wait for runs of other sources get a new decision.
     """
     key = {"namespace": job.namespace, "job_id": job.id}
     desired_sources, when = sources_of(job), when_of(job)
@@ -315,7 +315,7 @@ def note_job_end(tx: Transaction, row: sqlite3.Row) -> None:
 
 
 def _attempt(tx: Transaction, row: sqlite3.Row, end: dict[str, Any]) -> int:
-    """Return the attempt number of this end of a job version; 0 if the ledger has the end already.
+    """Return the attempt number for this end of a job version; 0 if the end is already recorded.
 
     A batch job has ended again only if it has new allocations, for example after a forced
     reschedule. A sysbatch job gets new allocations on each new node, so its result must also be
@@ -333,9 +333,10 @@ def _attempt(tx: Transaction, row: sqlite3.Row, end: dict[str, Any]) -> int:
 
 
 def last_attempt(db: ReadSnapshot, namespace: str, job_id: str, parent_id: str, number: int) -> int:
-    """Return the highest attempt number of a run in the ledgers of its current followers, or 0.
+    """Return the highest attempt number that the ledgers of the job's followers have for a run.
 
-    A run that has not ended yet is in a ledger only if an earlier job with the same ID was purged.
+    Return 0 if no ledger has the run. A ledger can have a run that has not ended yet only if an
+    earlier job with the same ID was purged.
     """
     key = {"namespace": namespace, "job_id": job_id, "parent_id": parent_id, "number": number}
     found: Any = db.one(_LAST_ATTEMPT, key)
@@ -431,7 +432,10 @@ def meta_of(db: ReadSnapshot, trigger_id: int) -> dict[str, str]:
 
 
 def put(tx: Transaction, trigger: JobTrigger, meta: dict[str, str] | None = None) -> None:
-    """Store a decision about an ended run, with the meta that the run passes on while it waits."""
+    """Store a decision about an ended run.
+
+    While the run waits, `meta` is the meta that it will pass to the follower.
+    """
     values = {**msgspec.structs.asdict(trigger), "index": tx.index}
     tx.execute(_PUT, {**values, "meta": encode(meta or {}).decode()})
     _count(tx, trigger.state)

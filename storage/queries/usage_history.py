@@ -100,7 +100,7 @@ def put(tx: Transaction, step: int, begin: int, blocks: Mapping[SeriesKey, Usage
 
 
 def trim(tx: Transaction, now: int, most: int) -> None:
-    """Delete expired blocks, and the oldest series of allocations beyond `most`."""
+    """Delete expired blocks. Keep only the newest `most` series of allocations."""
     for step, retention in KEPT.items():
         tx.execute(_DROP_BLOCKS, {"step": step, "before": now - retention})
     _drop_series(tx, KINDS, now - KEPT[COARSE])

@@ -1,4 +1,4 @@
-"""Variables without their values, which are encrypted (`secrets.py`)."""
+"""Stored variables. Their encrypted values are stored separately (`secrets.py`)."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ TOPIC = "variables/"
 
 
 class VariableLock(msgspec.Struct, frozen=True, kw_only=True):
-    """The lock of a variable; durations and expiry in nanoseconds. A lock without an ID is not held."""
+    """The lock of a variable. Times are in nanoseconds. A lock without an ID is not held."""
 
     id: str = ""
     ttl: int = 0
@@ -171,7 +171,7 @@ def ended(db: ReadSnapshot, now: int, most: int) -> list[VariableRow]:
 
 
 def lose_lock(tx: Transaction, entry: VariableRow, now: int) -> None:
-    """Release the expired lock of a variable. The expiry time and the delay stay stored."""
+    """Release the expired lock of a variable, but keep its expiry time and delay."""
     key = {"namespace": entry.namespace, "path": entry.path}
     tx.execute(_LOSE, {**key, "now": now, "index": tx.index})
     _changed(tx, entry.namespace, entry.path)

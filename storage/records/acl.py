@@ -1,7 +1,7 @@
-"""Access control: tokens, policies, and roles that name sets of policies.
+"""Access control: tokens, policies, and roles, which are named sets of policies.
 
-The two APIs use the same tokens. A management token of the jobs API is a token with the policy
-`root`; all other permissions follow from its policies.
+The two APIs use the same tokens. A token gets its permissions from its policies. In the jobs API, a
+token with the policy `root` is a management token.
 """
 
 from enum import StrEnum
@@ -19,7 +19,7 @@ BUILT_IN = frozenset({ROOT, DEFAULT})
 
 
 class TokenKind(StrEnum):
-    """The storage of a token: a service token has a row, a batch token contains all its data."""
+    """The kind of a token. Only service tokens are stored; a batch token contains all its data."""
 
     SERVICE = "service"
     BATCH = "batch"

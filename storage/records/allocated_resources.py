@@ -29,7 +29,7 @@ class ResourceHolder(msgspec.Struct, frozen=True, kw_only=True):
     device_ids: frozenset[str] = frozenset()
 
     def without(self, ports: Set[int], cores: Set[int], device_ids: Set[str]) -> "ResourceHolder":
-        """Return a copy without resources that another allocation also holds."""
+        """Return a copy without these resources, which another allocation also holds."""
         return msgspec.structs.replace(
             self,
             ports=self.ports - ports,

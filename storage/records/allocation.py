@@ -324,7 +324,7 @@ class ClientState(SparseRecord, frozen=True, kw_only=True):
 
 
 class AllocationChange(Record, frozen=True, kw_only=True):
-    """The parts of an allocation that can change, for events."""
+    """The changeable parts of an allocation, as the payload of an event has them."""
 
     desired_status: str
     desired: DesiredState
@@ -371,7 +371,7 @@ class Allocation(Record, frozen=True, kw_only=True):
 
     @property
     def has_succeeded(self) -> bool:
-        """Return whether all tasks completed without a failure or a time limit."""
+        """Return whether all tasks completed without a failure, within the `max_run_duration`."""
         return self.client_status == ClientStatus.COMPLETE and not self.is_overtime
 
     @property

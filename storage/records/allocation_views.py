@@ -253,9 +253,9 @@ def allocation_view(
 
 
 def _network_status(allocation: Allocation) -> NetworkStatus | None:
-    """Return the network status that the runner reported for a group on the bridge.
+    """Return the network status that the runner reported for a group in bridge mode.
 
-    Without a reported status, the result is an empty status, or None before the first task state.
+    If the runner reported none, return an empty status, or None if no task has a state yet.
     """
     client = allocation.client
     return client.network_status or (NetworkStatus() if client.task_states else None)

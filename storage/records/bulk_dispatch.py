@@ -9,7 +9,7 @@ class BulkDispatchAnswer(SparseRecord, frozen=True, kw_only=True):
     """The response to one line of a bulk dispatch: the child, or the error.
 
     `line` counts from 1. `field` is the field that caused the error, or empty. A queued child has
-    no evaluation. With `existed`, an earlier dispatch with the same token created the child.
+    no evaluation. If `existed` is true, an earlier dispatch with the same token created the child.
     """
 
     line: int

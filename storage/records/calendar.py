@@ -17,10 +17,11 @@ class Blackout(Record, frozen=True, kw_only=True):
 class Calendar(Record, frozen=True, kw_only=True):
     """A calendar of a namespace. Days and hours are local times in `time_zone`.
 
-    A day is open if its weekday is in `weekdays` (`mon` to `sun`; empty means all) and it is no
-    holiday, or if it is an extra day. `holidays` and `extra_days` are names by date. On an open
-    day, the calendar is open during `hours` (`08:00-18:00`; empty means all), outside of all
-    blackouts, while all calendars in `only` are open and all in `except` are closed.
+    A day is open if its weekday is in `weekdays` (`mon` to `sun`; empty means all) and the day is
+    not a holiday. An extra day is always open. `holidays` and `extra_days` map dates to names. On
+    an open day, the calendar is open during `hours` (such as `08:00-18:00`; empty means all day).
+    It is closed in a blackout, while a calendar in `only` is closed, and while one in `except` is
+    open.
     """
 
     name: str = ""
@@ -75,8 +76,8 @@ class OpenDay(Record, frozen=True, kw_only=True):
 class CalendarDays(Record, frozen=True, kw_only=True):
     """Days of a calendar, and whether the calendar is open now.
 
-    `next_opening` (RFC 3339) is empty if the calendar is open. It is also empty if the search found
-    no opening until its end, `searched_until`.
+    `next_opening` (RFC 3339) is empty if the calendar is open. It is also empty if a search up to
+    the time `searched_until` found no opening.
     """
 
     name: str

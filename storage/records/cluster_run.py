@@ -43,7 +43,10 @@ class ClusterRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def comment(self) -> str:
-        """Return the name of the attempt. A cluster job that is no array has it as comment."""
+        """Return the name of the attempt.
+
+        It is also the comment of the cluster job, unless the job is an array.
+        """
         return f"{self.allocation_id}/{self.task}/{self.number}"
 
     @property

@@ -3,11 +3,11 @@
 
 Clients were written for a server in Go. Therefore names match in any case, `null` means absent,
 unknown names are ignored, and text after the first value is ignored. The error texts are Go's,
-because scripts match them. Fields with a neutral and a vendor name accept either, and are written
-with both.
+because scripts match them. Some fields have a neutral name and a vendor name. They are read under
+either name, and written under both.
 
-Only this module has bare dictionaries. A `Document` is a JSON object whose names are spelled by
-`wire_name`, without nulls and with checked types.
+Only this module uses dictionaries in place of records. A `Document` is a JSON object whose names
+are spelled by `wire_name`, without nulls and with checked types.
 """
 
 import json
@@ -268,7 +268,7 @@ HEAD_FIELDS = (
 def job_document(job: Job) -> str:
     """Return the definition of a job for storage: fields of `JobHead` are omitted.
 
-    A field with a neutral and a vendor name is written with both names.
+    A field that has a neutral name and a vendor name is written under both names.
     """
     return encode(job_builtins(job)).decode()
 

@@ -1,4 +1,4 @@
-"""Driver names, including aliases of the same driver."""
+"""The names of the drivers. A driver can have several names (aliases)."""
 
 from collections.abc import Iterable
 

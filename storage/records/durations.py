@@ -12,7 +12,7 @@ _PART = re.compile(r"(?<![\d.])(\d++(?:\.\d*+)?|\.\d++)(ns|us|µs|ms|s|m|h)")
 
 
 def text(nanoseconds: int) -> str:
-    """Format a duration: below a second in its largest unit, otherwise in hours to seconds.
+    """Format a duration as Go does: in a single unit if it is shorter than one second.
 
     >>> text(232_075_167), text(60 * SECOND), text(4_410_933_804)
     ('232.075167ms', '1m0s', '4.410933804s')
@@ -52,9 +52,9 @@ _DAYS = re.compile(r"\d{1,6}d")
 
 
 def seconds(value: object) -> int | None:
-    """Parse a duration in the forms of the Vault API to seconds; None if it is invalid.
+    """Return a duration of the Vault API in seconds; None if it is invalid.
 
-    A number, or a string of digits, is in seconds; `90m`, `1.5h` and `30d` are strings.
+    A number without a unit is in seconds. A string can also have units, such as `90m` or `30d`.
 
     >>> seconds(90), seconds("90"), seconds("1.5h"), seconds("30d"), seconds("soon")
     (90, 90, 5400, 2592000, None)

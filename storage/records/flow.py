@@ -18,12 +18,13 @@ class GraphStep(Record, frozen=True, kw_only=True):
     `level` counts from 0; the level of a step is higher than the levels of all steps that it needs.
     `condition` is the filter expression, or empty. `count` is the number of elements. At most
     `parallel` elements may be active at the same time; 0 means all. `elements_of` names the output
-    that is the list of elements, such as `plan.shards`; then `count` is 0. For a need in `each_of`,
-    each element of the step needs only the element of that need with the same index. An active
-    element holds `slots` slots of each of the `queues`. The step begins only while the `calendar`
-    is open; empty means no calendar. `gate` is the question that people answer before the step
-    begins; empty means no gate. `approvals` is the number of people who must approve. `not_before`
-    and `not_after` are the values of these keys in the job; a time of day includes its time zone.
+    that is the list of elements, such as `plan.shards`; then `count` is 0. `each_of` has the needs
+    by element: an element of the step waits only for the element of the need that has the same
+    index. An active element holds `slots` slots of each of the `queues`. The step begins only while
+    the `calendar` is open; empty means no calendar. `gate` is the question that people answer
+    before the step begins; empty means no gate. `approvals` is the number of people who must
+    approve. `not_before` and `not_after` are the values of these keys in the job; a time of day
+    includes its time zone.
     """
 
     name: str
@@ -173,8 +174,9 @@ class RunStep(Record, frozen=True, kw_only=True):
 
     `outcome` is None until the step has ended. `since` is the time at which the step reached its
     state, in nanoseconds since the epoch. `total`, `good` and `failed` count elements. `exit_code`
-    is the exit code of the element that failed last, 0 if no element failed. `opened` is 0 if the
-    step was never opened, and negative if it was opened only in earlier attempts.
+    is the exit code of the element that failed last, 0 if no element failed. `opened` is the time
+    at which the step was last opened. It is 0 if this never happened, and negative if the step was
+    opened only in earlier attempts.
     """
 
     name: str
@@ -191,7 +193,7 @@ class RunStep(Record, frozen=True, kw_only=True):
 
     @property
     def is_left_out(self) -> bool:
-        """Return whether the step was skipped because the run is limited to another step."""
+        """Return whether the step was skipped because the run consists of only one other step."""
         return self.state == StepState.SKIPPED and self.reason.startswith(ONLY_REASON)
 
 
@@ -212,9 +214,10 @@ class FlowRun(Record, frozen=True, kw_only=True):
     """A run of a workflow: the job's version, and its state.
 
     `began` and `ended` are in nanoseconds since the epoch; `ended` is 0 until the end. `trigger` is
-    the trigger of the evaluation that started the run. With `cleans_up`, the run is canceled, but
-    its clean-up steps still run. At `deadline`, in nanoseconds since the epoch, the run times out,
-    or its clean-up steps are stopped; 0 means never.
+    the trigger of the evaluation that started the run. If `cleans_up` is true, the run is being
+    stopped, but its clean-up steps still run. `deadline` is the time at which the run times out, in
+    nanoseconds since the epoch; 0 means never. In a run that cleans up, it is the time at which
+    Steward stops the clean-up steps.
 
     In a run of one step, only the step `only_step` runs, and if `only_element` is set, only this
     element of the step. The outputs of all other steps come from the run `outputs_of`.
@@ -249,12 +252,12 @@ class FlowRun(Record, frozen=True, kw_only=True):
 
     @property
     def fails(self) -> bool:
-        """Return whether the run was stopped because it timed out, or a step had a bad outcome."""
+        """Return whether a timeout or the bad outcome of a step stopped the run."""
         return self.reason.startswith((TIMEOUT_REASON, *STEP_REASONS))
 
     @property
     def goes_on(self) -> bool:
-        """Return whether steps of the run may still begin, at least clean-up steps."""
+        """Return whether any steps of the run may still begin, even if only clean-up steps."""
         return self.status == FlowStatus.RUNNING or (
             self.status == FlowStatus.STOPPING and self.cleans_up
         )
@@ -276,9 +279,10 @@ class FlowRun(Record, frozen=True, kw_only=True):
 
 
 class StepQueue(Record, frozen=True, kw_only=True):
-    """A queue of a step in a run. `held` and `waiting` count the elements with and without slots.
+    """A queue of a step in a run.
 
-    While this step waits, `before` is the number of other steps ahead of it.
+    `held` counts the elements that hold slots, and `waiting` the elements that wait for slots.
+    While the step waits, `before` is the number of other steps ahead of it.
     """
 
     name: str
@@ -291,9 +295,9 @@ class RunStepView(RunStep, frozen=True, kw_only=True):
     """A step as the API shows it.
 
     `level` and `needs` are the same as in the graph. `waits_for` has the needs that have not ended.
-    `until` is a time in nanoseconds since the epoch; 0 means never. At this time, the step begins,
-    its gate decides automatically, or the step is too late. `queues` has each queue whose slots the
-    step holds or awaits.
+    `until` is the time at which a held step changes automatically, in nanoseconds since the epoch;
+    0 means never. The step then begins, its gate reaches the deadline, or the step is too late.
+    `queues` has each queue whose slots the step holds or awaits.
     """
 
     level: int
@@ -375,7 +379,7 @@ _SHOWN = 80  # characters of an invalid name that a message shows
 
 
 class TriggerWhen(StrEnum):
-    """The results of a run after which a follower starts."""
+    """The condition under which the end of a run starts a follower."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -425,7 +429,7 @@ class StepSlots(msgspec.Struct, frozen=True, kw_only=True):
     """The elements of a step that hold or await slots. Each one takes `slots` slots of each queue.
 
     `wanted` is the number of elements that hold slots or wait, and `held` the number that hold
-    slots. `busy` is the number that were active, or about to begin, after the last decision.
+    slots. `busy` is the number that were active or about to begin at the last decision.
     `since` is the time at which the step requested slots or last got one, in nanoseconds since the
     epoch.
     """
@@ -465,7 +469,7 @@ class SlotDemand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueUse(StrEnum):
-    """The holders of a queue's slots: a queue is for runs or for steps, never for both."""
+    """The holders of a queue's slots: either runs or steps, never both."""
 
     RUNS = "runs"
     STEPS = "steps"
@@ -477,7 +481,7 @@ def resolved_queue(text: str, meta: Mapping[str, str] | None) -> str:
 
 
 def queues_used(job: Job) -> dict[str, QueueUse]:
-    """Return the use of each queue that a job names, by name.
+    """Return the names of the queues that a job uses, and whether runs or steps use each queue.
 
     If a name refers to the meta of a dispatch, only the children have this queue, not their parent.
     """
@@ -528,7 +532,7 @@ def sources_of(job: Job) -> tuple[Source, ...]:
 
 
 def when_of(job: Job) -> TriggerWhen:
-    """Return the results after which a follower starts."""
+    """Return the condition under which the end of a run starts the follower `job`."""
     try:
         return TriggerWhen((job.meta or {}).get(AFTER_WHEN, TriggerWhen.SUCCESS))
     except ValueError:  # registration rejects invalid values

@@ -23,10 +23,10 @@ class Strength(StrEnum):
 class Freeze(Record, frozen=True, kw_only=True):
     """A freeze of a namespace, or of all namespaces (`*`).
 
-    `jobs` is a pattern of job IDs, in which `*` matches any string, and `queue` the name of a queue
-    of runs; both are empty for all jobs. Times are in nanoseconds since the epoch. `until` is the
-    planned end, 0 if none is set. `ended` is the actual end, 0 until then. `person` created the
-    freeze, and `ended_by` ended it; both may be empty.
+    `jobs` is a pattern of job IDs, in which `*` matches any string. `queue` is the name of a queue
+    of runs. If either is empty, it does not restrict the freeze. Times are in nanoseconds since the
+    epoch. `until` is the planned end, 0 if none is set. `ended` is the actual end, 0 until then.
+    `person` created the freeze, and `ended_by` ended it; both may be empty.
     """
 
     id: str

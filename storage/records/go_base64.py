@@ -1,4 +1,4 @@
-"""Decode Base64 like Go: strict, ignoring line ends, with the offset of an error."""
+"""Decode Base64 as Go does. Line ends are ignored, and errors have the offset that Go reports."""
 
 import base64
 import binascii
@@ -20,7 +20,10 @@ def decode_base64(text: str) -> bytes:
 
 
 def _first_fault(raw: bytes) -> int:
-    """Return the offset that Go reports: of the first invalid byte or the incomplete group."""
+    """Return the offset that Go reports for an invalid text.
+
+    This is the offset of the first invalid byte, or of the last group if that is incomplete.
+    """
     group: list[int] = []  # offsets of the bytes of the current group of four
     for at, byte in enumerate(raw):
         if byte in _LINE_ENDS:

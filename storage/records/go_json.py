@@ -17,7 +17,7 @@ _HEX = b"0123456789abcdefABCDEF"
 
 
 def kind(value: object) -> str:
-    """Return the name of a value's JSON type in Go's errors."""
+    """Return the JSON type of a value, as Go's errors name it."""
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, str):

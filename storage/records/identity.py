@@ -108,7 +108,7 @@ class LoginRole(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def asks_resources(self) -> bool:
-        """Return whether the role needs a resource check in the cloud, in addition to claims."""
+        """Return whether a login must check cloud resources in addition to the token's claims."""
         return bool(
             self.bound_resource_groups
             or self.bound_subscription_ids

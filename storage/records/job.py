@@ -136,7 +136,10 @@ class Job(Record, frozen=True, kw_only=True):
     job_modify_index: Uint64 = 0
 
     def groups_by_name(self) -> dict[str, TaskGroup]:
-        """Return the task groups by name, for many lookups: a job may have thousands."""
+        """Return all task groups by name.
+
+        For many lookups, this is faster than `group`, because a job may have thousands of groups.
+        """
         return {group.name: group for group in self.task_groups or ()}
 
     def group(self, name: str) -> TaskGroup | None:
@@ -175,7 +178,7 @@ class JobHead(Record, frozen=True, kw_only=True):
 
 
 class Submission(Record, frozen=True, kw_only=True):
-    """The source of a version; stored for the six newest versions."""
+    """The source text of a job version. It is stored for the six newest versions of a job."""
 
     source: str = ""
     format: str = ""
@@ -210,7 +213,7 @@ class ChildSummary(Record, frozen=True, kw_only=True):
 class JobCounts(Record, frozen=True, kw_only=True):
     """The counts of a job, as stored.
 
-    The counts of children and the two indexes are not stored here; readers join them.
+    Queries add the counts of children and the two indexes, which are stored elsewhere.
     """
 
     job_id: str
@@ -219,9 +222,9 @@ class JobCounts(Record, frozen=True, kw_only=True):
 
 
 class JobListing(Record, frozen=True, kw_only=True):
-    """The values in the listing of a job that change only with a new version.
+    """The fields of a listed job that change only with a new version.
 
-    The status, modify index and counts are not stored here; readers join them.
+    Queries add the status, the modify index and the counts, which are stored elsewhere.
     """
 
     id: str

@@ -6,7 +6,7 @@ from storage.records.base import Record
 class NamespaceCapabilities(Record, frozen=True, kw_only=True):
     """The features that jobs of a namespace may use.
 
-    Without a list of enabled features, all features are permitted that are not disabled.
+    Without a list of enabled features, every feature that is not disabled is permitted.
     """
 
     enabled_task_drivers: list[str] | None = None

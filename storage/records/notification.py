@@ -51,14 +51,17 @@ class NotifySettings(SparseRecord, frozen=True, kw_only=True):
 
 
 class Streak(SparseRecord, frozen=True, kw_only=True):
-    """The number of consecutive failures and their start in nanoseconds; 0 without failures."""
+    """The number of consecutive failures, and the time of the first one in nanoseconds.
+
+    Both are 0 if there was no failure.
+    """
 
     failures: int = 0
     failing_since: int = 0
 
 
 class Notification(Record, frozen=True, kw_only=True):
-    """One message on one channel; times in nanoseconds, 0 for none."""
+    """One message on one channel. Times are in nanoseconds; 0 means unset."""
 
     id: int
     namespace: str
@@ -116,7 +119,9 @@ class Encryption(StrEnum):
 
 
 class Receiver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The destination and format of notifications; the fields of each kind: docs/notifications.md.
+    """The destination and format of notifications.
+
+    docs/notifications.md describes the fields of each kind.
 
     The secret is the signing secret of a webhook, the URL of a Slack-compatible webhook, an access
     token, or the password of a mail server. It is in a file or in an environment variable of the
@@ -180,8 +185,8 @@ def read_command(text: str) -> str:
     """Parse the name of a command. Raises `Invalid`."""
     if not _NAME.fullmatch(text):
         raise Invalid(
-            "must be the name of one of notify_commands in the daemon's configuration: letters, "
-            "digits, - and _"
+            "must be the name of a command in notify_commands in the daemon's configuration, and "
+            "may contain letters, digits, - and _"
         )
     return text
 

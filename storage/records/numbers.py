@@ -1,7 +1,7 @@
 """Parse integers of any length. No I/O.
 
-Python refuses to parse more than 4300 digits because that takes long, and raises a different error.
-A number of that length only needs to be rejected as out of range.
+Python refuses to parse more than 4300 digits, because that takes long, and raises an error about
+the number of digits. Callers should instead report that such a number is out of range.
 """
 
 _MOST_DIGITS = 40  # 64 bits have 20; a longer number is too large
@@ -11,7 +11,7 @@ _SHOWN = 20
 def parse_integer(text: str) -> int:
     """Parse an integer. Raises `ValueError`.
 
-    A number with more than 40 digits is replaced by another number that is also out of range.
+    Only the first 40 digits of a number count. A longer number is out of range in any case.
 
     >>> parse_integer("-007"), len(str(parse_integer("9" * 5000)))
     (-7, 40)

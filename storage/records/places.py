@@ -1,7 +1,7 @@
-"""The directories of an allocation that artifacts may be installed into. No I/O.
+"""The directories of an allocation in which artifacts may be installed. No I/O.
 
-Other files belong to the daemon or affect the start of the task, so an archive must not contain
-them.
+All other files belong to the daemon or affect the start of the task, so artifacts must not create
+or replace them.
 """
 
 import posixpath
@@ -25,7 +25,7 @@ def refusal(destination: str) -> str:
 
 
 def is_destination(destination: str, *, is_file: bool) -> bool:
-    """Return whether at least one driver permits a destination without references."""
+    """Return whether at least one driver permits a destination that contains no references."""
     task = "task"
     for path in (f"{task}/{destination}", destination.lstrip("/")):
         shortest = posixpath.normpath(path)

@@ -1,7 +1,7 @@
-"""Validate a group's `dns` block, whose texts become words in resolv.conf.
+"""Validate a group's `dns` block, whose values are written to resolv.conf. No I/O.
 
-The check runs at registration, and again when the file is written, because references such as
-`${meta.zone}` have values only then. No I/O.
+The check runs at registration. It runs again when the file is written, because references such as
+`${meta.zone}` have no values before.
 """
 
 import re

@@ -106,7 +106,7 @@ class LogConfig(Record, frozen=True, kw_only=True):
 
 
 class Lifecycle(Record, frozen=True, kw_only=True):
-    """Runs a task before, next to or after the main tasks."""
+    """The lifecycle of a task: it runs before, alongside or after the main tasks."""
 
     hook: str = ""
     sidecar: bool = False
@@ -241,7 +241,7 @@ class Schedule(Record, frozen=True, kw_only=True):
 
 
 class CSIPluginConfig(Record, frozen=True, kw_only=True):
-    """Makes a task a storage plugin; stored without effect."""
+    """The block that makes a task a storage plugin. Steward stores it without effect."""
 
     id: str = ""
     type: str = ""

@@ -12,7 +12,7 @@ _FIRST, _LAST = -62_135_596_800, 253_402_300_799  # seconds: all times with a fo
 def rfc3339(nanoseconds: int, zone: tzinfo = UTC) -> str:
     """Format a time in a time zone, with as many decimals as needed.
 
-    Times outside the years 1 to 9999, possible for files of tasks, are clamped.
+    Times outside the years 1 to 9999 are clamped. The files of a task can have such times.
 
     >>> rfc3339(1795225201636343439)
     '2026-11-21T01:40:01.636343439Z'

@@ -107,9 +107,10 @@ class _PackedBlock(msgspec.Struct, frozen=True, array_like=True):
 
 
 def pack(block: UsageBlock) -> bytes:
-    """Return a block as bytes, without metrics that have no values, and without zero restarts.
+    """Return a block as bytes.
 
-    Samples are rounded to 1/255 of their range in the block. The lowest and the highest are exact.
+    A metric without values is omitted, and so are restarts if all are 0. Each sample is rounded to
+    1/255 of the range of its metric in the block. The lowest and the highest sample are exact.
     """
     metrics = {key: _packed(values) for key, values in block.items() if _counts(key, values)}
     count = max((len(values) for values in block.values()), default=0)
@@ -117,7 +118,10 @@ def pack(block: UsageBlock) -> bytes:
 
 
 def unpack(data: bytes) -> dict[UsageMetric, Values]:
-    """Return the block in `data`. Older versions stored the differences between neighbors."""
+    """Return the block in `data`.
+
+    In `data` from older versions, each sample is the difference from the previous sample.
+    """
     found = msgspec.msgpack.decode(data, type=_PackedBlock | dict[UsageMetric, Values])
     if isinstance(found, dict):
         return {key: _sums(values) for key, values in found.items()}
@@ -165,7 +169,10 @@ def _sums(values: Sequence[int | None]) -> Values:
 
 
 def fold(metric: UsageMetric, values: Iterable[int | None]) -> int | None:
-    """Return one value for several samples: the highest, the sum of restarts, or the mean.
+    """Return one value for several samples of a metric.
+
+    For memory, disk and allocations, this is the highest sample. For restarts, it is the sum, and
+    for all other metrics the mean.
 
     >>> fold(UsageMetric.CPU, [10, None, 20]), fold(UsageMetric.MEMORY, [10, 20])
     (15, 20)

@@ -301,7 +301,7 @@ async def test_request_without_a_token_creates_no_one_time_token(guarded: Stewar
     refusal = await as_(guarded, "", "POST", "/v1/acl/token/onetime")
     assert (refusal.status_code, refusal.text) == (
         400,
-        "a one-time token is issued for a token: send a token with the request",
+        "a one-time token represents an existing token: send that token with the request",
     )
 
 

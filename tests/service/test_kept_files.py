@@ -151,7 +151,7 @@ async def test_step_that_retains_nothing_is_refused(steward: Steward) -> None:
             group("true", name="use", artifacts=source),
         ),
         "below the task directory": job(group("true", "../x")),
-        "secrets are not kept": job(group("true", "secrets/*")),
+        "secrets cannot be kept": job(group("true", "secrets/*")),
     }
     for text, one in jobs.items():
         answer = await steward.request("PUT", "/v1/jobs", {"Job": one})

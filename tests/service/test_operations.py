@@ -200,7 +200,7 @@ async def test_scheduler_worker_is_shown_and_set(steward: Steward) -> None:
         ({"enabled_schedulers": []}, 'enabled_schedulers lacks "_core"'),
         (
             {"enabled_schedulers": ["_core", "other"]},
-            f'enabled_schedulers has "other"; there are {", ".join(kinds)}',
+            f'enabled_schedulers has the unknown type "other"; the types are {", ".join(kinds)}',
         ),
     ):
         answer = await steward.request("POST", path, {**shown, **change})

@@ -99,7 +99,7 @@ async def test_policy_is_written_only_if_it_has_the_expected_version(
         ("create", "bob", "is only allowed in combination with token role"),
         ("create-orphan", "bob", "is only allowed in combination with token role"),
         ("create/r", "eve", "invalid 'entity_alias' value"),
-        ("create/r", "bob", "tokens of entities come only from a login"),
+        ("create/r", "bob", "only a login creates tokens of entities"),
         ("create/r", "", ""),
     ],
 )

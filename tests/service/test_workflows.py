@@ -371,7 +371,7 @@ async def test_later_step_reads_the_outputs_of_an_accepted_step(steward: Steward
     refused = await steward.cli("runs", "accept", "-output", "path=x", "etl", "plan")
     assert (refused.returncode, refused.stderr) == (
         1,
-        b"steward: Outputs must also have rows, which plan lists in steward_outputs\n",
+        b"steward: Outputs must also contain rows, as steward_outputs of step plan requires\n",
     )
     for output in ("rows", "rows=1 -output rows=2"):
         refused = await steward.cli("runs", "accept", *f"-output {output} etl plan".split())

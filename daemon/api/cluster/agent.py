@@ -221,7 +221,7 @@ async def monitor(request: Request) -> HandlerReply:
 
 
 def _duration(text: str) -> float:
-    """Return the duration of the log stream in seconds; without a `text`, infinite."""
+    """Return the duration of the log stream in seconds; infinity if `text` is empty."""
     if not text:
         return float("inf")
     asked = duration(text)

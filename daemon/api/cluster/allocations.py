@@ -116,7 +116,7 @@ def checks(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def error(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Show the latest error of an allocation: exit code, signal, and its last error lines."""
+    """Show the latest task error of an allocation: exit code, signal, and last lines of stderr."""
     check_id("alloc", request["alloc_id"])
     alloc = allocations.find(db, request["alloc_id"])
     if alloc is None:

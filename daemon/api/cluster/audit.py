@@ -22,7 +22,7 @@ _NEWEST = 2**63 - 1
 
 
 def index(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List entries, newest first; a page token is the number of the first entry of that page."""
+    """List entries, newest first. `next_token` is the number of the first entry to list."""
     query = request.query
     before = _whole(query, "next_token", _NEWEST - 1) + 1
     most = min(_whole(query, "per_page", _PAGE), audit.MOST)

@@ -47,7 +47,10 @@ async def show(request: Request) -> HandlerReply:
 
 
 def _examples(db: ReadSnapshot, node_id: str) -> list[tuple[str, str, str]]:
-    """Return driver, allocation and task of the running tasks with a local driver, newest first."""
+    """Return driver, allocation ID and task name of each running task with a local driver.
+
+    The newest allocations come first.
+    """
     examples = []
     for alloc in allocations.newest_running(db, node_id, _MOST):
         job = jobs.version(db, alloc.namespace, alloc.job_id, alloc.job_version)

@@ -89,7 +89,7 @@ def _index(query: QueryParameters) -> int:
 
 
 def _gather(query: QueryParameters) -> float:
-    """Return the seconds for which the stream collects events before it sends them.
+    """Return the number of seconds for which the stream collects events before it sends them.
 
     Raises `Malformed`.
     """
@@ -125,10 +125,10 @@ def _topics(query: QueryParameters) -> dict[str, set[str]]:
 async def _frames(
     request: Request, feed: EventFeed, selection: _Wanted, index: int, gather: float
 ) -> AsyncIterator[bytes]:
-    """Yield the selected events, with one line for each database write, and heartbeats in between.
+    """Yield chunks of lines with the selected events, and heartbeats in between.
 
-    After the first write of a chunk, the stream waits `gather` seconds. The chunk has all events up
-    to that time.
+    A line contains the events of one database write. After the first write of a chunk, the stream
+    waits `gather` seconds, and adds the events of this time to the chunk.
     """
     store = request.parts.store
     reader = StreamSubscriber(request)

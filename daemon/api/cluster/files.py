@@ -261,7 +261,7 @@ def _frame(chunk: bytes, path: str, offset: int) -> bytes:
 
 @contextmanager
 def _shown(files: AllocFiles, verb: str, path: str) -> Iterator[None]:
-    """Convert errors of listing a directory or reading a file's properties to Nomad's errors.
+    """Convert errors of `list_dir` and `stat_file` to Nomad's errors.
 
     An error about a secret file becomes `Denied`.
     """

@@ -156,7 +156,10 @@ async def _usage(parts: AppContext, alloc: Allocation) -> AllocationUsage | None
 
 
 def _of_daemon() -> Iterator[GaugeValue]:
-    """Yield the daemon's own resource usage, for those metrics of Nomad that Python can measure."""
+    """Yield the daemon's own resource usage, under the names of Nomad's runtime metrics.
+
+    Metrics that Python cannot measure are left out.
+    """
     size, resident = map(int, Path("/proc/self/statm").read_text().split()[:2])
     runtime = {
         "alloc_bytes": resident * _PAGE,
@@ -396,7 +399,7 @@ def _labels(alloc: Allocation, host: str) -> dict[str, str]:
 def _histories(
     db: ReadSnapshot, allocs: Iterable[Allocation], host: str, now: int
 ) -> list[GaugeValue]:
-    """Return the OOM kills of tasks, and the maximum and remaining run time of allocations.
+    """Return the number of OOM kills by task, and the maximum and remaining run time by allocation.
 
     Times are in seconds.
     """

@@ -61,7 +61,7 @@ async def host(request: Request) -> HandlerReply:
             _host_data, abandon_on_cancel=True, limiter=_AT_THE_SAME_TIME
         )
     if found is None:
-        raise Unavailable("a file system of this host does not answer: see `df`")
+        raise Unavailable("a file system of this host does not respond: check the host with `df`")
     name = f"{config.node_name}.{config.region}"
     return HandlerReply(body=HostDataResponse(agent_id=node or name, host_data=found))
 
@@ -78,9 +78,9 @@ def _host_data() -> HostData:
 
 
 def shown_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the names of all variables, with the values of those that every task inherits.
+    """Return all variables; a value is hidden unless every task inherits the variable.
 
-    A value with `@` is also hidden, because the URL of a proxy may contain a password.
+    A value that contains `@` is always hidden, because the URL of a proxy may contain a password.
 
     >>> shown_environment({"LANG": "C", "DATABASE_URL": "x", "http_proxy": "http://u:p@proxy"})
     {'DATABASE_URL': '<redacted>', 'LANG': 'C', 'http_proxy': '<redacted>'}

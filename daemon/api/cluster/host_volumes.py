@@ -32,7 +32,7 @@ class HostVolumeRequest(Record, frozen=True, kw_only=True):
 
 
 def index(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List the volumes of type `host`, the only type."""
+    """List the host volumes; without `type=host` in the query, the list is empty."""
     query, grant = request.query, request.caller.grant
     if (kind := query.text("type")) not in ("", "host", "csi"):
         raise NotFound("resource not found")
@@ -99,7 +99,7 @@ async def create(request: Request) -> HandlerReply:
 async def _abandon(request: Request, volume: DynamicVolume) -> None:
     """Undo the creation of a volume.
 
-    The next start of the daemon retries a step that failed.
+    If this fails, the daemon tries again at its next start.
     """
     try:
         await request.parts.tasks.remove_volume(volume.id)
@@ -129,10 +129,10 @@ async def register(request: Request) -> HandlerReply:
 
 
 async def delete(request: Request) -> HandlerReply:
-    """Delete an unused volume; its directory is deleted if the daemon created it.
+    """Delete an unused volume, and also its directory if the daemon created it.
 
-    If the directory cannot be deleted, the answer is an error, and the volume stays in the state
-    `deleting`. With `force`, the volume is deleted, and only its directory stays.
+    If the directory cannot be deleted, the request fails, and the volume stays in the state
+    `deleting`. With `force`, the volume is deleted even then, but its directory stays.
     """
     force, parts = request.query.flag("force"), request.parts
     volume = parts.store.read(lambda db: _find(request, db, "host-volume-delete"))
@@ -145,7 +145,8 @@ async def delete(request: Request) -> HandlerReply:
         if not force:
             raise Refused(
                 f"the directory of volume {volume.id} cannot be deleted: {error}. The volume stays "
-                f"in the state {DELETING}: delete it again, or with force=true without its directory"
+                f"in the state {DELETING}: repeat the request, or set force=true to delete the "
+                "volume but keep its directory"
             ) from error
         _log.warning("cannot delete the directory of volume %s: %s", volume.id, error)
     return HandlerReply(body={}, index=await rules.forget(parts.store, volume.id))

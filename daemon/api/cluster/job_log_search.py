@@ -1,7 +1,7 @@
-"""The newest matches of a search in several logs, limited in number and in size of text.
+"""The newest matches of a search in several logs, up to a maximum number and total size.
 
-Each log is searched separately, from its end. Matches above the limit are dropped. The cursor of a
-log points to its first match in the response, so the next request finds the dropped matches.
+Each log is searched separately, from its end. Older matches are dropped. The cursor of a log points
+to its first match in the response, so the next request finds the dropped matches.
 """
 
 import heapq
@@ -64,9 +64,9 @@ class NewestMatches:
         return sum(searched.search.searched for searched in self._searched)
 
     def lines(self) -> tuple[list[list[LogLine]], list[int]]:
-        """Return the lines of each log with their context, and the next position in each log.
+        """Return, by log, the matches with context, and the position at which to search next.
 
-        A position is 0 at the start of its log.
+        The position is 0 if the log has no earlier lines to search.
         """
         by_log: list[list[LogLine]] = [[] for _ in self._opened]
         context_by_log: list[dict[int, LogLine]] = [{} for _ in self._opened]

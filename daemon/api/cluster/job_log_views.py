@@ -267,7 +267,8 @@ async def _requested_streams(request: Request) -> _Selection:
 async def _select(request: Request) -> _Selection:
     """Select the streams of the newest allocations with stored logs.
 
-    An older allocation is left out if the limit does not permit all its requested streams.
+    At most `_MOST_STREAMS` streams are selected. An older allocation is left out if not all its
+    requested streams can be added.
     """
     store, kind = request.parts.store, request.query.text("type")
     kinds, task_name = (kind,) if kind else KINDS, request.query.text("task")
@@ -424,7 +425,10 @@ def _update(
 
 
 def _last(selection: _Selection, streams: list[OpenedStream], known: dict[str, int]) -> bytes:
-    """Return the last response of a stream, which has no lines. Runs in a thread."""
+    """Return the response that ends a stream. It has no lines, and `ended` is true.
+
+    Runs in a thread.
+    """
     positions = ",".join(map(str, _begins(streams, known)))
     page = LogLines(lines=[], before=positions, after=positions)
     return selection.encoded(page, ended=True) + b"\n"

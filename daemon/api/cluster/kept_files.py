@@ -1,4 +1,4 @@
-"""The files that tasks of an allocation left, and that Steward keeps: list and download."""
+"""Kept files of an allocation: list and download."""
 
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -43,7 +43,7 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 async def read(request: Request) -> HandlerReply:
-    """Return the content of a kept file, by the parameters `task` and `path`."""
+    """Return the content of the kept file that the parameters `task` and `path` identify."""
     task, path = request.query.text("task"), request.query.text("path")
     if not path:
         raise Malformed("path is missing: give the path of a kept file, as the list shows it")

@@ -53,7 +53,7 @@ class LogAttempt(NamedTuple):
 
 
 class LineTimes:
-    """The latest time at which the byte at each position of a log can have been written."""
+    """For each byte of a log, the latest time at which it can have been written."""
 
     def __init__(self, marks: Iterable[tuple[int, int]], at_end: int) -> None:
         """Take `marks`, each a time and the length of the log at that time.

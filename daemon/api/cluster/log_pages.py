@@ -27,9 +27,9 @@ class LogLine(SparseRecord, frozen=True, kw_only=True):
 
     `unfinished` means that no newline follows yet. `cut` means that the text is truncated,
     `matches` that the line matches the search, and `gap` that lines before it are omitted. `time`
-    (nanoseconds since the epoch) is the latest time at which it was written. `stream` is stdout or
-    stderr. Lines of a whole job have `allocation`, `task` and, in `log`, the name of their stream
-    in cursors.
+    (nanoseconds since the epoch) is the time of the line, as defined in `log_lines.py`. `stream` is
+    stdout or stderr. In the log of a whole job, a line also has `allocation`, `task` and `log`.
+    `log` is then the name of the line's stream in cursors.
     """
 
     at: int

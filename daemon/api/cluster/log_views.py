@@ -49,7 +49,7 @@ class LogLines(SparseRecord, frozen=True, kw_only=True):
 
 
 class OpenedStream(msgspec.Struct, frozen=True):
-    """One stream of a task, with the times of its lines. `kind` is the `stream` of its lines."""
+    """One stream of a task, with the times of its lines. Each line gets `kind` as its `stream`."""
 
     kind: str
     log: TaskLog

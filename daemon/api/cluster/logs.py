@@ -1,4 +1,7 @@
-"""Output of tasks, once or as a stream; as plain text, or as frames with file and offset."""
+"""Output of tasks: the current output, or a stream that continues with new output.
+
+The format is plain text, or frames that contain the file name and the offset.
+"""
 
 import base64
 import re
@@ -101,7 +104,7 @@ def parse_origin(query: QueryParameters) -> str:
 
 
 async def _present(stream: Stream, position: int) -> AsyncGenerator[LogChunk | None, None]:
-    """Yield the current content, up to the current end."""
+    """Yield the chunks from a position up to the current end of the log."""
     _, end = stream.span()
     while position < end and (chunk := await stream.fetch(position)) is not None:
         position = chunk.end

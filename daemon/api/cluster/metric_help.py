@@ -1,4 +1,4 @@
-"""The meaning of each metric: for Prometheus' help lines and the reference. No I/O."""
+"""Descriptions of all metrics, for Prometheus and for the reference documentation. No I/O."""
 
 from collections.abc import Mapping
 

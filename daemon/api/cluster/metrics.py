@@ -111,7 +111,10 @@ def _samples(kind: dict[str, Series]) -> list[SampleShown]:
 
 
 class _Collected(Collector):
-    """A collector of gauges: gauges of the same name form one family with the same labels."""
+    """A collector of gauges for Prometheus.
+
+    Gauges with the same name form a family. Every gauge of a family has the same label names.
+    """
 
     def __init__(self, values: Iterable[GaugeValue]) -> None:
         self._by_name: dict[str, list[GaugeValue]] = {}
@@ -128,10 +131,10 @@ class _Collected(Collector):
 
 
 class _Timed(Collector):
-    """Timers as summaries with Nomad's quantiles, and counters under their plain names.
+    """A collector of timers and counters for Prometheus.
 
-    The library would append `_total` to the name of a counter. Nomad does not, so these counters
-    are untyped.
+    Timers become summaries with Nomad's quantiles. The library would append `_total` to the name of
+    a counter. Nomad does not, so counters become untyped metrics.
     """
 
     def collect(self) -> Iterator[Metric]:

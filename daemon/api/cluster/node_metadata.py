@@ -1,6 +1,6 @@
 """Dynamic metadata of a node: read and change.
 
-Dynamic metadata override the metadata in the configuration.
+A dynamic value overrides the configured value of the same key.
 """
 
 import re

@@ -41,7 +41,7 @@ _SYSTEM = "os.name"  # the attribute that lists show
 
 
 class NodeHeld(Record, frozen=True, kw_only=True):
-    """The total resources of a node, and the resources reserved by allocations: MHz and MiB."""
+    """A node's CPU (MHz) and memory (MiB): reserved by allocations, and in total."""
 
     cpu: int
     memory_mb: int

@@ -59,7 +59,7 @@ def check_accepts(request: Request) -> None:
 
 
 def faults(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List the units of the daemon's work whose last attempt failed, oldest first."""
+    """List the faults (units of the daemon's work whose last attempt failed), oldest first."""
     return HandlerReply(body=[_shown(fault) for fault in request.parts.fences.faults()])
 
 
@@ -68,7 +68,9 @@ async def release_fault(request: Request) -> HandlerReply:
     asked = await request.decoded(FaultRelease)
     for name, value in (("Kind", asked.kind), ("Key", asked.key)):
         if not value:
-            raise Malformed(f"{name} is missing: name a fault as /v1/operator/faults shows it")
+            raise Malformed(
+                f"{name} is missing: give Kind and Key of a fault from /v1/operator/faults"
+            )
     fences = request.parts.fences
     released = fences.release(asked.kind, asked.key)
     await fences.save(request.parts.store)
@@ -101,7 +103,10 @@ def raft_configuration(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 async def remove_peer(request: Request) -> HandlerReply:
-    """Reject the request, because this is the only server. Other servers get Nomad's error text."""
+    """Reject the removal of a server, because the cluster has only one.
+
+    If the request names an unknown server, the error text is Nomad's.
+    """
     query, config = request.query, request.parts.config
     own_address = {
         "id": request.parts.store.read(installation.cluster_id),

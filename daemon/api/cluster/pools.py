@@ -52,7 +52,7 @@ def read(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 
 def pool_jobs(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List the jobs of a pool that the caller may list."""
+    """List the jobs of a pool, in the namespaces in which the caller may list jobs."""
     pool, grant = _find(request, db), request.caller.grant
     to_page_request = query_factory(request, None, {})
     listing = Listing[job_listings.JobListingRow](
@@ -101,7 +101,7 @@ async def write(request: Request) -> HandlerReply:
 
 
 async def remove(request: Request) -> HandlerReply:
-    """Delete a pool without nodes and jobs."""
+    """Delete a pool that has neither nodes nor jobs."""
     if not request.caller.grant.may_with_pool(request["name"], "delete"):
         raise Denied
     parts = request.parts

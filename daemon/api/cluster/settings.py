@@ -68,7 +68,10 @@ def shown_value(name: str, value: object) -> str:
 
 
 def _receiver(receiver: Receiver) -> Receiver:
-    """Return a receiver with the path of its URL hidden; an ntfy topic in it acts as a secret."""
+    """Return a receiver with the path of its URL hidden.
+
+    The path of an ntfy URL contains the topic, which acts as a secret.
+    """
     if not receiver.url:
         return receiver
     parts = urlsplit(receiver.url)

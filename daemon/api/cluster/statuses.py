@@ -1,4 +1,4 @@
-"""Job lists for dashboards: last change first, with related data.
+"""Job lists for dashboards, with allocations and deployments; by default, last change first.
 
 The format is recorded from Nomad: job-statuses.
 """
@@ -61,7 +61,7 @@ class JobStatusesRequest(Record, frozen=True, kw_only=True):
 
 
 class LineParts(NamedTuple):
-    """The parts of a line that only Steward has.
+    """The optional parts of a line, which Nomad does not have.
 
     `state` adds the state of the job, and `strip` the latest results of its children. With
     `counts`, the number of allocations by client status replaces the lists of allocations and of

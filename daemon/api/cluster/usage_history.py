@@ -40,9 +40,9 @@ _NAMED = 5  # groups in one reason
 
 
 class _Window:
-    """The time range of a request and its step, all in seconds.
+    """The time range and the step of a request, in seconds.
 
-    The constructor raises `Malformed`.
+    The constructor raises `Malformed` for invalid query parameters.
     """
 
     def __init__(self, query: QueryParameters, now: int) -> None:

@@ -222,7 +222,7 @@ def token_update(
     roles: Sequence[str],
     role_ids: Sequence[str],
 ) -> None:
-    """Change the token with ACCESSOR; only fields with an option change.
+    """Change the token with ACCESSOR; fields without an option stay as they are.
 
     Example: steward acl token update 2f0d1c3a -name ci-of-web
     """
@@ -313,7 +313,7 @@ def role_update(
     description: str,
     policies: Sequence[str],
 ) -> None:
-    """Change the role with the ID or name ROLE; only fields with an option change.
+    """Change the role with the ID or name ROLE; fields without an option stay as they are.
 
     Example: steward acl role update operators -policy deploy
     """

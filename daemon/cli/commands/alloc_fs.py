@@ -54,7 +54,7 @@ def fs(
     describe: bool,
     of_job: bool,
 ) -> None:
-    """List a directory of ALLOCATION, or print a file; PATH starts in the allocation directory.
+    """List a directory or print a file of ALLOCATION; PATH is relative to the allocation directory.
 
     Example: steward alloc fs 5d3c9a12 web/local/
     """
@@ -101,7 +101,7 @@ def _name(entry: FileInfo) -> str:
 
 
 def readable(size: int) -> str:
-    """Format a number of bytes for people."""
+    """Return a number of bytes as text with a unit, such as `1.5 MiB`."""
     amount, unit = float(size), 0
     while amount >= 1024 and unit < len(_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1

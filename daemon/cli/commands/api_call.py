@@ -26,7 +26,7 @@ from storage.errors import Invalid
 def call_api(
     client: ApiClient, *, path: str, method: str | None, body: str | None, expression: str | None
 ) -> None:
-    """Request PATH, such as /v1/jobs, with the address, token and namespace of other commands.
+    """Request PATH. The address, token and namespace are set as for every other command.
 
     Example: steward operator api -X POST /v1/system/gc
     """

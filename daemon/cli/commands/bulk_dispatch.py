@@ -178,6 +178,9 @@ def read_blocks(lines: BinaryIO) -> Iterator[LineBlock]:
 
 
 def _block(end: int, lines: list[bytes]) -> Iterator[LineBlock]:
-    """Yield a block of these lines, which end before line number `end`, unless all are empty."""
+    """Yield a block of these lines, or nothing if all of them are blank.
+
+    `end` is the number of the line that follows the block.
+    """
     if count := sum(not line.isspace() for line in lines):
         yield LineBlock(end - len(lines), b"".join(lines), count)

@@ -148,7 +148,7 @@ def index(client: ApiClient, screen: Screen) -> None:
 @with_output
 @with_client
 def status(client: ApiClient, screen: Screen, name: str, *, first: str | None, days: int) -> None:
-    """Show whether the calendar NAME is open now, and its next days.
+    """Show whether the calendar NAME is open now, and when it is open on the next days.
 
     Example: steward calendar status business
     """

@@ -67,8 +67,8 @@ def dispatch(
     The command waits until the child is placed or, with --wait, has ended. The exit status is 2 if
     the child could not be placed or, with --wait, if it failed.
 
-    --file uploads a file of up to 1 GiB, unless the daemon has it already. An interrupted upload
-    continues where it ended when you repeat the command.
+    --file uploads a file of up to 1 GiB, unless the daemon has it already. After an interruption,
+    repeat the command: the upload continues where it stopped.
 
     With --from, each line is a dispatch as JSON: {"Meta": {"size": "large"}, "Payload": "BASE64"}.
     The command does not wait for these children. With --idempotency-token, a repeated command

@@ -2,7 +2,8 @@
 
 Job definitions and values of variables are left out. In the rest, values are removed if their name
 or form suggests a secret. In texts, these parts are removed: the query and credentials of a URL,
-values such as in `password=VALUE`, tokens, private keys, and the details of template errors.
+VALUE in an assignment such as `password=VALUE`, tokens, private keys, and the details of template
+errors.
 """
 
 import io
@@ -83,7 +84,7 @@ def debug(
 ) -> None:
     """Write diagnostics into one file, without secrets.
 
-    The file names the data that it omits because the token cannot read it.
+    For data that the token cannot read, the file contains the error message instead.
 
     Example: steward operator debug -duration 1h -output fault.tar.gz
     """

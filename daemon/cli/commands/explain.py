@@ -54,7 +54,10 @@ def explain(client: ApiClient, screen: Screen, job_id: str) -> None:
 
 
 def _names_places(state: StateLine, explanation: Explanation) -> bool:
-    """Return whether the reasons explain why no node fits, so the state's reason is redundant."""
+    """Return whether the reasons already explain why no node fits.
+
+    The state's own reason would only repeat this.
+    """
     return state.state in (State.BLOCKED, State.DEPLOYING) and any(
         reason.cause in (Cause.PLACE, Cause.NODE) and not reason.allocation_id
         for reason in explanation.reasons

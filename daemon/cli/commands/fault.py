@@ -11,7 +11,7 @@ from storage.records.operator_api import FaultShown
 
 @click.group(cls=CommandGroup)
 def fault() -> None:
-    """Show and release failed units of the daemon's own work."""
+    """Show failed units of the daemon's own work, and retry them."""
 
 
 @fault.command(name="list")

@@ -117,7 +117,7 @@ class FullScreen:
             os.kill(os.getpid(), signal.SIGSTOP)
 
     def draw(self, lines: Sequence[ScreenLine]) -> None:
-        """Draw the lines that have changed, from the top of the screen."""
+        """Show the lines from the top of the screen; draw only those that have changed."""
         size = self.size
         if size != self._size:
             self._drawn, self._size = [], size

@@ -1,4 +1,4 @@
-"""`alloc kept`: list and download the files that Steward keeps of ended tasks."""
+"""`alloc kept`: list and download the kept files of ended tasks."""
 
 import hashlib
 import os
@@ -49,13 +49,14 @@ def kept(
 ) -> None:
     """List the kept files of ALLOCATION, or print the file PATH.
 
-    A task leaves kept files if its job sets steward_keep. Example: steward alloc kept 5d3c9a12
-    out/rows.csv -o rows.csv
+    Steward keeps files of a task if the job sets steward_keep.
+
+    Example: steward alloc kept 5d3c9a12 out/rows.csv -o rows.csv
     """
     if folder and (path or target):
         raise Invalid("--to writes all files: leave out PATH and --output")
     if target and not path:
-        raise Invalid("PATH is missing: name the file to write")
+        raise Invalid("PATH is missing: pass the path of the kept file that --output writes")
     allocation = resolve.allocation(client, newest(client, alloc_id) if of_job else alloc_id)
     address = f"/v1/allocation/{segment(allocation.id)}/kept"
     answer = client.read(address)

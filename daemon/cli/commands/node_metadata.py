@@ -54,7 +54,7 @@ def apply(
 @with_output
 @with_client
 def read(client: ApiClient, screen: Screen, node_id: str | None) -> None:
-    """Show all metadata of a node, and the changes to its configuration.
+    """Show all metadata of a node, and the entries that override its configuration.
 
     Example: steward node meta read
     """

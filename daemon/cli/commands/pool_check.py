@@ -157,7 +157,7 @@ class _Trial(NamedTuple):
 
 
 def _job(job_id: str, pool: str, driver: str) -> dict[str, object]:
-    """Return the test job, which prints its host once."""
+    """Return the test job, which prints the name and the time of its host."""
     task = {
         "Name": _TASK,
         "Driver": driver,

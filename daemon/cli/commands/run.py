@@ -76,9 +76,9 @@ def run(
     --timeout, running tasks continue. For an unchanged job, the command waits for its existing
     allocations. A periodic or parameterized job is rejected, because only its children run.
 
-    --with gives a directory to all tasks, as local/NAME, where NAME is the last component of its
-    path. The directory is uploaded unless the daemon has the same content. Its files are read-only
-    for the tasks. The directory must not contain links.
+    --with makes a directory available to all tasks as local/NAME. NAME is the last component of the
+    directory's path. The directory is uploaded unless the daemon has the same content. Its files
+    are read-only for the tasks. The directory must not contain links.
 
     Example: steward job run --logs --timeout 10m report.hcl
     """

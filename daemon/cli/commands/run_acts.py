@@ -153,8 +153,8 @@ def accept(
 ) -> None:
     """Accept each failed or canceled STEP of JOB as good.
 
-    Steps that were skipped because of STEP wait again, and the run continues. With --output, STEP
-    also has these outputs. Name only one STEP then.
+    Steps that were skipped because of STEP wait again, and the run continues. --output adds an
+    output to STEP; with this option, pass only one STEP.
 
     Example: steward runs accept -output rows=12 -note "loaded by hand" nightly load
     """
@@ -200,7 +200,7 @@ def rerun(
     note: str,
     idempotency_token: str,
 ) -> None:
-    """Run ended steps of JOB again, and all steps that come after them.
+    """Rerun ended steps of JOB, and all steps that come after them.
 
     Without STEP, --failed applies. A step that failed keeps its good elements. With --version, a
     new run begins, which takes over the results of the other steps.
@@ -208,7 +208,7 @@ def rerun(
     Example: steward runs rerun -preview nightly load
     """
     if (failed or all_steps) and steps:
-        raise Invalid("name steps, or use --failed or --all, but not both")
+        raise Invalid("--failed and --all select the steps: do not combine them with STEP")
     act = _Act(
         number=number,
         steps=[*steps],
@@ -338,7 +338,7 @@ def _outputs(items: tuple[str, ...]) -> dict[str, str]:
 
 
 def _send(client: ApiClient, screen: Screen, job_id: str, act: str, body: _Act) -> _Done | None:
-    """Carry out an operation, and return its result unless it was printed as a document."""
+    """Carry out an operation. Return its result, or print it as a document and return None."""
     line = resolve.job(client, job_id)
     path = f"/v1/job/{segment(line.id)}/run/{act}"
     answer = client.send("POST", path, msgspec.to_builtins(body), namespace=line.namespace)

@@ -145,7 +145,7 @@ def _count(step: RunStepView) -> str:
 
 
 def _open_duration(step: RunStepView) -> str:
-    """Return the time for which a step was open."""
+    """Return how long a step has been open, or was open; empty if it has not opened yet."""
     if not step.opened or step.state in (StepState.WAITING, StepState.HELD):
         return ""
     return format_duration((time.time_ns() if step.outcome is None else step.since) - step.opened)

@@ -334,7 +334,11 @@ def _show_evaluations(
 
 
 def blocked_reasons(newest_first: Sequence[Evaluation]) -> list[str]:
-    """Return a sentence for each group of a job that has a placement failure."""
+    """Return a sentence for each group that could not be placed.
+
+    If no evaluation is blocked and the newest evaluation is not complete, return one sentence with
+    the status of the newest evaluation.
+    """
     blocked = [evaluation for evaluation in newest_first if evaluation.status == EvalStatus.BLOCKED]
     if blocked:
         return placement_message.describe_failures(blocked[0])

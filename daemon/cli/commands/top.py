@@ -132,7 +132,10 @@ class TopPoller:
         )
 
     def poll(self, view: View, height: int, now: float) -> None:
-        """Request changed data. `now` is the monotonic time in seconds."""
+        """Request the data that has changed since the last call.
+
+        `height` is the number of lines on the screen, and `now` the monotonic time in seconds.
+        """
         try:
             # The index is read before the lists, so that no change in between is missed.
             self._measure(self._allocations_to_measure(view, height))

@@ -1,4 +1,4 @@
-"""The pages of `steward top`: rows, order, filter and selection, as lines of text. No I/O."""
+"""The pages of `steward top` as lines of text: order, filter and select the rows. No I/O."""
 
 import unicodedata
 from collections import Counter
@@ -92,7 +92,7 @@ def _sums(first: Sequence[float | None], other: Sequence[float | None]) -> tuple
 
 
 class TopFacts(NamedTuple):
-    """The data of one update: the latest lists, usage and errors, and a line about the node."""
+    """The data of one update of the screen. `node` is a line of text about the node."""
 
     jobs: Sequence[JobRow] = ()
     allocations: Sequence[AllocationRow] = ()
@@ -105,7 +105,7 @@ class TopFacts(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of a page: its key, its cells, its sort values, and a sentence about it."""
+    """A row of a page. `about` is a reason, an error, or the requested resources of a node."""
 
     key: tuple[str, str]  # namespace and ID of a job or an allocation; "" and the ID of a node
     state: str
@@ -161,7 +161,7 @@ _REASONS = {"jobs": "REASON", "nodes": "REQUESTED", "allocations": "LAST ERROR"}
 
 
 def parent_of(job_id: str) -> str:
-    """Return the job whose row includes this job: its parent, or itself if it has no parent."""
+    """Return the job whose row includes this job: the parent of a child, else the job itself."""
     for mark in _CHILDREN:
         if mark in job_id:
             return job_id.rpartition(mark)[0]
@@ -429,7 +429,8 @@ _MOVES = frozenset({"up", "down", "k", "j", "page up", "page down", "home", "end
 def _columns(page: str, width: int) -> list[Column]:
     """Return the columns of a page.
 
-    The name gets the remaining width. On a wide screen, the name shares this width with the reason.
+    The column of names gets the remaining width. On a wide screen, it shares this width with the
+    last column.
     """
     if page == "nodes":
         columns = [Column("STATE", 12), Column("RUN", 5, right=True)]

@@ -1,4 +1,4 @@
-"""`job triggers`: the ended runs that have started a job, or have failed to start it."""
+"""`job triggers`: the ended runs of other jobs, and whether each run started this job."""
 
 import click
 
@@ -19,7 +19,7 @@ from storage.records.trigger import JobLinks, JobTrigger
 @with_output
 @with_client
 def of_job(client: ApiClient, screen: Screen, job_id: str, *, most: int) -> None:
-    """List the ended runs of the jobs that JOB follows, and their effects, newest first.
+    """List the ended runs of the jobs that JOB follows, newest first, with their effect on JOB.
 
     Example: steward job triggers report
     """
@@ -50,7 +50,7 @@ def of_job(client: ApiClient, screen: Screen, job_id: str, *, most: int) -> None
 
 
 def show_links(client: ApiClient, screen: Screen, job_id: str, namespace: str) -> None:
-    """Print the jobs that a job follows and its followers, if there are any."""
+    """Print the jobs that a job follows, and the jobs that follow it, if there are any."""
     links = client.fetch(f"/v1/job/{segment(job_id)}/links", JobLinks, namespace=namespace)
     facts = []
     if links.sources:

@@ -28,9 +28,9 @@ class _Made(Record, frozen=True, kw_only=True):
 @with_output
 @with_client
 def ui(client: ApiClient, screen: Screen, *, opens: bool) -> None:
-    """Print the address of the web interface; with a token, a link that signs in once.
+    """Print a link to the web interface. If a token is set, the link signs the browser in.
 
-    The link is valid for ten minutes. Example: steward ui --open
+    The link signs in only once, within ten minutes. Example: steward ui --open
     """
     address = client.connection.address
     link = f"{DEFAULT_ADDRESS if address.startswith('unix:') else address.rstrip('/')}/ui/"
@@ -58,9 +58,9 @@ def _one_time(client: ApiClient) -> str:
 
 
 def _open(link: str) -> None:
-    """Open a link through a file that only this user can read.
+    """Open a link in the browser, through a file that only this user can read.
 
-    Every user on the host can read the arguments of a program.
+    The link is not an argument of the browser, because every user on the host can read arguments.
     """
     descriptor, path = tempfile.mkstemp(prefix="steward-ui-", suffix=".html")
     with os.fdopen(descriptor, "w") as file:

@@ -69,7 +69,10 @@ class _Held:
         self.ttl = 0.0  # seconds
 
     def acquire(self, settings: dict[str, str], *, at_once: bool) -> None:
-        """Acquire the lock; wait for it unless `at_once`, which raises `VariableConflict`."""
+        """Acquire the lock, after a wait if another client holds it.
+
+        With `at_once`, do not wait. Raises `VariableConflict` instead.
+        """
         waits = False
         while True:
             self._renewed = time.monotonic()
@@ -115,7 +118,7 @@ class _Held:
         self._renewed = asked
 
     def release(self) -> None:
-        """Release the lock. Errors do not matter, because it expires anyway."""
+        """Release the lock. Errors do not matter, because the lock expires anyway."""
         try:
             self._change("release", {"ID": self._id})
         except (RequestRejected, DaemonUnreachable) as error:

@@ -50,8 +50,9 @@ def put(
 ) -> None:
     """Add values to the variable at PATH, or change them.
 
-    A VALUE @FILE is read from the file. With - instead of NAME=VALUE, standard input gives all
-    values as a JSON object. With --force or --check-index, these values replace all others.
+    If VALUE is @FILE, the value is read from the file. With - instead of NAME=VALUE, all values are
+    read from standard input as a JSON object. With --force or --check-index, all existing values
+    are replaced.
 
     Example: steward var put jobs/web password=@password.txt
     """
@@ -155,7 +156,7 @@ def _changed(
             raise
         raise VariableConflict(
             f'variable "{path}" has changed, or is locked: read it again with "steward var get", '
-            "or put with --force"
+            'or overwrite it with "steward var put --force"'
         ) from None
 
 

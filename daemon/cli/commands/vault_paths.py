@@ -52,8 +52,8 @@ def write(
 ) -> None:
     """Write to PATH.
 
-    A VALUE @FILE is read from the file. With - instead of NAME=VALUE, standard input is a JSON
-    object.
+    If VALUE is @FILE, the value is read from the file. With - instead of NAME=VALUE, all values are
+    read from standard input as a JSON object.
 
     Example: steward write auth/cloudid/role/web token_policies=web
     """

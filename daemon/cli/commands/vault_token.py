@@ -169,7 +169,7 @@ def capabilities(
 
 
 def _secret(token: str) -> str:
-    """Return a token: the argument itself, or from a prompt (`-`), or from a file (`@FILE`)."""
+    """Return the argument as a token. For `-`, prompt for the token; for `@FILE`, read the file."""
     if token == "-":  # noqa: S105  # asks for a prompt
         return prompt_secret("Token")
     return Path(token[1:]).read_text().strip() if token.startswith("@") else token

@@ -57,7 +57,7 @@ def wait_for_end(
 def exit_status(ending: FollowResult) -> int:
     """Return 0 for success, the exit code of the task that failed first, or 124 for a timeout.
 
-    For a workflow, the run decides instead of the tasks, because the run may allow failures.
+    For a workflow, return the exit status of its run, because a run may allow tasks to fail.
     """
     if ending.status == EXIT_NOT_PLACED:
         return EXIT_NOT_PLACED
@@ -104,7 +104,10 @@ class _Watch:
         self._watching = trio.CancelScope()
 
     async def run(self, seconds: float) -> None:
-        """Wait for the end and the output of all tasks, or for a timeout or an interrupt."""
+        """Wait until all tasks have ended and their output is printed.
+
+        A timeout or an interrupt ends the wait.
+        """
         with self._watching:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._heed_interrupts)

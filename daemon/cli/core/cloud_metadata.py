@@ -71,8 +71,8 @@ class MetadataClient:
             body = answer.read(_MOST)
         except (OSError, http.client.HTTPException) as error:
             raise MetadataUnavailable(
-                f"no metadata service at {self._url}: {error or type(error).__name__}; if this is not a "
-                "machine of the cloud, pass a token with --jwt-file"
+                f"no metadata service at {self._url}: {error or type(error).__name__}; if "
+                "this machine is not in the cloud, pass a token with --jwt-file"
             ) from error
         finally:
             connection.close()
@@ -85,5 +85,8 @@ class MetadataClient:
 
 
 def usual(url: str, of_daemon: str) -> MetadataClient:
-    """Return the metadata service at `url`, else at `of_daemon`, else at the usual address."""
+    """Return a client of the metadata service.
+
+    Its address is `url`. If that is empty, it is `of_daemon`, or else the usual address.
+    """
     return MetadataClient(url or of_daemon or USUAL)

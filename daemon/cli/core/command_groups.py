@@ -4,7 +4,7 @@ import click
 
 
 class CommandGroup(click.Group):
-    """A group whose help describes each command as in `daemon/cli/core/help.py`."""
+    """A group whose help describes its commands with the lines in `daemon/cli/core/help.py`."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each command with its help line."""

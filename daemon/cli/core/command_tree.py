@@ -1,10 +1,10 @@
 """The tree of commands, and the conversion of errors to exit statuses.
 
 A module is imported when its command is called, so that a short command starts fast. To add a
-command, write it in a module here and name it in `COMMANDS`. A group is a nested map.
+command, write it in a module here and add it to `COMMANDS`. A group is a nested map.
 
-Exit statuses: 0 success; 1 failure; 130 interrupted. Other statuses of a command are in its help,
-such as 2 of `job run` for a placement failure.
+Exit statuses: 0 success; 1 failure; 130 interrupted. The help of a command describes its other
+statuses. For example, `job run` exits with 2 after a placement failure.
 """
 
 import importlib
@@ -328,7 +328,7 @@ def _load(name: str, entry: str | Group) -> click.Command:
 
 
 class CommandLine(LazyGroup):
-    """The command line: it converts every end of a command to an exit status."""
+    """The root of all commands. It converts their results and errors to exit statuses."""
 
     def __init__(self, name: str, tree: Tree, help: str) -> None:  # noqa: A002  # click's parameter name
         super().__init__(name, tree, help)
@@ -385,9 +385,9 @@ def _print_version(ctx: click.Context, _: click.Parameter, is_set: bool) -> None
 
 
 def _not_utf8(words: Sequence[str]) -> str:
-    """Return an error that says where a text is not UTF-8.
+    """Return an error message that names the argument or variable that is not UTF-8.
 
-    The error does not show the text, because the text may be a secret.
+    The message does not show the value, because it may be a secret.
     """
     for position, word in enumerate(words, 1):
         if not _is_utf8(word):

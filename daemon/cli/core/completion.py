@@ -1,7 +1,8 @@
 """Shell completion: names offered for the Tab key, and the script that a shell loads.
 
-It offers the daemon's names and identifiers, or files. It is imported only for completion. If the
-daemon does not respond, nothing is offered, so that typing is not interrupted.
+It offers files, or the names and identifiers of the daemon's objects. This module is imported only
+for completion. If the daemon does not respond, nothing is offered, so that typing is not
+interrupted.
 """
 
 import os
@@ -103,7 +104,7 @@ class _Found(msgspec.Struct, rename="pascal"):
 
 
 class _Named(StringParamType):
-    """A name of an object in the daemon."""
+    """The type of a parameter that names an object of the daemon, such as a job."""
 
     def __init__(self, context: str) -> None:
         self.name = context
@@ -139,7 +140,7 @@ def _context(command: click.Command, parameter: click.Parameter) -> str | None:
 
 
 def _request_names(parameters: Mapping[str, object], context: str, beginning: str) -> list[str]:
-    """Return the names with the prefix `beginning` of the objects in a search context.
+    """Return the names in a search context that begin with `beginning`.
 
     `parameters` are the options typed so far. Together with the environment, they select the
     daemon.

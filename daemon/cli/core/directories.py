@@ -55,7 +55,7 @@ def packed(directories: Sequence[str]) -> Iterator[list[PackedDirectory]]:
 
 
 def _pack(directory: str, name: str, path: Path) -> str:
-    """Write the archive of a directory; return its name. Raises `Invalid`."""
+    """Write a directory to an archive at `path`; return the archive's name. Raises `Invalid`."""
     try:
         with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
             for inner, outer in _entries(directory):
@@ -70,7 +70,10 @@ def _pack(directory: str, name: str, path: Path) -> str:
 
 
 def _entries(directory: str) -> Iterator[tuple[str, str]]:
-    """Yield the files and directories below a directory in order. Raises `Invalid` or `OSError`."""
+    """Yield the relative path and the path of each entry below a directory, always in one order.
+
+    Raises `Invalid` or `OSError`.
+    """
 
     def fail(error: OSError) -> None:
         raise error
@@ -125,7 +128,7 @@ def with_artifacts(job: object, directories: Sequence[PackedDirectory]) -> objec
     ]
 
     def extended(value: object, keys: tuple[str, ...]) -> object:
-        """Return a copy of `value` in which each object at the path `keys` has the artifacts."""
+        """Return a copy of `value`; add the artifacts to each object at the path `keys`."""
         if not isinstance(value, Mapping):
             return value
         key_name = keys[0] if keys else "artifacts"

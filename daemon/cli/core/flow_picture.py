@@ -16,7 +16,7 @@ _WHEN = {"failure": "on failure", "always": "always"}
 def picture(flow: PlannedFlow, now: datetime) -> Iterator[str]:
     """Yield a heading, the chains of steps, and the state of the queues and calendars.
 
-    `now` is only used to omit the year of an opening in the same year.
+    A time shows its year only if that differs from the year of `now`.
     """
     steps, levels = count_noun(len(flow.steps), "step"), count_noun(len(flow.levels), "level")
     yield f'job "{flow.job_id}": {steps} in {levels}; {len(flow.ready)} can begin now'
@@ -36,7 +36,8 @@ def picture(flow: PlannedFlow, now: datetime) -> Iterator[str]:
 def _chains(steps: Sequence[GraphStep]) -> list[list[GraphStep]]:
     """Return the steps as chains; `steps` is in dependency order.
 
-    A step continues the chain that ends with its only need, unless the step handles a failure.
+    A step continues a chain if it needs only the last step of that chain and does not handle a
+    failure. Long chains are split.
     """
     chains, ending = list[list[GraphStep]](), dict[str, list[GraphStep]]()
     for step in steps:
@@ -58,7 +59,7 @@ def _continues(step: GraphStep, ending: dict[str, list[GraphStep]]) -> bool:
 
 
 def _line(chain: Sequence[GraphStep]) -> str:
-    """Return a chain, after the steps that its first step needs."""
+    """Return a line: the steps that the first step of a chain needs, then the chain."""
     before, more = chain[0].needs[:_MOST_NEEDS], len(chain[0].needs) - _MOST_NEEDS
     needs = f"{', '.join(before)}{f' and {more} more' if more > 0 else ''}"
     return " -> ".join([*([needs] if needs else []), *map(_shown, chain)])

@@ -77,9 +77,9 @@ def follow_run(
     """Wait until a registered job runs or, for a batch job, is complete.
 
     If there is a deployment, wait for its end: only a successful deployment counts as success. With
-    `until_ended`, wait until any job has ended. An unchanged job then counts with its existing
-    allocations. `tell` receives the allocations at each poll. After a placement failure, the
-    command stops waiting. The placed allocations keep running.
+    `until_ended`, wait until a job of any type has ended. If the job is unchanged, its existing
+    allocations then decide the result. `tell` receives the allocations at each poll. After a
+    placement failure, the command stops waiting. The placed allocations keep running.
     """
     evaluation = finished(client, progress, eval_id)
     if evaluation.status != EvalStatus.COMPLETE:
@@ -104,7 +104,7 @@ def follow_run(
 def _after_earlier_run(
     client: ApiClient, progress: ProgressDisplay, evaluation: Evaluation, answer: ClientResponse
 ) -> ClientResponse:
-    """Wait while the current version waits for a run of an earlier version.
+    """Wait as long as a run of an earlier version delays the run of the current version.
 
     Return the newest run.
     """
@@ -165,9 +165,9 @@ def _follow_allocations(
 def _evaluation_after_freeze(
     client: ApiClient, progress: ProgressDisplay, evaluation: Evaluation
 ) -> str:
-    """Wait while a freeze holds a job.
+    """Wait while a freeze prevents the start of a job.
 
-    Return the evaluation that started the job, or an empty string if no freeze held the job.
+    Return the ID of the evaluation that then started the job, or an empty string if there is none.
     """
     base = f"/v1/job/{segment(evaluation.job_id)}"
     answer = client.read(f"{base}/state", namespace=evaluation.namespace)
@@ -313,7 +313,7 @@ def _job_of(client: ApiClient, evaluation: Evaluation) -> Job:
 
 
 def _of_version(lines: Iterable[AllocationItem], job: Job) -> set[str]:
-    """Return the current allocations of this job version.
+    """Return the IDs of the current allocations of this job version.
 
     Allocations of a purged job with the same name are left out.
     """
@@ -372,7 +372,7 @@ def _group_row(name: str, state: DeploymentGroup) -> ProgressRow:
 
 
 def _standstill_rows(deployment: Deployment) -> list[ProgressRow]:
-    """Return a row with the command that lets a deployment continue, if it waits for a user."""
+    """Return a row with the command for which a deployment waits; no row if it does not wait."""
     if not deployment.active or not _waits_for_somebody(deployment):
         return []
     if deployment.status == DeploymentStatus.PAUSED:
@@ -543,7 +543,7 @@ def why_failed(line: AllocationItem) -> str:
 
 
 def _reasons(events: Sequence[TaskEvent]) -> list[str]:
-    """Return the latest message of each event type that gives a cause."""
+    """Return the messages that explain a failure: the latest message of each event type."""
     has_started = any(event.type == task_failure.STARTED for event in events)
     types = _REASONS if has_started else _REASONS | task_failure.WAITS
     newest = {event.type: event.display_message for event in events if event.type in types}

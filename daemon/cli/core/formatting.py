@@ -74,7 +74,10 @@ def key_value_lines(pairs: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def seconds(option: str, text: str, *words: str) -> float:
-    """Parse a duration such as `1m30s`. Raises `Invalid`, which names the option."""
+    """Parse a duration such as `1m30s`. Raises `Invalid`, which names the option.
+
+    The error also lists `words`, the other permitted values of the option.
+    """
     try:
         return durations.nanoseconds(text) / SECOND
     except ValueError:
@@ -84,9 +87,10 @@ def seconds(option: str, text: str, *words: str) -> float:
 
 
 def time_of(option: str, text: str, now: int) -> int:
-    """Parse a time in RFC 3339, or an age such as `10m`, as nanoseconds; 0 for an empty string.
+    """Parse a time (RFC 3339), or an age such as `10m`.
 
-    Raises `Invalid`, which names the option.
+    Return nanoseconds since the epoch, or 0 for an empty string. Raises `Invalid`, which names the
+    option.
     """
     if not text:
         return 0

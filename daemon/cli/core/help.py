@@ -1,7 +1,7 @@
 """Help lines of all commands, in groups, and the command `steward help`.
 
 The lines are not stored with the commands, because listing forty commands must not import forty
-modules. A line has at most 62 columns, so that it fits into 80 columns.
+modules. A line has at most 62 columns, so that it fits into 80 columns with the command's name.
 """
 
 from collections.abc import Mapping
@@ -340,7 +340,10 @@ _LINES: Mapping[str, Sections] = {
 
 
 def sections(path: str) -> Sections:
-    """Return the lines of the commands of a group, such as `job periodic`; empty for the root."""
+    """Return the help lines of a group's commands.
+
+    `path` is the name of the group, such as `job periodic`, or empty for the root.
+    """
     return _LINES.get(path, {})
 
 
@@ -350,7 +353,7 @@ def path_of(ctx: click.Context) -> str:
 
 
 def write_commands(ctx: click.Context, formatter: click.HelpFormatter) -> None:
-    """Write the commands of a group below their titles, each with its line."""
+    """Write the commands of a group with their help lines, in sections with titles."""
     known = sections(path_of(ctx))
     width = max((len(name) for lines in known.values() for name in lines), default=0)
     for title, lines in known.items():

@@ -120,7 +120,7 @@ class HttpConnection(msgspec.Struct, frozen=True, kw_only=True):
 class ClientResponse(msgspec.Struct, frozen=True):
     """The body of a response, and its index. `request` is the method and path of the request.
 
-    `remarks` are the warnings in the header; they concern responses without a field for warnings.
+    `remarks` are the warnings in the header. They are set if the body has no field for warnings.
     """
 
     body: bytes
@@ -239,7 +239,7 @@ class ApiClient:
 
     @property
     def namespace(self) -> str:
-        """Return the namespace of the options or the environment, or an empty string."""
+        """Return the namespace from the options or the environment, or an empty string."""
         return self.connection.namespace
 
     def read(self, path: str, /, **query: Value) -> ClientResponse:
@@ -247,9 +247,9 @@ class ApiClient:
         return self._answer("GET", path, query)
 
     def newer(self, path: str, after: int, /, **query: Value) -> ClientResponse:
-        """Wait until the object at a path is newer than the index `after`, and return it.
+        """Wait until the object at a path is newer than the index `after`; return the object.
 
-        After a minute, the wait ends and returns the current object.
+        The wait ends after a minute, even if the object has not changed.
         """
         # Index 0 would not wait.
         return self._answer("GET", path, {**query, "index": max(after, 1), "wait": f"{WAIT}s"})
@@ -439,7 +439,7 @@ class _LocalHTTP(http.client.HTTPConnection):
 
 
 class _NamedHTTPS(http.client.HTTPSConnection):
-    """A connection to a server whose certificate has another host name than the address."""
+    """An HTTPS connection. `server_name`, if set, replaces the address's host name for TLS."""
 
     server_name = ""
     _context: ssl.SSLContext

@@ -17,7 +17,7 @@ def with_directories(
     *,
     uploads: bool,
 ) -> dict[str, object]:
-    """Return the request with directories for the tasks; upload these if `uploads` is true."""
+    """Return the request with directories for the tasks. With `uploads`, upload the directories."""
     if not directories:
         return request
     # Imported late, because few jobs have directories.

@@ -1,4 +1,4 @@
-"""Job files: read by the client, because variables, files and errors belong to the user.
+"""Job files. The client reads them, because it has the user's files and environment variables.
 
 A file is in the job file language (HCL, or its JSON form). Or it holds a job in the API's form:
 JSON, either `{"Job": {...}}` or the job alone. A file with the extension `.yaml` or `.yml` is
@@ -95,7 +95,7 @@ def read_source(file: str) -> str:
 
 
 def registration(source: str, file: str, variable_arguments: VariableArguments) -> _Json:
-    """Return the registration request of a job file, with the file as its submission.
+    """Return the request that registers the job of a job file. It includes the file's text.
 
     Raises `Invalid`, which names the positions of errors.
     """
@@ -288,7 +288,8 @@ def _request(source: str, file: str) -> _Json | None:
 def _is_of_the_language(document: _Json) -> bool:
     """Return whether a JSON object is a job file in the JSON form of HCL.
 
-    All its names are names of top-level blocks, and its `job` maps a name to the job.
+    Each key of such an object is a type of top-level block, and `job` maps the job's name to the
+    job.
     """
     job = document.get("job")
     names = {name.lower() for name in job} if isinstance(job, dict) else set()

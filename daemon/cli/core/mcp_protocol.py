@@ -47,7 +47,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ToolOutput(msgspec.Struct, frozen=True):
-    """The text of a tool, or of its error."""
+    """The text that a tool returns: its result or an error message."""
 
     text: str
     is_error: bool = False

@@ -188,7 +188,7 @@ class ToolClient:
         return self._client.send(method, path, body, **more).body
 
     def parse(self, source: str) -> dict[str, Any]:
-        """Return the job that the daemon finds in a job file."""
+        """Return the job in a job file, as parsed by the daemon."""
         body = {"JobHCL": source, "Canonicalize": False}
         answer = self._client.send("POST", "/v1/jobs/parse", body, via=_VIA)
         return answer.decode(dict[str, Any])

@@ -174,7 +174,7 @@ def open_screen(output_options: OutputOptions, environment: Mapping[str, str]) -
 
 
 def wants_color(choice: bool | None, environment: Mapping[str, str]) -> bool:
-    """Return whether the output is a terminal with colors."""
+    """Return whether to print in color: as the user chose, or by default on a terminal."""
     if choice is not None:
         return choice
     if any(environment.get(name) for name in ("NO_COLOR", "NOMAD_CLI_NO_COLOR")):

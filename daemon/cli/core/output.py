@@ -2,7 +2,7 @@
 
 Pipes and files receive no color, no hints and no moving parts. Documents are printed in full
 (`--json`) or in part (`-t`). Texts come from a server and from other users, so their control
-characters are replaced by symbols. Only values for programs are unchanged in pipes and files.
+characters are replaced by symbols. Pipes and files receive values for programs unchanged.
 """
 
 import sys
@@ -20,9 +20,9 @@ from storage.records.diff import DiffType
 
 
 def is_terminal() -> bool:
-    """Return whether the output is a terminal.
+    """Return whether standard output is a terminal.
 
-    The output can be missing, because the caller can close it.
+    Standard output is missing if the caller has closed it.
     """
     return sys.stdout is not None and sys.stdout.isatty()
 
@@ -104,7 +104,10 @@ class Screen:
                 click.echo(visible_json(msgspec.json.encode(part).decode()))
 
     def document_line(self, body: bytes) -> None:
-        """Print one of many JSON documents on its own line, or its selected parts."""
+        """Print one of many JSON documents on its own line.
+
+        With a selector, print the selected parts instead.
+        """
         if self._selector:
             self.document(body)
         else:

@@ -39,9 +39,9 @@ def job(client: ApiClient, id_or_prefix: str) -> JobListItem:
 
 
 def _named(client: ApiClient, id_or_prefix: str) -> list[JobListItem]:
-    """Return the jobs with this identifier.
+    """Return the jobs with exactly this identifier.
 
-    The identifiers of a job's children begin with it, so a list by prefix may be very long.
+    A list of all jobs with this prefix may be very long, because it includes the job's children.
     """
     if not id_or_prefix.isprintable() or not {'"', "\\"}.isdisjoint(id_or_prefix):
         return []
@@ -51,7 +51,7 @@ def _named(client: ApiClient, id_or_prefix: str) -> list[JobListItem]:
 
 
 def _near_job(client: ApiClient, id_or_prefix: str) -> str:
-    """Return the most similar job name among the first jobs, or an empty string."""
+    """Return the most similar name in the first page of jobs, or an empty string."""
     import difflib  # slow to import, and needed only here
 
     lines = client.fetch("/v1/jobs", list[JobListItem], per_page=_COMPARED)

@@ -137,7 +137,10 @@ class AgentSelf(msgspec.Struct, frozen=True):
 
 
 class LogFrame(Record, frozen=True, kw_only=True):
-    """A chunk of a log; `offset` is the position in `file` after it. Heartbeats have no data."""
+    """A chunk of a log. `offset` is the position in `file` after the chunk.
+
+    Heartbeats have no data.
+    """
 
     data: bytes = b""  # base64 on the wire
     file: str = ""

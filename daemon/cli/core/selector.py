@@ -15,7 +15,7 @@ _TEMPLATE = re.compile(r"\{\{-?\s*(\.[\w.]+)\s*-?\}\}")
 def steps(selector: str) -> list[str | int | None]:
     """Return the steps of a selector: a field, a position, or None for every element.
 
-    Raises `Invalid`, also for a template as in Nomad's command line.
+    Raises `Invalid`, also for a template, which Nomad's command line would accept.
     """
     if "{{" in selector:
         plain = _TEMPLATE.fullmatch(selector.strip())

@@ -1,4 +1,4 @@
-"""Terminal output with color and a live display. Imported only with a terminal."""
+"""Terminal output with color and a live display. Imported only for output in color."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

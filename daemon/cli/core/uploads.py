@@ -1,4 +1,4 @@
-"""Uploads of input files in chunks; an interrupted upload continues where it ended."""
+"""Uploads of input files in chunks; an interrupted upload continues where it stopped."""
 
 import hashlib
 import http

@@ -63,7 +63,7 @@ def show_tasks(
 
 
 def _network_trends(series: UsageSeries) -> list[tuple[str, str]]:
-    """Return the trends of received and sent data over a history, with the highest values."""
+    """Return the trend and the highest rate of received and of sent data."""
     return [
         (
             f"{name} Trend",
@@ -79,7 +79,7 @@ def _rate(count: float) -> str:
 
 
 def _trends(series: UsageSeries) -> list[tuple[str, str]]:
-    """Return the trends of CPU and memory over a history, with the highest values."""
+    """Return the trend and the highest value of the CPU usage and of the memory usage."""
     cpu, memory = _known(series.cpu_percent), _known(series.memory)
     found = []
     if cpu:

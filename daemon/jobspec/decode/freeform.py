@@ -1,8 +1,8 @@
 """Blocks with arbitrary names: configuration of drivers, proxies and scaling policies.
 
 A nested block becomes a list of maps, with one map for each block of its type. The first version of
-the language passed such lists to drivers. An object literal as the value of an argument also
-becomes such a list. An equal object that is the result of any other expression stays a map.
+the language passed such lists to drivers. If the value of an argument is an object literal, it also
+becomes a list, with one map. If any other expression results in an object, it stays a map.
 """
 
 from daemon.jobspec.decode.bodies import properties

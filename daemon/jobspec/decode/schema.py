@@ -87,7 +87,7 @@ class DecodedBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockSchema:
-    """The allowed contents of a block. Each document of it contains the fields in `always`."""
+    """The allowed contents of a block. Its document always contains the fields in `always`."""
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ def flag(value: Value) -> object:
 
 
 def whole(least: int, most: int) -> Kind:
-    """Return the converter to integers within a range."""
+    """Return a converter that accepts integers from `least` to `most`."""
     return partial(_whole, least, most)
 
 

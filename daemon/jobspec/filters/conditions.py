@@ -17,9 +17,9 @@ class Conditions:
     """SQL conditions with their parameters."""
 
     def __init__(self, node: Node, columns: Mapping[str, str]) -> None:
-        """Convert the leading terms.
+        """Convert the leading terms to SQL.
 
-        `columns` has the SQL of each text field that all documents have.
+        `columns` maps the names of text fields to their SQL. Every document has these fields.
         """
         self._columns = columns
         self.values: dict[str, object] = {}

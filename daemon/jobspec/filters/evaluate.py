@@ -61,7 +61,10 @@ class FilterEvaluation:
             )
 
     def apply(self, node: Comparison, value: object, shape: DocumentShape) -> bool:
-        """Return the result of an operator. Raises `Malformed`, also if it takes too long."""
+        """Return the result of a comparison's operator for a value, before any negation.
+
+        Raises `Malformed` if the operator cannot be applied to the value, or takes too many steps.
+        """
         if cost := match_cost(node, value, shape):
             fix = f"use a shorter pattern than {quote(node.value[:_SHOWN])}, or one with less repetition"
             self._take(cost // _STEP, fix)

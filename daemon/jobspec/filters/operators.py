@@ -1,5 +1,8 @@
 # ruff: noqa: ANN401  # a wire document may hold any value; its shape has the type
-"""Operators of filter expressions. They parse their text as the type of the compared value."""
+"""Operators of filter expressions.
+
+An operator compares a value with a text. It parses the text as the type of the value.
+"""
 
 import operator
 import re

@@ -34,9 +34,10 @@ class PolicyFilter:
         _check(self.node, self._shape, {})
 
     def matches(self, document: object, most: int | None = None) -> bool:
-        """Return whether a document satisfies the rule. The evaluation may take `most` steps.
+        """Return whether a document satisfies the rule.
 
-        Raises `Malformed` if the rule is undecidable for this document, or takes more steps.
+        Raises `Malformed` if the rule cannot be evaluated for this document, or if this takes more
+        than `most` steps; None means no limit.
         """
         return _Inspection(document, self._shape, most).at(self.node, ())
 
@@ -59,7 +60,8 @@ def selectors(node: Node) -> Iterator[tuple[str, ...]]:
 def equalities(node: Node) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield the path and the text of each value that a rule compares for equality.
 
-    In `any` and `all`, the path begins with the path of the collection, and `*` for the item.
+    The path of a value in an item of `any` or `all` has three parts: the path of the collection,
+    `*` for the item, and the path within the item.
     """
     match node:
         case Not(inner):
@@ -120,7 +122,7 @@ class _Inspection(FilterEvaluation):
         return all(lists) if node.every else any(lists)
 
     def _lists(self, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        """Yield the path with every combination of the omitted list indexes."""
+        """Yield the path with its omitted list indexes, once for each combination of indexes."""
         self.step()
         for number, part in enumerate(path):
             found = self.walk(path[:number])

@@ -174,7 +174,11 @@ class _Syntax(FilterReader):
         return CollectionMatch(matches_all, selector, node, name, index, item)
 
     def names(self) -> tuple[str, str, str] | None:
-        """Return one name, or the names of index and item; `_` means no name."""
+        """Parse the bound names: one name, or the names of an index and an item.
+
+        Return the one name, the name of the index, and the name of the item. A name is empty if it
+        is absent or `_`. Return None if there are no names.
+        """
         start = self.at
         if first := self.identifier():
             alone = self.at

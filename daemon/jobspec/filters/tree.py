@@ -10,7 +10,7 @@ class Selector(msgspec.Struct, frozen=True):
     separator: str = "."  # "/" for a JSON pointer
 
     def __str__(self) -> str:
-        """Return the path as shown in messages, and as the text of a bare word."""
+        """Return the path as text: for messages, and as the value of a bare word."""
         return self.separator.join(self.path)
 
 

@@ -38,7 +38,10 @@ def call(node: CallExpr, values: tuple[Value, ...], scope: Scope) -> Value:
 def _expanded(
     values: tuple[Value, ...], nodes: list[Expression], scope: Scope
 ) -> tuple[tuple[Value, ...], list[Expression]]:
-    """Return the values and expressions of the arguments; elements replace the last argument."""
+    """Expand the last argument: replace it by its elements. Raises `HclError`.
+
+    Return the values of all arguments, and their expressions.
+    """
     last = nodes[-1]
     items = elements(values[-1])
     if items is None:

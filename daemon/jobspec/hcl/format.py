@@ -156,7 +156,7 @@ def _depth(words: Sequence[_Word]) -> int:
 
 
 def _align_values(lines: Sequence[_Line]) -> None:
-    """Align the equals signs of adjacent arguments. A heredoc separates two groups."""
+    """Align the equals signs of adjacent arguments. A heredoc ends a group of such arguments."""
     chain: list[tuple[_Word, int]] = []
     for line in lines:
         at = _equals(line)
@@ -169,7 +169,10 @@ def _align_values(lines: Sequence[_Line]) -> None:
 
 
 def _equals(line: _Line) -> int | None:
-    """Return the position of a line's equals sign if its value ends there; None otherwise."""
+    """Return the index of the word that is a line's equals sign.
+
+    Return None if the line has none, or if the value continues on the next line.
+    """
     for at, word in enumerate(line.words):
         if at and word.kind == "=":
             return at if _depth(line.words[at:]) == 0 else None
@@ -198,7 +201,7 @@ def _align(chain: Sequence[tuple[_Word, int]]) -> None:
 
 
 def _width(words: Sequence[_Word]) -> int:
-    """Return the width of words on the line that contains the end of the last word."""
+    """Return the width of words; if they contain newlines, the width after the last newline."""
     width = 0
     for word in words:
         _, newline, last = word.text.rpartition("\n")

@@ -37,7 +37,7 @@ def is_json(source: SourceText) -> bool:
 
 
 def read_json_body(source: SourceText) -> ObjectExpr:
-    """Parse a text to its object. Raises `HclError`."""
+    """Parse a text that consists of a JSON object. Raises `HclError`."""
     reader = _Reader(source)
     reader.blanks()
     found = reader.value(0)
@@ -186,7 +186,9 @@ class _Reader:
             raise self.fault("Missing attribute separator", f"A comma must follow an {noun}.")
         self._open()
         if self._peek() == closing:
-            raise self.fault("Trailing comma", "JSON does not allow a comma before the end.")
+            raise self.fault(
+                "Trailing comma", "JSON does not allow a comma after the last element."
+            )
 
 
 def _meaning(match: re.Match[str]) -> str:

@@ -176,7 +176,11 @@ class _Lexer:
             self._push("for" if self._opens_for() else "{")
 
     def _closing(self, operator: str, start: int, end: int) -> None:
-        """Close a bracket. A brace also closes open inner brackets; the parser reports them."""
+        """Close a bracket.
+
+        A brace also closes the brackets that are still open inside it. The parser reports them as
+        errors.
+        """
         while operator == "}" and self.open and self.open[-1] in ("(", "["):
             self.open.pop()
         inside = self.open[-1] if self.open else ""
@@ -270,7 +274,10 @@ class _Lexer:
         self._push(f"<<{mark}")
 
     def _heredoc_line(self, mark: str) -> None:
-        """Consume the end marker of a heredoc, or text up to the end of the line or a `${`."""
+        """Consume the next token of a heredoc: its end marker, an opening `${` or `%{`, or text.
+
+        Text ends at the end of its line, or before a `${` or `%{`.
+        """
         start = self.at
         if start and self.text[start - 1] == "\n":
             blanks = _BLANKS.match(self.text, start)

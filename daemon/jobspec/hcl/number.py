@@ -50,7 +50,10 @@ def _nearest(value: Fraction) -> Number:
 
 
 def _shift(value: Fraction) -> int:
-    """Return the left shift in bits that fills the mantissa of a number."""
+    """Return how many bits to shift a number left, so that its integer part has 512 bits.
+
+    The result is negative if the number must be shifted right.
+    """
     above, below = abs(value.numerator), value.denominator
     shift = PRECISION - (above.bit_length() - below.bit_length())
     if above << max(0, shift) >= below << max(0, -shift) + PRECISION:
@@ -107,7 +110,7 @@ def divide(left: Number, right: Number) -> Number:
 
 
 def remainder(left: Number, right: Number) -> Number:
-    """Return the remainder with the sign of the left operand; for `% 0`, the left operand."""
+    """Return the remainder, which has the sign of `left`. If `right` is 0, return `left`."""
     if right == 0:
         return left
     quotient = Fraction(left) / right
@@ -124,7 +127,7 @@ def from_float(value: float) -> Number:
 
 
 def to_json(value: Number) -> int | float:
-    """Return a number as in JSON. Raises `OverflowError`.
+    """Convert a number to a type that can be encoded as JSON. Raises `OverflowError`.
 
     Integers beyond 64 bits become floats, as in Nomad.
     """

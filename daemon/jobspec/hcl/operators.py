@@ -36,7 +36,10 @@ def negated(node: UnaryOp, value: Value, scope: Scope) -> Value:
 def apply(
     node: BinaryOp, at: int, operator: str, value: Value, right: Value, scope: Scope
 ) -> Value:
-    """Return the result of an operator for two operands; `at` is its position in a chain."""
+    """Return the result of an operator for two operands.
+
+    `at` is the position of the operator in the chain `node`.
+    """
     if operator == "==":
         return equal(value, right)
     if operator == "!=":
@@ -71,9 +74,9 @@ def _operand(
     scope: Scope,
     problems: list[Diagnostic],
 ) -> Value:
-    """Convert an operand to the operator's type; add a failure to the list of problems.
+    """Convert an operand to the operator's type. If that fails, add an error to `problems`.
 
-    `side`, `left` or `right`, names the operand in the failure.
+    `side` is `left` or `right`, and identifies the operand in the error.
     """
     try:
         return convert(value, type_)

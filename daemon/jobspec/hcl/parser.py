@@ -116,7 +116,7 @@ class _Reader(Expressions):
         return self.kind == END
 
     def _recover(self, first: int) -> None:
-        """Skip to the end of the item that began at a token, or of the enclosing body."""
+        """Skip to the end of the item that begins at token `first`, or to the end of its body."""
         if len(self.problems) > MAX_SHOWN:
             self.at = len(self.kinds) - 1
         depth = sum([_DEPTHS.get(kind, 0) for kind in self.kinds[first : self.at]])

@@ -37,7 +37,7 @@ class FunctionFault(Exception):
 
 
 class ArgumentFault(FunctionFault):
-    """A function rejects the argument at this position."""
+    """A function rejects one of its arguments. `position` is the index of the argument."""
 
     def __init__(self, position: int, text: str) -> None:
         super().__init__(text)
@@ -53,7 +53,7 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class FunctionEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """Data from outside that functions can use: random bytes and, in the CLI, files."""
+    """Data from outside the job file for functions: random bytes and, in the CLI, files."""
 
     random: Callable[[int], bytes]
     files: Callable[[str, tuple[Value, ...]], Value] | None = None  # name and arguments
@@ -128,4 +128,4 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetExceeded(HclError):
-    """The budget is exhausted. Evaluation stops, and no caller may hide or extend this error."""
+    """The budget is exhausted. The evaluation stops, and callers pass on this error unchanged."""

@@ -16,7 +16,7 @@ _MAX_WIDTH = 120  # characters shown of a source line
 
 
 class SourceText(msgspec.Struct, frozen=True):
-    """A text with its name in error messages."""
+    """A text, and the name that error messages use for it."""
 
     name: str
     text: str
@@ -88,7 +88,7 @@ class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
         return f"  {number} | {excerpt}\n  {' ' * len(number)} | {blank}{mark}"
 
     def hint(self) -> str:
-        """Return a hint to declare an undeclared variable that the file uses; otherwise empty."""
+        """Return a hint if the error is an undeclared variable; otherwise an empty string."""
         if self.source is None or self.summary != _UNKNOWN_ATTRIBUTE:
             return ""
         if not self.source.text[: self.start].endswith("var"):
@@ -125,13 +125,13 @@ class HclError(Malformed):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a suggestion of the nearest known name, to append to a sentence; may be empty."""
+    """Return a question that suggests the nearest known name; empty if no name is near."""
     candidate = nearest(name, known)
     return f' Did you mean "{candidate}"?' if candidate else ""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name within an edit distance of two."""
+    """Return the nearest known name; None if all edit distances are greater than two."""
     similar = [item for item in known if _may_be_near(name, item)][:_MAX_COMPARED]
     distances = sorted((_distance(name, item), item) for item in similar)
     return distances[0][1] if distances and distances[0][0] <= _NEAR else None

@@ -270,10 +270,10 @@ class TemplateParser(TokenCursor):
 
 
 def _flush(parts: list[_Part]) -> None:
-    """Remove the common indentation from the texts that start a line, in place.
+    """Remove the indentation that all lines have in common. Change the `parts` in place.
 
-    Only text that `~` has not removed counts. If `~` removes the end of a line, the next text
-    starts no line. A line that starts with an interpolation or a directive has no indentation.
+    Text that `~` has removed does not count. If `~` removes a newline, the next text does not start
+    a line. A line that starts with an interpolation or a directive has no indentation.
     """
     depths: list[int] = []
     begin: list[_Text] = []

@@ -29,7 +29,7 @@ class TemplateExpr(Expression, frozen=True, gc=False):
 
 
 class PropertyName(Expression, frozen=True, gc=False):
-    """The key of a JSON object: the text itself in a body, a template in an expression."""
+    """The key of a JSON object: in a body, literal text; in an expression, a template."""
 
     text: str
     template: Expression
@@ -102,7 +102,7 @@ class VariableRef(Expression, frozen=True, gc=False):
 
 
 class Path(Expression, frozen=True, gc=False):
-    """A traversal from the value of an expression."""
+    """A traversal that starts at the value of an expression."""
 
     base: Expression
     steps: tuple[Step, ...]
@@ -226,7 +226,7 @@ class Body(msgspec.Struct, frozen=True, gc=False):
 
 
 def opening(node: Expression) -> tuple[int, int]:
-    """Return the part of an expression that Nomad's type errors point at."""
+    """Return the start and end of the part of an expression that Nomad's type errors point at."""
     match node:
         case TemplateExpr(parts=(first, *_)):
             return opening(first)

@@ -1,4 +1,4 @@
-"""Type requirements of a value's context, and the errors for unsuitable values.
+"""Checks that values have the types that their contexts require, and the errors.
 
 Contexts are an object key, a template part, a condition, a conditional branch and a collection.
 """

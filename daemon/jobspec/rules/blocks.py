@@ -45,7 +45,7 @@ def lifecycle(block: Lifecycle) -> Iterator[str]:
 
 
 def dispatch_payload(block: DispatchPayload) -> Iterator[str]:
-    """Yield the errors of the file for a dispatch payload."""
+    """Yield an error if the file for a dispatch payload is outside the allocation directory."""
     if escapes("task/local", block.file):
         yield "Dispatch Payload validation failed: destination escapes allocation directory"
 

@@ -34,7 +34,7 @@ _Item = TypeVar("_Item")
 def each(
     kind: str, items: Iterable[_Item] | None, rule: Callable[[_Item], Iterator[str]]
 ) -> Iterator[str]:
-    """Yield the errors of a list's items, as one error per item, numbered from 1."""
+    """Yield the errors of each item of a list, with the item's number, which starts at 1."""
     for number, item in enumerate(items or (), 1):
         yield from wrap_error(f"{kind} {number} validation failed", rule(item))
 

@@ -58,7 +58,7 @@ def _count(each_group: TaskGroup) -> int:
 
 
 def tag(document: Document) -> Iterator[str]:
-    """Yield the errors of a submitted job's tag; a complete job has no tag."""
+    """Yield the errors of the version tag in a job as it was submitted."""
     size = len((document.get("VersionTag") or {}).get("Description", "").encode())
     if size > MAX_DESCRIPTION:
         yield f"Tagged version description must be under {MAX_DESCRIPTION} characters, currently {size}"

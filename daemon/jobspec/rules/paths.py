@@ -13,7 +13,10 @@ def escapes(folder: str, path: str) -> bool:
 
 
 def is_below(parent: str, path: str) -> bool:
-    """Return whether a path equals a directory or is inside it; false if that is undecidable."""
+    """Return whether a path equals a directory or is inside it.
+
+    Return False if one of them is absolute and the other is relative.
+    """
     if posixpath.isabs(parent) != posixpath.isabs(path):
         return False
     return not posixpath.relpath(path or ".", parent or ".").startswith("..")

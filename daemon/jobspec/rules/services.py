@@ -1,4 +1,4 @@
-"""Validation of services of groups and tasks, separately and together."""
+"""Validation of services: each service alone, and all services of a group together."""
 
 import re
 from collections import defaultdict
@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def service(service: Service) -> Iterator[str]:
-    """Yield the errors of a service at any level."""
+    """Yield the errors of a service of a group or of a task."""
     # Values that are resolved when the task starts are assumed to be valid.
     if not _NAME.fullmatch(VARIABLE.sub("ENV-VAR", service.name)):
         yield (
@@ -127,7 +127,7 @@ def _without_port(service: Service, check: Check) -> str | None:
 
 
 def of_group(group: TaskGroup) -> Iterator[str]:
-    """Yield the errors of a group's services, alone and together with its tasks' services."""
+    """Yield the errors of a group's services, and conflicts with the services of its tasks."""
     tasks = {task.name for task in group.tasks or ()}
     for task in group.tasks or ():
         yield from _owners(task)
@@ -209,7 +209,7 @@ def script_checks(group: TaskGroup) -> Iterator[str]:
 
 
 def of_task(task: Task, group: TaskGroup) -> Iterator[str]:
-    """Yield the errors of a task's services and of the ports that they name."""
+    """Yield the errors of a task's services, and an error for each unknown port label in them."""
     ports: defaultdict[str, set[str]] = defaultdict(set)  # label -> services that name it
     known: set[tuple[str, str]] = set()
     for number, task_service in enumerate(task.services or ()):

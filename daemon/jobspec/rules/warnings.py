@@ -66,7 +66,10 @@ def _launches(periodic: Periodic, *, frequent: bool) -> Iterator[str]:
 
 
 def _closest(periodic: Periodic) -> int:
-    """Return the shortest time between two of the first slots of a schedule, in nanoseconds."""
+    """Return the shortest time between two slots of a schedule, in nanoseconds.
+
+    Only the first `_LOOKED_AT` slots of each cron expression are compared.
+    """
     slots: set[int] = set()
     for spec in periodic.specs or ():
         slot: int | None = 0

@@ -88,7 +88,7 @@ def _queue(job: Job) -> Iterator[str]:
 
 
 def queue_name_problems(meta: Mapping[str, str]) -> Iterator[str]:
-    """Yield an error if the meta of a job results in a name that no queue can have."""
+    """Yield an error if the queue of a job, with the meta inserted, is not a valid queue name."""
     text = RUN_QUEUE.of(meta)
     name = resolved_queue(text, meta)
     if text and not QUEUE_LETTERS.fullmatch(name):
@@ -173,7 +173,7 @@ def _in(level: str, name: str, meta: Meta, hints: "Hints") -> Iterator[str]:
 
 
 def _shown(text: str) -> str:
-    """Return an invalid value in quotes; of a long value, only the beginning and the length."""
+    """Return an invalid value in quotes. Shorten a long value, and append its length."""
     if len(text) <= MAX_SHOWN:
         return quote(text)
     return f"{quote(text[:SHOWN])}... ({len(text)} characters)"

@@ -39,7 +39,10 @@ PASSED = re.compile(
 
 
 def after_meta(text: str) -> dict[str, str]:
-    """Parse the meta that an ended run passes on: a JSON object of strings with references."""
+    """Parse the meta for the job that a run triggers: a JSON object of strings.
+
+    The strings can contain references to the run, such as `${run.number}`.
+    """
     if len(text) > _MAX_AFTER_META:
         raise Invalid(f"must be at most {_MAX_AFTER_META} bytes long")
     try:
@@ -105,7 +108,7 @@ def queue(text: str) -> str:
 
 
 class CatchUpPolicy(StrEnum):
-    """Launches for the slots that passed while the daemon was not running."""
+    """The treatment of slots that passed while the daemon was not running."""
 
     NONE = "none"
     LAST = "last"
@@ -251,5 +254,5 @@ JOB_KEYS: tuple[MetaExtension[Any], ...] = (
 
 
 def queue_of(job: Job) -> str:
-    """Return the queue of a job's runs, with the job's meta inserted; empty without a queue."""
+    """Return the queue of a job's runs, with its references resolved; empty without a queue."""
     return flow.resolved_queue(RUN_QUEUE.of(job.meta), job.meta)

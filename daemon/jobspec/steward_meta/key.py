@@ -21,10 +21,11 @@ Meta = Mapping[str, str] | None
 
 
 class MetaExtension(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """A meta key: its levels (job, task group, task; joined by `or`) and its parser.
+    """A meta key, the levels at which it is allowed, and its parser.
 
-    `read` raises `Invalid` with the required format. `check` does the same, but only at
-    registration. So jobs that an older version of Steward stored keep their meaning.
+    `place` contains the levels, such as `task group or task`. `read` parses a value, and raises
+    `Invalid` with the required format. `check` also raises `Invalid`, but is called only at
+    registration. So it does not affect the jobs that an older version of Steward stored.
     """
 
     name: str
@@ -52,7 +53,7 @@ def flag(text: str) -> bool:
 
 
 def one_of(kind: type[E]) -> Callable[[str], E]:
-    """Return a parser for the value of a member of an enumeration."""
+    """Return a parser that converts a value to a member of an enumeration."""
 
     def read(text: str) -> E:
         try:
@@ -155,7 +156,10 @@ QUEUE_LETTERS = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 def queue_name(text: str) -> str:
-    """Return the name of a queue without references. Raises `Invalid`."""
+    """Check the name of a queue, and return the name. Raises `Invalid`.
+
+    The name cannot contain references.
+    """
     if not QUEUE_LETTERS.fullmatch(text):
         raise Invalid(
             f"must have 1 to {LONGEST_QUEUE} characters, each a letter, a digit, -, _ or ."

@@ -133,7 +133,7 @@ def check_names(text: str) -> None:
         seen = set[str]()
         for name, _ in pairs:
             if name in seen:
-                raise Invalid(f"names {quote(name[:SHOWN])} twice; name it once")
+                raise Invalid(f"names {quote(name[:SHOWN])} twice in the same object")
             seen.add(name)
 
     # The text was decoded before, so its levels are limited. Numbers stay texts, because long
@@ -171,7 +171,7 @@ def allowance(text: str) -> Allowance:
 
 
 def condition(text: str) -> str:
-    """Check the length of a condition, and return it. `daemon/flow` parses it later."""
+    """Check the length of a condition, and return the condition. `daemon/flow` parses it later."""
     if not text.strip():
         raise Invalid("must be a filter expression")
     if len(text) > MAX_CONDITION_LENGTH:
@@ -238,7 +238,7 @@ def zone_name(text: str) -> str:
     try:
         zone(text)
     except Invalid:
-        raise Invalid("must be a name of the zone database, such as Europe/Berlin") from None
+        raise Invalid("must be a name in the time zone database, such as Europe/Berlin") from None
     return text
 
 
@@ -299,17 +299,17 @@ def patterns(text: str) -> tuple[str, ...]:
     for name in found:
         parts = name.split("/")
         if len(name) > _LONGEST_PATTERN or "\0" in name:
-            raise Invalid(f"has the pattern {quote(name[:SHOWN])}, which is not a path")
+            raise Invalid(f"has the pattern {quote(name[:SHOWN])}, which is not a valid path")
         if any(part in ("", ".", "..") for part in parts):
             raise Invalid(
                 f"has the pattern {quote(name[:SHOWN])}; write a path below the task directory, such "
                 "as out/*.csv, or below alloc/"
             )
         if parts[0] in _NEVER_KEPT:
-            raise Invalid(f"has the pattern {quote(name[:SHOWN])}; secrets are not kept")
+            raise Invalid(f"has the pattern {quote(name[:SHOWN])}; secrets cannot be kept")
         if parts[0] == "alloc" and len(parts) == 1:
             raise Invalid(
-                f"has the pattern {quote(name)}; name files below it, such as alloc/data/*"
+                f"has the pattern {quote(name)}; write a path below alloc/, such as alloc/data/*"
             )
         if parts[-1] == "**":
             raise Invalid(

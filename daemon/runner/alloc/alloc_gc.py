@@ -1,8 +1,8 @@
 """Garbage collection of the directories of terminal allocations, oldest first.
 
-Directories stay for inspection within limits on their number, their size per job, and the file
-system's usage. Directories of running allocations are never removed. The records of terminal
-allocations stay in the store; only their files and logs are removed.
+Directories are kept for inspection until a limit is exceeded: their number, their total size per
+job, or the usage of the file system. Directories of running allocations are never removed. The
+records of terminal allocations stay in the store; only their files and logs are removed.
 """
 
 import logging
@@ -124,8 +124,8 @@ async def enforce_retention(
     """Enforce the limits on terminal allocations periodically, until cancelled.
 
     `ended` returns the terminal allocations that have a directory, oldest first. `owners` returns
-    the namespace and the ID of the job by allocation. `measure` returns the disk usage of the
-    directory of an allocation.
+    the job of each allocation, as its namespace and ID. `remove` removes the files of an
+    allocation, and `measure` returns their disk usage.
     """
     sizes: dict[str, int] = {}  # cached, because terminal allocations do not grow
     bounds = RetentionBounds(

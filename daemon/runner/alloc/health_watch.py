@@ -19,7 +19,7 @@ from storage.records.service import CheckResult
 
 
 class HealthWatch:
-    """The health watch of one allocation; it restarts for each deployment of the allocation.
+    """The health watch of one allocation. A new deployment begins the watch again.
 
     `instance` returns the current allocation. `checks_pass_since` returns the time, in nanoseconds,
     since which all service checks have passed; None if a check has not passed. `failing_checks`

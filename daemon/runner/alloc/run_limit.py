@@ -50,7 +50,7 @@ class RunLimit:
     def _time_left(self) -> float:
         """Return the seconds until `max_run_duration` ends; infinite without a limit.
 
-        Time during which no daemon runs counts too.
+        The limit includes times at which the daemon is not running.
         """
         longest = self._instance().group.max_run_duration
         since: int | None = self._instance().allocation.create_time

@@ -63,7 +63,7 @@ _KEPT_ERROR = 2048  # bytes of standard error stored with a failed attempt
 
 
 class TaskAttempts(ABC):
-    """Runs the attempts of one task. `TaskRunner` adds requests and restarts."""
+    """Runs the attempts of one task. The subclass `TaskRunner` handles requests and restarts."""
 
     def __init__(
         self,
@@ -272,7 +272,7 @@ class TaskAttempts(ABC):
     async def _wait_in_queue(self, running: QueuedTask) -> int | None:
         """Wait until a queued attempt starts; return its start time in nanoseconds.
 
-        None means that the attempt ended, or was killed, before it started. Raises `StartFailed`.
+        Return None if the attempt ended or was killed in the queue. Raises `StartFailed`.
         """
         self._report.handle(self.name, running.handle)
         self._postponed = []
@@ -326,8 +326,8 @@ class TaskAttempts(ABC):
     def _end_logs(self, logs: Sequence[TaskLog], end: ExitResult) -> dict[str, int]:
         """Stop the rotation of the logs; return the end offsets of the logs by kind.
 
-        The result is empty if an end is unknown: a log above its limit may have been moved after
-        the exit result recorded its size.
+        Return an empty dictionary if an end offset is unknown. A log above its size limit may have
+        been rotated after its size was recorded in the exit result.
         """
         sizes = end.log_sizes
         ends = {log.kind: log.end_at(sizes[log.kind]) for log in logs if sizes}

@@ -1,1 +1,1 @@
-"""Types and rules of running tasks that drivers and all other parts use."""
+"""Types and rules for running tasks, for drivers and all other parts of the runner."""

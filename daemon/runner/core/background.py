@@ -16,8 +16,9 @@ def start_detached(
 ) -> None:
     """Start a task with the context variables of the nursery's owner, not of the caller.
 
-    By default, Trio copies the caller's variables. The variables of a request limit its waits for
-    the launcher and record its writes. They must not apply to work that outlives the request.
+    By default, Trio copies the caller's variables. During a request, these variables limit the wait
+    for the launcher and add the request to each write. They must not apply to work that outlives
+    the request.
     """
     owner = nursery.parent_task.context.copy()
     owner.run(partial(nursery.start_soon, function, *arguments))

@@ -47,10 +47,10 @@ def policy_of(
 ) -> LauncherPolicy:
     """Return the launcher policy of a configuration; `owner` is the daemon's user.
 
-    `lines` is the text of `/etc/subuid`. `groups` has the parent cgroups of tasks by policy field.
-    `path` is the search path for the programs of clusters. In `config`, `port` must be the port on
-    which the daemon listens, because the rules of the bridge contain this port. Raises `ValueError`
-    for invalid user or group IDs.
+    `lines` is the text of `/etc/subuid`. `groups` has the policy fields that list the parent
+    cgroups of tasks. `path` is the search path for the programs of clusters. In `config`, `port`
+    must be the port on which the daemon listens, because the rules of the bridge contain this port.
+    Raises `ValueError` for invalid user or group IDs.
     """
     own = task_numbers(config.task_uids, lines)
     return LauncherPolicy(

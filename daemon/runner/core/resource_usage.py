@@ -87,7 +87,10 @@ def sample(pid: int) -> ProcessSample | None:
 
 
 def sample_of(status: str, stat: str) -> dict[int, ProcessSample]:
-    """Return a sample by process ID, from the texts of two files in /proc; empty for a thread."""
+    """Return the sample of a process, with its ID as key; empty if the ID is that of a thread.
+
+    `status` and `stat` are the texts of the files in `/proc/<ID>`.
+    """
     fields = stat.rpartition(")")[2].split()
     values = dict(line.partition(":")[::2] for line in status.split("\n"))
     if int(values["Tgid"]) != int(values["Pid"]):
@@ -158,7 +161,7 @@ def _cpu(user: int, system: int, span: int, mhz: float) -> CPUUsage:
 def network_usage(before: TrafficSample, now: TrafficSample) -> NetworkUsage:
     """Return the traffic between two samples in bytes per second.
 
-    If the network was created again between the samples, its counters began at zero.
+    If a counter has decreased, the network was created again. Its counters then began at zero.
     """
     if now.received < before.received or now.sent < before.sent:
         before = TrafficSample(before.at, 0, 0)

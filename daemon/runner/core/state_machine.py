@@ -58,5 +58,5 @@ class StateMachine(Generic[S]):
             raise IllegalTransition(
                 f"{self._subject}: {self._state.name} cannot be followed by {state.name}"
             )
-        _log.debug("%s: %s, then %s", self._subject, self._state.name, state.name)
+        _log.debug("%s: changed from %s to %s", self._subject, self._state.name, state.name)
         self._state = state

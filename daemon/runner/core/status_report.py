@@ -1,9 +1,9 @@
 """Report allocation states and task events to the store, batched.
 
-Tasks never wait for the disk. A change during a write goes into the next write. A task therefore
-costs two writes regardless of its number of events, and a batch task that ends within `SHORT_TASK`
-costs one write. A burst of tasks shares writes. When the disk is full, reports wait and are
-retried; no report is lost.
+Tasks never wait for the disk. All changes that arrive during a write are stored by the next write.
+A task therefore needs two writes, regardless of its number of events. A batch task that ends within
+`SHORT_TASK` seconds needs only one. In a burst, several tasks share a write. When the disk is full,
+reports wait and are retried; no report is lost.
 """
 
 import logging
@@ -132,7 +132,7 @@ class AllocReport:
         )
 
     def unstored_elsewhere(self) -> tuple[int, int]:
-        """Return the unstored output bytes of other allocations: of the step, and of the run."""
+        """For the step and for the run, return the unstored output bytes of other allocations."""
         return self._reports.unstored_outputs(self)
 
     @property
@@ -146,18 +146,18 @@ class AllocReport:
         self.healthy = allocation.health.healthy if allocation.health else None
 
     def health(self, now: int, *, healthy: bool) -> None:
-        """Record a health decision for the allocation and its time."""
+        """Record and publish that the allocation became healthy or unhealthy at `now`."""
         self.healthy, self._healthy_at = healthy, now
         self.publish()
 
     def publish(self, *, within: float = 0.0) -> None:
-        """Queue all recorded changes for the store, to be stored within `within` seconds."""
+        """Queue all recorded changes. Their write to the store begins within `within` seconds."""
         if self._stored is None:
             self._stored = trio.Event()
         self._reports.add(self, within=within)
 
     def publish_services(self) -> None:
-        """Queue the registrations for the store if they differ from the stored ones."""
+        """Queue the service registrations if they differ from those in the store."""
         if self._services() != self._registered:
             self.publish()
 
@@ -200,7 +200,7 @@ class AllocReport:
 
 
 def _scopes(report: AllocReport) -> tuple[tuple[object, ...], tuple[object, ...]]:
-    """Return the keys by which outputs are counted: one for the step, one for the run."""
+    """Return the keys for counting unstored outputs: one key for the step, and one for the run."""
     return (report.version, *report.step), (report.version, *report.step[:2])
 
 
@@ -228,7 +228,7 @@ class ReportQueue:
             self._arrived.set()
 
     def expect_outputs(self, report: AllocReport, size: int) -> None:
-        """Add the bytes of new outputs to the unstored bytes of their step and run."""
+        """Count `size` bytes of new outputs of the report as unstored, for its step and its run."""
         self._forget_outputs(report)
         self._outputs[report.alloc_id] = (report, size)
         self._of_scopes.update(dict.fromkeys(_scopes(report), size))
@@ -241,9 +241,9 @@ class ReportQueue:
                 del self._of_scopes[scope]
 
     def unstored_outputs(self, report: AllocReport) -> tuple[int, int]:
-        """Return the unstored output bytes of other allocations: of the step, and of the run.
+        """For the report's step and run, return the unstored output bytes of other allocations.
 
-        Bytes count as unstored until shortly after their commit.
+        Bytes count as unstored until shortly after they are committed to the store.
         """
         _, own = self._outputs.get(report.alloc_id, (report, 0))
         of_step, of_run = (self._of_scopes[scope] - own for scope in _scopes(report))
@@ -255,7 +255,7 @@ class ReportQueue:
         self._waiting.clear()
 
     async def run(self) -> None:
-        """Store reports until cancelled, then the remaining ones within a time limit."""
+        """Store reports until cancelled. Then store the remaining reports, within a time limit."""
         try:
             while True:
                 while (pause := self._due - trio.current_time()) > 0:
@@ -303,7 +303,9 @@ class ReportQueue:
             try:
                 return await self._store.write(write)
             except StorageUnavailable as error:
-                _log.warning("reports of %d allocations wait: %s", len(snapshots), error)
+                _log.warning(
+                    "the reports of %d allocations cannot be stored yet: %s", len(snapshots), error
+                )
                 await trio.sleep(_RETRY)
             except Exception as error:  # one bad report must not block the others
                 if concerns_every_unit(error):
@@ -438,9 +440,9 @@ def _reschedule_policy(tx: Transaction, alloc: Allocation) -> ReschedulePolicy |
 def _evaluate(tx: Transaction, allocation: Allocation, snapshot: AllocStatus) -> None:
     """Create an evaluation if the scheduler must react to the end of an allocation.
 
-    A failed allocation may have to be rescheduled. In a workflow, steps may begin after any end of
-    an allocation, or the run may end. All allocations of a workflow that end in the same write
-    share an evaluation.
+    A failed allocation may have to be rescheduled. In a workflow, whenever an allocation ends,
+    other steps may begin or the run may end. All allocations of a workflow that end in the same
+    write share an evaluation.
     """
     is_failure = allocation.client_status == ClientStatus.FAILED
     is_in_run = runs.is_unfinished(tx, allocation.namespace, allocation.job_id)

@@ -40,10 +40,10 @@ class TaskDirectories(msgspec.Struct, frozen=True, kw_only=True):
 def inherited_environment(
     environment: Mapping[str, str], names: Iterable[str] = (), *, bundled: bool
 ) -> dict[str, str]:
-    """Return the variables of the agent that tasks inherit: the default list and `names`.
+    """Return the agent's variables that tasks inherit: those in the default list and in `names`.
 
-    A `*` in a name is a wildcard. A `bundled` agent, a single-file executable, changes the library
-    path. Tasks inherit the original path.
+    A `*` in a name is a wildcard. A `bundled` agent (a single-file executable) changes its library
+    path, but tasks inherit the original path.
     """
     allowed = {*_PASSED_ON, *names}
     # Compiling a pattern is slow.
@@ -142,9 +142,10 @@ def _limits(allocation: Allocation, task: Task) -> dict[str, str]:
 
 
 def _meta(job: Job, allocation: Allocation, task: Task) -> dict[str, str]:
-    """Return the meta values of job, group and task, with each key as written and in upper case.
+    """Return the variables for the meta keys of job, group and task.
 
-    Keys that Steward defines are omitted, because their values can exceed the kernel's limit.
+    Each key yields two variables: one with the key as written, and one with the key in upper case.
+    Keys that Steward defines are omitted, because their values can be too long for a variable.
     """
     group = job.group(allocation.task_group)
     merged = {**(job.meta or {}), **((group and group.meta) or {}), **(task.meta or {})}
@@ -176,7 +177,7 @@ def _port(port: AllocatedPort) -> dict[str, str]:
 def network_variables(
     allocation: Allocation, task: Task, network: NetworkStatus | None
 ) -> dict[str, str]:
-    """Return the variables with the bridge address of an allocation, for each of its ports."""
+    """For each port, return the variables with the allocation's interface and IP on the bridge."""
     found: dict[str, str] = {}
     for port in allocation.placement.resources.ports_of(task.name) if network else ():
         assert network is not None  # noqa: S101  # for the type checker

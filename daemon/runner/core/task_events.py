@@ -234,7 +234,8 @@ def disk_exceeded(now: int, used: int, limit: int) -> TaskEvent:
 def unhealthy(now: int, reason: str, checks: str = "") -> TaskEvent:
     """Return the event for a task that makes its allocation unhealthy in a deployment.
 
-    The failing `checks` are a separate field, because clients match the text of the event.
+    `checks` lists the failing checks. They are in a separate field, because clients expect the
+    exact text of the event.
     """
     event = _with_message("Alloc Unhealthy", now, reason)
     details = {**event.details, **({"checks": checks} if checks else {})}
@@ -306,6 +307,6 @@ def _with_message(kind: str, now: int, message: str) -> TaskEvent:
 
 
 def _event_with_reason(kind: str, now: int, field: str, text: str) -> TaskEvent:
-    """Return an event with `text` as its message and in the given field."""
+    """Return an event with `text` both as its display message and in the field `field`."""
     event = TaskEvent(type=kind, time=now, display_message=text, details={field: text})
     return msgspec.structs.replace(event, **{field: text})

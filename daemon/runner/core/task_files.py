@@ -30,7 +30,7 @@ Signature = tuple[int, int, int]  # changes whenever the content of the file cha
 
 
 class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """Access to the files of one task. `places` has its directories as the task sees them."""
+    """Access to the files of one task. `places` are its directories as the task sees them."""
 
     launcher: Launcher
     allocation: str
@@ -117,11 +117,11 @@ class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
     async def collect(
         self, patterns: Sequence[str], stream: int, *, size: int, total: int, count: int
     ) -> None:
-        """Write the files that match patterns to a pipe.
+        """Write all files that match `patterns` to the pipe `stream`. Raises `OSError`.
 
-        Limits apply to the bytes of each file, the total bytes, and the number of files.
-        Patterns are relative to the task directory, or begin with the shared directory. Raises
-        `OSError`.
+        `size` limits the bytes of each file, `total` the bytes of all files, and `count` the number
+        of files. A pattern is relative to the task directory, unless it begins with the name of the
+        shared directory.
         """
         shared = f"{task_dir.SHARED}/"
         await self.launcher.collect(

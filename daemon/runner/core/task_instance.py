@@ -40,7 +40,7 @@ def workload(instance: TaskInstance, task: str) -> Workload:
 
 
 class RestoredState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a task before its runner started, from an earlier daemon or from task setup."""
+    """The initial state of a task runner. An earlier daemon stored all of it except `trouble`."""
 
     handle: bytes = b""  # the driver's handle of the current attempt
     restarts: tuple[int, ...] = ()  # times of the restarts by policy, nanoseconds

@@ -59,7 +59,7 @@ class LogChunk(msgspec.Struct, frozen=True):
 
 
 class LogSegment(msgspec.Struct, frozen=True):
-    """A file on disk with stream data from offset `start`; an empty `path` is the task's file."""
+    """A file on disk with stream data from offset `start`; the task's file has an empty `path`."""
 
     path: str
     start: int
@@ -98,7 +98,7 @@ class Logs:
     """The logs of all tasks. `moved` contains a directory of rotated data per allocation."""
 
     def __init__(self, launcher: Launcher, moved: Path, most: int = 0) -> None:
-        """Create a cache of up to `most` descriptors; 0 means a share of the descriptor limit.
+        """Create a cache for up to `most` descriptors; 0 means 1/4 of the process's limit.
 
         `moved` is the directory for the rotated data of all allocations.
         """
@@ -119,7 +119,7 @@ class Logs:
         return {kind: self.log(alloc_id, task.name, kind, config) for kind in kinds}
 
     async def reading(self, key: Place) -> OpenedFile | None:
-        """Return the task's file opened for reading; None if it is missing or not a log file."""
+        """Return a task's log file, opened for reading, or None if it cannot be opened."""
         found = self._open.pop(key, None)
         if found is None or found.is_gone:
             try:
@@ -133,7 +133,10 @@ class Logs:
         return found
 
     async def writing(self, key: Place) -> OpenedFile:
-        """Return the task's file opened for rotation, created if needed. Raises `OSError`."""
+        """Return a task's log file, opened so that the log can be rotated. Raises `OSError`.
+
+        If the file does not exist, it is created.
+        """
         return await self._opened(key, "rotate")
 
     async def _opened(self, key: Place, purpose: Literal["log", "rotate"]) -> OpenedFile:
@@ -153,10 +156,9 @@ class Logs:
         return found
 
     def grow(self, key: Place, *, grows: bool) -> None:
-        """Record whether a log can still grow.
+        """Record whether a log can still grow, and remove its descriptor from the cache.
 
-        The next access opens the file by name again, because another file may have that name by
-        then.
+        The next access opens the file again, because its name may refer to another file by then.
         """
         self._open.pop(key, None)
         (self._grows.add if grows else self._grows.discard)(key)
@@ -205,11 +207,11 @@ class TaskLog:
         return Stream(self, await self._logs.reading(self.place))
 
     def end_at(self, size: int) -> int:
-        """Return the end offset of the stream when the task's file has this size."""
+        """Return the end offset of the stream if the task's file has `size` bytes."""
         return Stream(self, None).start() + size
 
     async def writing(self) -> OpenedFile:
-        """Return the task's file, opened for rotation. Raises `OSError`."""
+        """Return the task's log file, opened so that the log can be rotated. Raises `OSError`."""
         return await self._logs.writing(self.place)
 
     def grow(self, *, grows: bool) -> None:
@@ -295,7 +297,8 @@ class Stream:
     def first(self, pieces: list[LogSegment]) -> int:
         """Return the first retained offset of a stream that consists of these files.
 
-        Earlier limits may have been lower, so the retained data may start after a hole.
+        If the log's limits were lower before, more data was removed. The result is then the first
+        offset after the hole.
         """
         oldest, *_, present = (pieces[0], *pieces)
         first = max(self._log.first_retained(present.end), oldest.start)

@@ -1,4 +1,4 @@
-"""The name servers of tasks on the bridge, which cannot reach servers on the host's loopback."""
+"""Name servers for tasks on the bridge. Such tasks cannot reach the host's loopback addresses."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -209,8 +209,8 @@ def _remove(*groups: Path) -> None:
 def find(owner: Path, missing: Mapping[str, str]) -> CgroupV1:
     """Return the enforcer for the cgroups that this daemon may create.
 
-    Each `owner`, the directory of the allocations, has its own tree. `missing` has the reason for
-    each limit that no cgroup can enforce.
+    `owner` is the directory of the allocations. Each such directory has separate parent cgroups.
+    `missing` has the reason for each limit that no cgroup can enforce.
     """
     name = name_of(owner)
     own = memberships(_OWN.read_text())

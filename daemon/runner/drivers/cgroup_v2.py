@@ -44,7 +44,7 @@ class CgroupV2:
     """The cgroup with the processes of one attempt."""
 
     def __init__(self, path: str, *, threaded: bool = False, is_given: bool = False) -> None:
-        """Initialize; `is_given` means that the parent cgroup was set up before any task.
+        """Initialize; with `is_given`, the cgroup can be created only if its parent exists.
 
         With `threaded`, the cgroup is created as a threaded cgroup.
         """
@@ -137,9 +137,9 @@ class CgroupV2Groups:
         self._is_given = True
 
     def release(self) -> bool:
-        """Remove the parent cgroup if it is empty; return whether it no longer exists.
+        """Remove the parent cgroup if it has no children; return whether it no longer exists.
 
-        A child cgroup may be empty because its task has just started and will enter it.
+        Empty children are not removed, because a task that has just started may enter one of them.
         """
         try:
             os.rmdir(self._base)
@@ -190,7 +190,7 @@ def name_of(owner: Path, kind: str = "") -> str:
 def find(owner: Path) -> CgroupV2Groups | None:
     """Return the cgroups that this daemon may create, or None.
 
-    Each `owner`, the directory of the allocations, has its own tree.
+    `owner` is the directory of the allocations. Each such directory has a separate parent cgroup.
     """
     mount = mount_point(os.fsdecode(_MOUNTS.read_bytes()))
     own = own_path(_OWN.read_text())
@@ -213,7 +213,7 @@ def find(owner: Path) -> CgroupV2Groups | None:
 
 
 def _move_into_child(own: Path) -> Path:
-    """Return the cgroup of this process, after moving into a child cgroup if needed."""
+    """Return the daemon's cgroup. If it is delegated, first move the daemon into a child cgroup."""
     aside = own / ASIDE
     if not is_delegated(str(own)):
         return own

@@ -263,8 +263,9 @@ def find(
 ) -> CgroupV2Enforcer | str:
     """Return the enforcer for the usable cgroups, or the reason why there is none.
 
-    Each `owner`, the directory of the allocations, has its own tree. `parent` is the configured
-    parent cgroup; an empty string selects a delegated cgroup.
+    `owner` is the directory of the allocations. Each such directory has a separate parent cgroup,
+    which is created below the configured cgroup `parent`. If `parent` is empty, a delegated cgroup
+    is used instead.
     """
     if tree is None:
         return "no cgroup v2 is mounted"
@@ -295,7 +296,7 @@ def find(
 
 
 def _parent_cgroup(parent: str, tree: CgroupMount, files: CgroupFiles) -> str | None:
-    """Return a possible parent cgroup without processes, or None."""
+    """Return the cgroup below which to create the parent cgroup of all tasks, or None."""
     root = tree.mount.rstrip("/")
     if parent:
         return f"{root}/{parent.strip('/')}".rstrip("/")

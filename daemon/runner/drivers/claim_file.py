@@ -1,10 +1,10 @@
 """The claim file of an attempt records its shim and its exit status.
 
-The launcher creates and locks the file and starts the shim with it as standard error. Only the shim
-keeps it open, so the shim is alive exactly as long as the lock is held. Reused process IDs, reboots
-and daemon restarts cannot confuse this test.
+The launcher creates and locks the file, and starts the shim with the file as standard error. Only
+the shim keeps the file open, so the lock is held exactly as long as the shim is alive. The lock is
+reliable even if process IDs are reused, and after reboots and daemon restarts.
 
-A free lock means that the shim has exited. The lines of the file show how far the shim came.
+A free lock means that the shim has exited. The lines of the file show how far the shim got.
 Without a line `shim`, nothing was started. With a line `exit`, the task ended with that status.
 Otherwise the shim was killed.
 
@@ -81,8 +81,8 @@ def parse(text: str) -> ClaimRecord:
 def completed(trace: ClaimRecord, status: int) -> ClaimRecord:
     """Return a record that has the exit status `status` if the shim wrote none.
 
-    The launcher has observed `status`; -1 means unknown. A shell adds 128 to a signal number.
-    Without the shell's message, a status above 128 therefore counts as the result of a signal.
+    The launcher has observed `status`; -1 means unknown. A status above 128 counts as 128 plus the
+    number of a signal, even if the record has no message from the shell about the signal.
     """
     if trace.status is not None or status < 0:
         return trace

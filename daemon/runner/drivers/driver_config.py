@@ -128,7 +128,7 @@ def _value(kind: ConfigType, value: object) -> object | None:
 
 
 def _map(blocks: object) -> dict[str, str] | None:
-    """Return the string map in a map or in a list of HCL blocks; None for other values."""
+    """Convert a map or a list of HCL blocks to one map of strings; return None for other values."""
     found: dict[str, str] = {}
     for block in blocks if isinstance(blocks, list) else [blocks]:
         if not isinstance(block, dict):

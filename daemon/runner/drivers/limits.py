@@ -84,7 +84,10 @@ def _cores(text: str) -> set[int]:
 def limits_of(
     resources: Resources, cores: tuple[int, ...] = (), mhz: int = 0, processes: int = 0
 ) -> ResourceLimits:
-    """Return the limits for the `resources` of a task, with reserved `cores` and `mhz`."""
+    """Return the limits of a task. If `mhz` is 0, `resources` determines the MHz.
+
+    `cores` are the task's reserved cores, and `processes` is its limit of processes and threads.
+    """
     return ResourceLimits(
         mhz=mhz or resources.cpu,
         cores=cores,
@@ -211,7 +214,7 @@ def with_rlimits(enforced: Mapping[str, str]) -> dict[str, str]:
 
 
 def data_limit(bounds: LimitEnforcer, limits: ResourceLimits) -> int:
-    """Return RLIMIT_DATA for each process of a task in KiB; 0 means no limit."""
+    """Return RLIMIT_DATA in KiB for each process of a task; 0 means no limit."""
     by_rlimit = bounds.held.get(MEMORY) == BY_RLIMIT
     return limits.memory_max // _KILOBYTE if by_rlimit else 0
 

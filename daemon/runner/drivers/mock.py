@@ -129,7 +129,7 @@ class MockTask:
         """Ignore the signal."""
 
     async def stop(self, signal: str, grace: float) -> str:
-        """End the task after the configured time, at most after `grace` seconds."""
+        """End the task after the configured time, but after no more than `grace` seconds."""
         del signal
         patience = _seconds(self._settings.kill_after)
         self._forced = patience > grace

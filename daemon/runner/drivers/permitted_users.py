@@ -15,8 +15,8 @@ _ROOT = 0
 class TaskUsers:
     """The permitted users of tasks on clusters.
 
-    `usual` is the default user of tasks; empty means the daemon's user. `own` is the user ID
-    of the launcher, by default the daemon's.
+    `usual` is the default user of tasks; an empty string means the daemon's user. The parameter
+    `own` is the launcher's user ID, by default the daemon's user ID.
     """
 
     def __init__(self, policy: LauncherPolicy, own: int | None = None) -> None:
@@ -39,7 +39,7 @@ class TaskUsers:
         return {self._users.own, os.geteuid()}
 
     def find(self, driver: str, name: str) -> User | None:
-        """Return the user with a name or ID; None for the launcher's own user.
+        """Return the user with the name or ID `name`; None means the launcher's own user.
 
         Raises `StartFailed` when the user does not exist or is not permitted.
         """

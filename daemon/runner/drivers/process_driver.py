@@ -116,7 +116,7 @@ class ProcessDriver:
     # --- common parts ---
 
     def _attributes(self, attributes: Mapping[str, str]) -> Fingerprint:
-        """Return the fingerprint of the driver: these attributes and those of process tracking."""
+        """Return the fingerprint of the driver: `attributes` and those of the process tracking."""
         if problem := self._launcher.walls.tools:
             return Fingerprint(trouble=problem)
         prefix = f"driver.{self.name}"
@@ -322,7 +322,7 @@ class ProcessDriver:
 
 
 def _null_byte(attempt: Attempt) -> str:
-    """Return the name of a value of the attempt that contains a null byte, or an empty string."""
+    """Return a message about the first value with a null byte; empty if no value has one."""
     values = {"command": attempt.config.get("command"), "work_dir": attempt.config.get("work_dir")}
     args = attempt.config.get("args")
     values |= {f"args[{n}]": text for n, text in enumerate(args if isinstance(args, list) else ())}

@@ -34,7 +34,7 @@ class ProcessGroup(Protocol):
     async def clear(self, launcher: Launcher, attempt: int | None = None) -> str:
         """Kill all processes and remove the group; return the error or an empty string.
 
-        Without an `attempt`, no claim file is consulted.
+        With an `attempt`, its claim file also helps to find the processes.
         """
         ...
 

@@ -94,7 +94,7 @@ class ProcessHandle:
         return msgspec.json.encode({"claim": self._path, "shim": self._shim})
 
     async def wait(self) -> ExitResult:
-        """Wait until the shim has recorded the exit result and no process is left; return it."""
+        """Wait for the shim to exit, kill the remaining processes, and return the exit result."""
         is_seen = self._descriptor is not None
         if self._descriptor is not None:
             await trio.lowlevel.wait_readable(self._descriptor)
@@ -165,9 +165,9 @@ class ProcessHandle:
             await trio.sleep(SOON)
 
     async def _send(self, number: signals.Signals, *, to_shim: bool = False) -> bool:
-        """Send a signal; return whether it was sent.
+        """Send a signal; return whether it was sent. An error is logged and counts as sent.
 
-        The signal is not sent until the main process has replaced the shim's child shell.
+        While the main process is still the shim's child shell, only SIGKILL is sent to it.
         """
         if self._descriptor is None:
             return False
@@ -183,7 +183,12 @@ class ProcessHandle:
         try:
             return await self._launcher.signal(request)
         except (OSError, ValueError) as error:
-            _log.warning("%s cannot be sent to the task of %s: %s", number.name, self._path, error)
+            _log.warning(
+                "%s cannot be sent to the task with claim file %s: %s",
+                number.name,
+                self._path,
+                error,
+            )
             return True
 
     async def stop(self, signal: str, grace: float) -> str:

@@ -85,7 +85,7 @@ class ProcessScanner:
         }
 
     def of(self, alloc_id: str, task: str, *, pinned: bool = False) -> ScannedGroup:
-        """Return the process group for the attempts of a task. Reserved cores change nothing."""
+        """Return the process group for the attempts of a task. `pinned` has no effect."""
         return ScannedGroup(self, alloc_id, task)
 
     def delegate(self, owner: tuple[int, int]) -> None:

@@ -88,7 +88,7 @@ class File(Protocol):
 
     @property
     def info(self) -> FileMetadata:
-        """Return the current metadata, with the content type from when the file was opened."""
+        """Return the current metadata. The content type was detected when the file was opened."""
         ...
 
     def read(self, offset: int, most: int) -> bytes:

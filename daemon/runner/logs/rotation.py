@@ -175,8 +175,8 @@ class LogRotator:
 def _forget(log: TaskLog, moved: list[LogSegment], first: int) -> None:
     """Delete moved data before the retained range.
 
-    The end of the last moved file is the start offset of the log. If the last file is deleted, an
-    empty file with this offset in its name therefore replaces it.
+    The end of the last moved file is the start offset of the log. To keep this offset, an empty
+    file with the offset in its name replaces the last file when it is deleted.
     """
     for piece in moved:
         last = piece is moved[-1]

@@ -161,9 +161,10 @@ class CheckRunner:
     def _record_result(
         self, probe: CheckTarget, check_status: CheckStatus | None, code: int, output: str
     ) -> None:
-        """Record a result; None means that the threshold is not reached yet.
+        """Record a result of a check.
 
-        The result of a check that was removed in the meantime is ignored.
+        `check_status` is None while the threshold for a new status is not reached. The
+        result of a check that was removed in the meantime is ignored.
         """
         if (before := self._found.get(probe.id)) is None:
             return
@@ -181,7 +182,7 @@ class CheckRunner:
 
 
 def _threshold(check: Check, status: CheckStatus) -> int:
-    """Return the number of consecutive equal results after which a result counts."""
+    """Return how many consecutive results with this status are required to set the status."""
     if status == CheckStatus.SUCCESS:
         return check.success_before_passing
     return check.failures_before_critical

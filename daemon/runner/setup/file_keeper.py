@@ -3,12 +3,12 @@
 The launcher reads the files with the rights of the task and sends them in a stream. The keeper
 trusts nothing in the stream: it checks the names, limits the sizes and the number of files, and
 computes the digests itself. The files of one collection cannot exceed the bytes that are left in
-the namespace, so a task cannot fill the disk. A namespace collects the files of one task at a time,
-in threads that nothing else uses. So large or many files of one namespace do not delay the tasks of
-other namespaces.
+the namespace, so a task cannot fill the disk. For each namespace, the keeper collects the files of
+one task at a time. Collections run in threads that nothing else uses. Therefore, many or large
+files of one namespace do not delay the tasks of other namespaces.
 
-One write stores the rows of a task. If the daemon crashes before this write, the task is not yet
-recorded as dead, and the next daemon collects its files again.
+One write records all kept files of a task. If the daemon crashes before this write, the task is not
+yet recorded as dead, and the next daemon collects its files again.
 """
 
 import hashlib
@@ -67,7 +67,7 @@ class FileKeeper:
     async def keep(
         self, files: TaskFiles, namespace: str, patterns: Sequence[str], now: int
     ) -> KeptFiles:
-        """Keep the files of a task that match patterns; replace the files that were kept before."""
+        """Keep the files that match `patterns`; they replace the task's earlier kept files."""
         async with self._turns.setdefault(namespace, trio.Lock()):
             holder = f"{files.allocation}/{files.task}"
             available = partial(self._payloads.room, namespace=namespace, holder=holder)
@@ -142,7 +142,10 @@ class KeptPaths:
 
 
 class _Intake(KeptPaths):
-    """Receives one stream. A file may have `most` bytes, and all remaining files `left` bytes."""
+    """Receives one stream.
+
+    Each file may have at most `most` bytes. All files together may have at most `bytes_left` bytes.
+    """
 
     def __init__(
         self, take_in: Callable[..., Awaitable[None]], most: int, workshop: str, bytes_left: int
@@ -213,7 +216,10 @@ def why_unnamed(path: bytes) -> str:
 
 
 def user_path(path: bytes) -> str:
-    """Return a path below the task directory or the shared directory as users write it."""
+    """Return the path of a file as users write it: without the name of the task directory.
+
+    A path in the shared directory `alloc` stays unchanged.
+    """
     text = path.decode(errors="replace")
     first, _, remaining = text.partition("/")
     return text if first == "alloc" else remaining

@@ -22,7 +22,7 @@ class SecretKeeper(Protocol):
         ...
 
     def record_in_use(self, alloc_id: str, task: str, values: Collection[str]) -> None:
-        """Record the secrets that a task uses now; `store` drops them last if it must drop any."""
+        """Record the secrets that a task uses now. `store` drops other secrets first."""
         ...
 
     async def tidy(self, has_logs: Callable[[str], Awaitable[bool]]) -> None:

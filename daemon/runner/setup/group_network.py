@@ -1,8 +1,8 @@
-"""The network of a group with mode `bridge`: an address on the host's bridge, and its ports.
+"""The network of a group in `bridge` mode: an address on the host's bridge, and forwarded ports.
 
 The launcher creates the network before the first task starts, and removes it after the last task
-has ended. Each attempt requests the network again, because a restarted launcher no longer has the
-network of an allocation without a running task.
+has ended. Each attempt requests the network again: if the launcher was restarted while no task of
+the allocation was running, the network no longer exists.
 """
 
 import logging
@@ -27,8 +27,8 @@ _log = logging.getLogger("steward.runner")
 def bridge_attributes(problem: str) -> Mapping[str, str]:
     """Return the node attributes of the bridge; `problem` is the reason why there is none.
 
-    Steward runs no CNI plugins. It declares the plugins that its bridge replaces, because groups
-    require them by an implicit constraint.
+    Groups in `bridge` mode implicitly require some CNI plugins. The attributes list these plugins,
+    although Steward's own bridge replaces them.
     """
     if problem:
         return {NO_BRIDGE: problem}
@@ -69,7 +69,7 @@ def _names(dns: NetworkDNS) -> dict[str, list[str]]:
 
 
 def forwarded_ports(instance: TaskInstance) -> list[ForwardedPort]:
-    """Return the ports of a group, as the launcher forwards them. Raises `Refused`."""
+    """Return the ports that the launcher must forward for a group. Raises `Refused`."""
     ports = instance.allocation.placement.resources.shared.ports or []
     if len(ports) > MOST_PORTS:
         raise Refused(

@@ -40,7 +40,7 @@ Traffic = Callable[[str], TrafficSample | None]
 
 
 def no_traffic(alloc_id: str) -> None:
-    """Return None, for a node without a bridge."""
+    """Return None: a node without a bridge has no bridge traffic."""
 
 
 def no_listeners(ports: Set[int]) -> list[PortListener]:
@@ -181,7 +181,7 @@ class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True):
     async def destroy(self, alloc_id: str) -> None:
         """Kill all processes of an allocation, through each driver.
 
-        `alloc_id` may have the suffix of a directory that is being removed.
+        If the allocation directory is being removed, `alloc_id` may end with the suffix `GONE`.
         """
         for driver in self.drivers.values():
             await driver.destroy(alloc_id.removesuffix(GONE), self.directory(alloc_id))

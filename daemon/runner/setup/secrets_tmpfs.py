@@ -36,7 +36,7 @@ class SecretsTmpfs:
             _log.warning("secrets of allocation %s are on disk: %s", alloc_id, error)
 
     async def release(self, alloc_id: str) -> None:
-        """Delete the secrets of an allocation and unmount them, if any."""
+        """Remove the secrets mounts of an allocation, if any, together with the secrets."""
         if alloc_id not in self._secluded:
             return
         self._secluded.discard(alloc_id)

@@ -211,9 +211,9 @@ class _Reader:
 
 
 def files_of(files: TaskFiles, step_data: StepData) -> tuple[TaskFile, ...]:
-    """Return the files of a task before an attempt: short results, and an empty file for outputs.
+    """Return the files to write before an attempt: `needs.json`, and an empty file for outputs.
 
-    Raises `PathEscape`.
+    If the step needs nothing, there is no `needs.json`. Raises `PathEscape`.
     """
     own_outputs = TaskFile(path=files.own(_OUTPUTS), content=b"")
     if not step_data.needs:
@@ -293,8 +293,8 @@ def _check(
 ) -> None:
     """Raise `Refused` if outputs repeat those of another task, or exceed a limit.
 
-    `unstored` has two numbers of bytes in reports that are not stored yet: for the other elements
-    of the step, and for those of the run.
+    `unstored` counts the bytes of outputs that other allocations have reported, but that are not
+    stored yet: first for the step, then for the run.
     """
     for task, known in outputs_of_others.items():
         if repeated := sorted(outputs_of_task.keys() & known.keys()):

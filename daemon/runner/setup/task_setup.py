@@ -118,7 +118,7 @@ def services_of(group: TaskGroup, task: Task) -> list[Service]:
 
 
 def missing_inputs(task: Task) -> str:
-    """Return why this version cannot run a task, or an empty string.
+    """Return why this version of Steward cannot run a task, or an empty string.
 
     Starting a task without a feature that it needs could be unsafe.
     """
@@ -162,7 +162,7 @@ def _volume(host: RuntimeContext, instance: TaskInstance, name: str) -> HostVolu
 
 
 def _features(instance: TaskInstance, task: Task) -> Iterator[str]:
-    """Yield the host features that a cluster must provide, from the constraints of a task."""
+    """Yield the host features that the constraints of a task require from a cluster."""
     for block in (instance.job.constraints, instance.group.constraints, task.constraints):
         for feature in block or ():
             match = _FEATURE.fullmatch(feature.l_target)
@@ -398,7 +398,10 @@ class TaskSetup:
         return len(sizes), sum(sizes)
 
     async def _prepare_step(self) -> AttemptOutcome | None:
-        """Write the results of earlier steps, and an empty file for outputs."""
+        """Write the results of earlier steps, and an empty file for outputs.
+
+        Return an outcome only if this failed.
+        """
         if self._step is None or self._step_files:
             return None
         from daemon.runner.setup import step_data
@@ -560,8 +563,8 @@ class TaskSetup:
     async def _kept_digest(self, step: str, element: int | None, path: str) -> str:
         """Return the digest of a file that an earlier step has kept; empty if there is none.
 
-        If `element` is None, the file is from the element with the index of the task's own element.
-        If `step` has no elements, `element` counts as 0.
+        If `element` is None, the file is from the element that has the same index as the task's own
+        element. If the outputs of `step` are not lists, it is from element 0.
         """
         from daemon.flow import lists
         from storage.queries import kept_files  # imported late, because few jobs have kept files

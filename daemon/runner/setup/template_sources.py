@@ -1,8 +1,8 @@
 """The data sources of templates: services, variables, and files of the allocation.
 
-Each lookup has a current answer, and topics of the store that signal changes of the answer. Files
-are polled, because nothing signals their changes. Data that the task is not permitted to read
-appears as missing.
+Each lookup has a current answer. Topics of the store signal when the answer changes. Files are
+polled, because nothing signals their changes. Data that the task is not permitted to read appears
+as missing.
 """
 
 from collections.abc import Callable, Iterable
@@ -49,7 +49,7 @@ class TemplateSources:
         instance: Callable[[], TaskInstance],
         secrets: GivenSecrets | None = None,
     ) -> None:
-        """Initialize; add the values of all variables that are read to `secrets`."""
+        """Initialize. `secrets` receives the values of all variables that the templates read."""
         self._ground, self._instance = ground, instance
         self.refusals: dict[LookupKey, str] = {}
         self.secrets = secrets or GivenSecrets()
@@ -121,7 +121,7 @@ class TemplateSources:
     def _split(self, name: str) -> tuple[str, str]:
         """Split a name at its `@` into name and namespace.
 
-        A region after the namespace must be Steward's own.
+        Without an `@`, the namespace is that of the task. A region after the namespace is ignored.
         """
         plain, at, where = name.rpartition("@")
         return (plain, where.partition(".")[0]) if at else (name, self._namespace)

@@ -1,8 +1,9 @@
 """Render the templates of a task before it starts, and again when their data changes.
 
 A task starts when all its templates are rendered. A template whose data is missing is rendered when
-the data is complete. While the task runs, a template is written again only if its text differs, and
-its change action runs. Errors at that time are recorded as events, and the previous text stays.
+the data is complete. While the task runs, a template is written again only if its text has changed.
+Its change action runs after that. If an error occurs while the task runs, an event records the
+error, and the previous text stays.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -163,9 +164,9 @@ class TemplateRunner:
         return changed
 
     def _delay(self, changed: list[Template]) -> float:
-        """Return a random delay within `splay` in seconds.
+        """Return a random delay in seconds, at most the longest `splay` of the templates.
 
-        It prevents all tasks from restarting at the same time.
+        The delay prevents all tasks from restarting at the same time.
         """
         longest = max(template.splay for template in changed)
         return self._desk.host.chance() * longest / SECOND
@@ -180,8 +181,8 @@ class TemplateRunner:
     ) -> None:
         """Wait until an answer may have changed.
 
-        `read` has the signatures of the files that were read. A change since the read counts, so no
-        change between the read and the wait is missed.
+        `read` has the signatures of files from before they were read. A file that has changed since
+        then ends the wait immediately.
         """
         before = {**await self._sources.signatures(self._lookups), **(read or {})}
         if before:

@@ -39,8 +39,8 @@ class IdentitySigner(Protocol):
 class IssuerInfo(msgspec.Struct, frozen=True):
     """The issuer of the tokens, and its region.
 
-    `claims` are additional claims by name. Their texts can refer to the node's `values`, the job,
-    group, task and allocation.
+    `claims` are additional claims by name. The text of a claim can contain references to the node,
+    job, group, task and allocation. `values` has the values of the references to the node.
     """
 
     issuer: str
@@ -117,7 +117,7 @@ class WorkloadIdentities:
     async def recall(self, allocation: Allocation, job: Job, started: int, now: int) -> None:
         """Restore the issue times of the tokens that an earlier daemon delivered.
 
-        Tokens in the environment of exec sessions are signed again.
+        Tokens in environment variables are signed again, for the environment of exec sessions.
         """
         for identity in self.identities:
             times = (

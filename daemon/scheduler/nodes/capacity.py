@@ -1,9 +1,9 @@
 """Capacity: the free resources of a node, the ask of a group, and the allocated resources.
 
-A `NodeCapacity` is one node during planning. It knows the resources of all allocations. It releases
-the resources of allocations that the plan stops, and assigns resources to allocations that the plan
-places. Resources are never overcommitted. `missing_resource` returns the missing resource, and
-`offer` may only be called after it returned None.
+A `NodeCapacity` tracks the resources of one node during planning. It releases the resources of
+allocations that the plan stops, and assigns resources to allocations that the plan places.
+Resources are never overcommitted: `offer` may only be called after `missing_resource` has returned
+None.
 """
 
 from collections import Counter
@@ -202,7 +202,7 @@ class NodeCapacity:
     # --- available resources ---
 
     def missing_resource(self, need: ResourceAsk) -> str | None:
-        """Return the first insufficient resource as placement metrics name it, or None."""
+        """Return the first insufficient resource, by its name in placement metrics, or None."""
         if need.fixed is None and (missing := self._missing_choice(need)):
             return missing
         if self.is_full:
@@ -233,9 +233,11 @@ class NodeCapacity:
         return None
 
     def shortage(self, need: ResourceAsk) -> float:
-        """Return the shortage: the sum of the missing fractions of each requested resource.
+        """Return how much of the requested resources is missing.
 
-        The shortage is 0 if and only if `missing_resource` returns None.
+        The result is the sum of the missing fractions of CPU, memory, disk and cores, plus the
+        number of static ports that are in use. If only another resource is missing, the result is
+        1. It is 0 if and only if `missing_resource` returns None.
         """
         pairs = (
             (self.cpu_of(need), self.cpu),

@@ -1,4 +1,4 @@
-"""Capacity of a cluster, which queues allocations without capacity.
+"""Capacity of a cluster. The cluster queues an allocation until a host has enough capacity.
 
 Only the number of jobs is limited (`max_jobs`). An allocation fits if a single host, when empty, is
 large enough. CPU in MHz is rounded up to whole cores, at least one.

@@ -58,7 +58,10 @@ def _of_node(key: str, node: Node) -> str | None:
 
 
 def matches(condition: Constraint | Affinity, node: Node, region: str) -> bool:
-    """Return whether a node satisfies a constraint; true if it depends on several nodes."""
+    """Return whether a node satisfies a constraint or an affinity.
+
+    A constraint that depends on several nodes always counts as satisfied.
+    """
     left = resolve(condition.l_target, node, region)
     right = resolve(condition.r_target, node, region)
     return compare(condition.operand, left, right)

@@ -1,7 +1,7 @@
 """Feasibility: why a group cannot run on a node, regardless of capacity.
 
-The reasons appear in placement metrics (recorded from Nomad: blocked-evaluation). Only the first
-reason in the order of the checks counts. `placement` counts nodes per reason.
+The reasons appear in placement metrics (recorded from Nomad: blocked-evaluation). If several checks
+fail for a node, only the first reason is reported. `placement` counts the nodes for each reason.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,8 +1,8 @@
 """Place allocations on nodes one by one, and record placement failures.
 
-A `Placer` has the nodes as the plan has changed them so far. Its metrics for each allocation and
-each unplaced group appear in evaluations, plans and allocations (recorded from Nomad:
-blocked-evaluation, plan, evaluations-allocations).
+A `Placer` tracks the capacity of the nodes while the plan changes it. Its metrics for each
+allocation and each unplaced group appear in evaluations, plans and allocations (recorded from
+Nomad: blocked-evaluation, plan, evaluations-allocations).
 """
 
 from collections import Counter, defaultdict
@@ -147,7 +147,7 @@ class PlacementFailure:
 
 
 class Placer:
-    """Places allocations. It holds the placement failures, and the nodes with planned changes."""
+    """Places allocations. It tracks the capacity of the nodes, and records placement failures."""
 
     def __init__(
         self, state: ClusterState, evaluation: Evaluation, *, now: int, ids: Iterator[str]
@@ -188,7 +188,7 @@ class Placer:
     # --- placements ---
 
     def place(self, request: PlacementRequest) -> Allocation | None:
-        """Return the allocation on the best node; record a failure and return None without a node.
+        """Return an allocation on the best node. If no node fits, record a failure and return None.
 
         After one failed search for a group, no further search is made for the group.
         """
@@ -236,7 +236,10 @@ class Placer:
         request: PlacementRequest,
         node_capacities: Iterable[capacity.NodeCapacity],
     ) -> Allocation | None:
-        """Return the allocation after preemption, on the node with the least important victims."""
+        """Return an allocation that preempts others, on the node with the least important victims.
+
+        Return None if preemption does not free enough capacity on any node.
+        """
         tally = _Tally()
         options: list[tuple[tuple[int, int], capacity.NodeCapacity, list[ResourceHolder]]] = []
         may = request.job.priority >= self._priority  # an older version may have a lower priority
@@ -266,7 +269,7 @@ class Placer:
         return found
 
     def fail(self, job: Job, group: TaskGroup, metric: PlacementMetric) -> None:
-        """Record an unplaced allocation. A group keeps its first reason."""
+        """Record an unplaced allocation. For each group, only the first metric is kept."""
         known = self.failures.get(group.name)
         failure = known or PlacementFailure(self._search(job, group), metric)
         failure.add()

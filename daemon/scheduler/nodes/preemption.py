@@ -2,8 +2,8 @@
 
 Candidates are allocations of other jobs with a priority lower by at least `MARGIN`. The lowest
 priorities are preempted first. Among candidates with equal priority, the candidate that reduces
-the shortage most is chosen, then the smallest candidate. The result is minimal: without any one of
-the victims, capacity would be insufficient.
+the shortage most is chosen, then the smallest candidate. The result is minimal: if any one of the
+victims were spared, capacity would be insufficient.
 
 Victims and stopping allocations hold their resources until their tasks have ended, so the new
 allocation must wait for them.

@@ -1,4 +1,4 @@
-"""The program in the task of a remote call: it calls a function by its name, and stores the result.
+"""The program that runs in the task of a remote call: it calls a function and stores the result.
 
     python -m steward_client.call MODULE:FUNCTION
 
@@ -63,7 +63,7 @@ def find(name: str) -> Callable[..., Any]:
 
 
 def main() -> int:
-    """Call the function that the command line names."""
+    """Call the function given on the command line; return the exit status."""
     directory = Path(os.environ["NOMAD_TASK_DIR"])
     arguments = msgspec.json.decode((directory / ARGUMENTS).read_bytes(), type=Arguments)
     outcome = call(find(sys.argv[1]), arguments)

@@ -85,12 +85,12 @@ class _Head(msgspec.Struct, frozen=True, rename="pascal"):
 class Client:
     """A client of one server.
 
-    `address` is `http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`; for any other address,
-    the client raises `ValueError`. If address, token,
-    namespace or region are not given, they come from STEWARD_ADDR, STEWARD_TOKEN, … or NOMAD_ADDR,
-    …. With `login`, the client logs in with the identity of the host and renews the token. `verify`
-    is the TLS context; False turns the verification of certificates off. For tests, `transport`,
-    `ids` and `chance` replace the network, the identifiers and the random part of delays.
+    `address` is `http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`; any other address raises
+    `ValueError`. The defaults of `address`, `token`, `namespace` and `region` come from the
+    environment: STEWARD_ADDR or NOMAD_ADDR, STEWARD_TOKEN or NOMAD_TOKEN, and so on. With `login`,
+    the client logs in with the identity of the host and renews the token. `verify` is the TLS
+    context; with False, certificates are not verified. In tests, `transport` replaces the network,
+    `ids` creates the identifiers, and `chance` returns the random part of delays.
     """
 
     def __init__(
@@ -209,10 +209,9 @@ class Client:
     ) -> Run:
         """Register a job, or a new version of it.
 
-        `files` has the digests of uploaded files by name, for artifacts with `payload://NAME`.
-
-        With `enforce_index`, raises `ApiError` if the job has changed since the plan with this
-        index; with the index 0, if the job exists.
+        `files` maps the names of uploaded files to their digests, for artifacts with
+        `payload://NAME`. `enforce_index` is the `job_modify_index` of a plan. Raises `ApiError` if
+        the job has changed since that plan. With 0, raises `ApiError` if the job exists.
         """
         body = _Registration(
             job=_document(job),
@@ -292,9 +291,9 @@ class Client:
     ) -> Dispatched:
         """Start a child of a parameterized job, once, even if the request is repeated.
 
-        `files` has the digests of input files by name, as `upload` returns them. Without an
-        idempotency token, the client creates a token. A program that must not start a child again
-        after its own restart should pass a token that it can also pass after the restart.
+        `files` maps the names of input files to the digests that `upload` returned. Without an
+        idempotency token, the client creates a new token. If your program may be restarted, pass
+        the same token before and after the restart, so that no second child starts.
         """
         request = Dispatch(
             payload=payload,
@@ -307,9 +306,10 @@ class Client:
         )
 
     async def upload(self, path: str | os.PathLike[str], *, namespace: str = "") -> str:
-        """Upload an input file, unless the namespace has it; return its digest for `dispatch`.
+        """Upload an input file if the namespace does not have it yet; return the file's digest.
 
-        An interrupted upload continues where it ended. Raises `OSError` if the file cannot be read.
+        Pass the digest to `dispatch`. An interrupted upload continues where it ended. Raises
+        `OSError` if the file cannot be read.
         """
         from steward_client.uploads import upload  # few programs upload files
 
@@ -321,8 +321,8 @@ class Client:
         """Start many children, each once; return them in the order of the requests.
 
         Servers with bulk dispatch start up to a thousand children in one request. Raises
-        `DispatchesFailed` if the server refuses some of the dispatches. The other dispatches have
-        started children.
+        `DispatchesFailed` if the server refuses some of the dispatches. In this case, the children
+        of the other dispatches have started nevertheless.
         """
         with_tokens = [request.with_token(self._ids) for request in requests]
         return await dispatching.dispatch_many(
@@ -368,7 +368,10 @@ class Client:
     async def output(
         self, alloc_id: str, task: str, *, kind: str = "stdout", last: int | None = None
     ) -> bytes:
-        """Return the output of a task so far, or its last bytes. `kind` is stdout or stderr."""
+        """Return the output of a task so far, or only the last `last` bytes of it.
+
+        `kind` is stdout or stderr.
+        """
         origin = "start" if last is None else "end"
         return await read_log(
             self._connection, alloc_id, task=task, kind=kind, origin=origin, offset=last or 0
@@ -383,7 +386,10 @@ class Client:
         origin: str = "start",
         offset: int = 0,
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the output of a task until the task ends, each byte once, across reconnections."""
+        """Yield the output of a task until the task ends, each byte once, across reconnections.
+
+        `kind` is stdout or stderr. `offset` counts bytes from `origin`, which is start or end.
+        """
         return follow_log(
             self._connection, alloc_id, task=task, kind=kind, origin=origin, offset=offset
         )
@@ -416,9 +422,10 @@ class Client:
     async def save_kept(
         self, alloc_id: str, file: KeptFile, target: str | os.PathLike[str]
     ) -> None:
-        """Write a kept file to `target`, which appears only with the complete, verified content.
+        """Write a kept file to `target`. The file appears there when it is complete and verified.
 
-        Raises `NotFound`, `InvalidResponse` if the content does not have its digest, and `OSError`.
+        Raises `NotFound`, `OSError`, and `InvalidResponse` if the content does not match its
+        digest.
         """
         await downloads.save_kept(self._connection, alloc_id, file, target)
 
@@ -446,8 +453,8 @@ class Client:
     ) -> Variable:
         """Create or change a variable.
 
-        With `cas`, raises `Conflict` if the last change of the variable has another index; with the
-        index 0, if the variable exists. Writing to a locked variable needs its `lock`.
+        `cas` is the expected `modify_index` of the variable, or 0 for a new variable. Raises
+        `Conflict` if the variable has another index. Writing to a locked variable needs its `lock`.
         """
         body: dict[str, object] = {"Path": path, "Items": dict(items)}
         if lock is not None:
@@ -473,9 +480,10 @@ class Client:
     ) -> AbstractAsyncContextManager[HeldLock]:
         """Hold the lock of a variable while the block runs.
 
-        `ttl` and `delay` are in seconds. A lock that is not renewed expires after `ttl`, and is
-        free again after `delay`. If the lock is lost, the block is cancelled and `LockLost` is
-        raised. Without `wait`, raises `Conflict` if another client holds the lock.
+        `ttl` and `delay` are in seconds. A lock that is not renewed expires after `ttl`. After a
+        further `delay`, other clients can acquire it. If the lock is lost, the block is cancelled
+        and `LockLost` is raised. Without `wait`, raises `Conflict` if another client holds the
+        lock.
         """
         return hold_lock(self._connection, path, ttl=ttl, delay=delay, wait=wait)
 

@@ -1,4 +1,4 @@
-"""Dispatches of parameterized jobs, which can be repeated without starting a second child."""
+"""Dispatches of parameterized jobs. A repeated dispatch does not start a second child."""
 
 import base64
 from collections.abc import Callable, Iterator, Sequence
@@ -104,7 +104,10 @@ async def _singly(
 
 
 class _Bulk:
-    """The answers to bulk requests: children and failures by dispatch number, from 0."""
+    """Sends bulk requests, and collects the answers.
+
+    The dispatches are numbered from 0. `children` and `failures` have the answers by number.
+    """
 
     def __init__(
         self, connection: Connection, job_id: str, requests: Sequence[Dispatch], namespace: str
@@ -117,7 +120,7 @@ class _Bulk:
         self.failures: dict[int, str] = {}
 
     def open(self, numbers: Sequence[int]) -> list[int]:
-        """Return the numbers of the dispatches that have no answer yet."""
+        """Return those of the `numbers` whose dispatches have no answer yet."""
         answered = self.children.keys() | self.failures.keys()
         return [number for number in numbers if number not in answered]
 
@@ -178,7 +181,7 @@ def _line(request: Dispatch) -> bytes:
 
 
 def _batches(requests: Sequence[Dispatch]) -> Iterator[list[int]]:
-    """Yield the numbers of the dispatches in batches, each for one request."""
+    """Yield lists of dispatch numbers. The dispatches of one list fit into one bulk request."""
     batch: list[int] = []
     size = 0
     for number, request in enumerate(requests):

@@ -89,7 +89,7 @@ class DispatchesFailed(ClientError):
 
 
 class EventsLost(ClientError):
-    """The server no longer has the events from one index to another, both included."""
+    """The server no longer stores the events from `first_index` to `last_index`, inclusive."""
 
     def __init__(self, first_index: int, last_index: int) -> None:
         super().__init__(

@@ -83,10 +83,10 @@ async def read_events(
 async def read_writes(
     connection: Connection, topics: Topics, *, index: int, namespace: str | None
 ) -> AsyncGenerator[list[Event], None]:
-    """Yield the events of each write from an index on, each once. Raises `EventsLost`.
+    """Yield one list of events per write, from `index` on. Raises `EventsLost`.
 
-    After a disconnection, the stream continues after the last write. Raises `Unreachable` if the
-    server is still unreachable after all retries.
+    After a disconnection, the stream continues after the last write that was yielded. Raises
+    `Unreachable` if the server is still unreachable after all retries.
     """
     reader = _Reader(connection, topics, index, namespace)
     while True:
@@ -125,7 +125,7 @@ class _Reader:
         raise Unreachable("the server ended the event stream")
 
     async def wait_after(self, error: Unreachable) -> None:
-        """Wait before the next connection. Raise the error if there were too many retries."""
+        """Wait before the next connection. Raise `error` if the time for retries is over."""
         now = anyio.current_time()
         if self._last_sign is None:
             self._last_sign = now

@@ -66,11 +66,12 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the job of a function.
+    """Settings of the job that runs a function.
 
-    `python` is the interpreter. It must find this library among its packages or below `path`.
-    `path` has the directories from which modules are imported; by default those of the function's
-    module and of this library. `retries` is the number of further attempts after a failure.
+    `python` is the path of the interpreter, which must be able to import this library. `path` lists
+    further directories from which it imports modules. The default is the directories of the
+    function's module and of this library. `retries` is the number of further attempts after a
+    failure.
     """
 
     driver: str = "raw_exec"

@@ -148,7 +148,7 @@ class Template(Definition, frozen=True, kw_only=True):
 
 
 class Artifact(Definition, frozen=True, kw_only=True):
-    """A download into the task's directory before it starts."""
+    """A file or archive to download into the task's directory before the task starts."""
 
     getter_source: str
     getter_options: dict[str, str] = {}
@@ -203,7 +203,10 @@ class LogConfig(Definition, frozen=True, kw_only=True):
 
 
 class Lifecycle(Definition, frozen=True, kw_only=True):
-    """Runs a task before, next to or after the main tasks (`prestart`, `poststart`, `poststop`)."""
+    """The time at which a task runs, relative to the main tasks.
+
+    `hook` is `prestart`, `poststart` or `poststop`.
+    """
 
     hook: str
     sidecar: bool | None = None

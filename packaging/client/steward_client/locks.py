@@ -1,4 +1,4 @@
-"""Locks of variables, renewed while their block runs."""
+"""Locks of variables. The client renews a lock while the block that holds it runs."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -86,7 +86,10 @@ class LoginTokens:
             return self._auth.client_token
 
     async def replace(self, token: str) -> bool:
-        """Log in again if `token` is no longer valid; return whether there is another token."""
+        """Log in again if `token` is the current token and is no longer valid.
+
+        Return whether the current token now differs from `token`.
+        """
         async with self._busy:
             if self._auth is None or self._auth.client_token == token:
                 if await self._is_valid(token):
@@ -182,7 +185,10 @@ class LoginTokens:
         return found.access_token
 
     async def _place(self) -> dict[str, str]:
-        """Return the fields that name the virtual machine, or the resource of the token."""
+        """Return the login fields that identify the virtual machine or the other resource.
+
+        Without `resource_id`, `vm` and `vmss`, a login with `jwt` has no such fields.
+        """
         login = self._login
         if login.resource_id:
             match = _ID.fullmatch(login.resource_id)

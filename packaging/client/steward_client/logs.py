@@ -15,7 +15,7 @@ _objects = json.JSONDecoder()
 
 
 class _Frame(Record, frozen=True, kw_only=True):
-    """A piece of a log file; `offset` is the offset after the piece."""
+    """A piece of a log file. `offset` is the offset of the end of the piece in the file."""
 
     data: bytes = b""
     file: str = ""

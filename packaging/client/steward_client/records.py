@@ -291,8 +291,8 @@ class JobDiff(Record, frozen=True, kw_only=True):
 class Plan(Record, frozen=True, kw_only=True):
     """The effect that a registration would have.
 
-    With `job_modify_index` as `enforce_index`, `Client.run` fails if the job has changed since
-    the plan.
+    Pass `job_modify_index` to `Client.run` as `enforce_index`. Then the registration fails if the
+    job has changed since the plan.
     """
 
     job_modify_index: int = 0
@@ -338,7 +338,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllocationResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The allocation after its end, and the results of its tasks by name."""
+    """An allocation that has ended, and the results of its tasks by task name."""
 
     allocation: Allocation
     tasks: Mapping[str, TaskResult]
@@ -354,7 +354,7 @@ class WorkflowRun(Record, frozen=True, kw_only=True):
 
 
 class JobResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a job, with the newest allocation of each allocation name.
+    """The result of a job. Of allocations with the same name, only the newest is included.
 
     `run` is the run of a workflow, or None for other jobs.
     """
@@ -375,5 +375,8 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tasks(self) -> Mapping[str, TaskResult]:
-        """Return the tasks of the newest allocation by name; empty if no allocation was placed."""
+        """Return the results of the newest allocation's tasks, by task name.
+
+        The mapping is empty if no allocation was placed.
+        """
         return self.allocations[-1].tasks if self.allocations else {}

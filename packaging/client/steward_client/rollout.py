@@ -61,9 +61,9 @@ class _Rollout:
         self._query: Query = {"namespace": run.namespace}
 
     async def last_index(self) -> int | None:
-        """Return the index of the last change before the outcome; None while there is no outcome.
+        """Return the index of the change that made the outcome certain, or None until then.
 
-        For a purged job the result is 0, because it has no further events.
+        For a purged job, return 0, because no further events follow.
         """
         try:
             job = (await self._get(self._path)).decode(JobDetail)

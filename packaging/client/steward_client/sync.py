@@ -75,7 +75,10 @@ class Session:
 
 
 class Client:
-    """A client of one server, for a `with` block, with the arguments of `steward_client.Client`."""
+    """A client of one server. Use it in a `with` block.
+
+    The arguments are described at `steward_client.Client`.
+    """
 
     def __init__(
         self,
@@ -176,7 +179,7 @@ class Client:
         enforce_index: int | None = None,
         files: Mapping[str, str] | None = None,
     ) -> Run:
-        """Register a job, or a new version of it, with the digests of its uploaded files."""
+        """Register a job, or a new version of it. `files` maps uploaded files to their digests."""
         return self._call(self._client.run, job, enforce_index=enforce_index, files=files)
 
     def follow(self, run: Run) -> Iterator[Event]:
@@ -239,7 +242,10 @@ class Client:
         )
 
     def upload(self, path: str | os.PathLike[str], *, namespace: str = "") -> str:
-        """Upload an input file, unless the namespace has it; return its digest for `dispatch`."""
+        """Upload an input file if the namespace does not have it yet; return the file's digest.
+
+        Pass the digest to `dispatch`.
+        """
         return self._call(self._client.upload, path, namespace=namespace)
 
     def dispatch_many(
@@ -274,7 +280,10 @@ class Client:
     def output(
         self, alloc_id: str, task: str, *, kind: str = "stdout", last: int | None = None
     ) -> bytes:
-        """Return the output of a task so far, or its last bytes. `kind` is stdout or stderr."""
+        """Return the output of a task so far, or only the last `last` bytes of it.
+
+        `kind` is stdout or stderr.
+        """
         return self._call(self._client.output, alloc_id, task, kind=kind, last=last)
 
     def logs(
@@ -286,7 +295,10 @@ class Client:
         origin: str = "start",
         offset: int = 0,
     ) -> Iterator[bytes]:
-        """Yield the output of a task until the task ends, each byte once, across reconnections."""
+        """Yield the output of a task until the task ends, each byte once, across reconnections.
+
+        `kind` is stdout or stderr. `offset` counts bytes from `origin`, which is start or end.
+        """
         stream = self._client.logs(alloc_id, task, kind=kind, origin=origin, offset=offset)
         return self._iterate(stream)
 
@@ -314,7 +326,10 @@ class Client:
         return self._call(self._client.kept_files, alloc_id)
 
     def save_kept(self, alloc_id: str, file: KeptFile, target: str | os.PathLike[str]) -> None:
-        """Write a kept file to `target`, which appears only with the complete, verified content."""
+        """Write a kept file to `target`.
+
+        The file appears there when it is complete and verified.
+        """
         return self._call(self._client.save_kept, alloc_id, file, target)
 
     # --- variables ---

@@ -43,7 +43,10 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     longest_delay: float = 5.0
 
     def delay(self, attempt: int, chance: float) -> float:
-        """Return the delay after an attempt (0 is the first); `chance` is between 0 and 1."""
+        """Return the delay in seconds after an attempt (0 is the first).
+
+        `chance` is a random number between 0 and 1.
+        """
         longest: float = min(self.first_delay * 2.0**attempt, self.longest_delay)
         return longest * (0.5 + chance / 2)
 
@@ -127,7 +130,7 @@ class Chunks:
 
 
 class Lines:
-    """The complete lines of a stream, without an incomplete last line."""
+    """The complete lines of a stream. An incomplete last line is omitted."""
 
     def __init__(self, chunks: Chunks) -> None:
         self._chunks = chunks

@@ -21,7 +21,7 @@ class _State(Record, frozen=True, kw_only=True):
 
 
 async def upload(connection: Connection, path: str | os.PathLike[str], *, namespace: str) -> str:
-    """Upload a file, unless the namespace has it; return its digest. Raises `OSError`."""
+    """Upload a file if the namespace does not have it yet; return its digest. Raises `OSError`."""
     digest, size = await anyio.to_thread.run_sync(_digest, path)
     address = f"/v1/payload/{digest}"
     state = await _state(connection, address, namespace)

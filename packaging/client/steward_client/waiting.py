@@ -1,4 +1,4 @@
-"""Waits for the end of jobs, and collects their exit codes and output."""
+"""Wait until jobs have ended, and collect their exit codes and output."""
 
 from collections.abc import Mapping
 from typing import Generic, Self, TypeVar
@@ -54,7 +54,10 @@ class Watch(Generic[T]):
 
 
 async def wait_for_job(connection: Connection, job_id: str, query: Query) -> JobDetail:
-    """Wait until a job is dead; return it. Raises `NotFound`, also if the job is purged."""
+    """Wait until a job is dead; return the job.
+
+    Raises `NotFound` if the job does not exist, or is purged in the meantime.
+    """
     async for job in Watch(connection, f"/v1/job/{segment(job_id)}", JobDetail, query):
         if job.status == "dead":
             return job

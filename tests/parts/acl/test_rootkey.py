@@ -49,7 +49,7 @@ def test_key_file_contains_bytes_hex_digits_or_base64(tmp_path: Path, content: b
 @pytest.mark.parametrize("content", [b"", b"x", KEY + b"x", KEY.hex()[:-2].encode(), b"\xff" * 33])
 def test_invalid_key_is_refused(tmp_path: Path, content: bytes) -> None:
     file = write(tmp_path / "key", content)
-    with pytest.raises(Invalid, match="does not hold a key"):
+    with pytest.raises(Invalid, match="does not contain a key"):
         key_of(Settings(key_file=file))
 
 

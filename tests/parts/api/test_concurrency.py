@@ -52,8 +52,8 @@ async def test_the_number_of_limits_is_limited(
     with pytest.raises(Malformed) as caught:
         await put(store, "c")
     assert str(caught.value) == (
-        'queue "c": the limits of 2 queues are set in namespace "default", which is the maximum: '
-        "delete one of them"
+        'namespace "default" already has limits for 2 queues, the maximum: '
+        'delete one before you set a limit for queue "c"'
     )
     await put(store, "b", slots=5)
     assert [(line.name, line.slots) for line in lines(store)] == [("a", 2), ("b", 5)]
@@ -68,7 +68,7 @@ async def test_a_queue_is_read_in_one_namespace(store: Store) -> None:
         store.read(lambda db: api.read(asked, db))
     assert (
         str(caught.value)
-        == 'namespace is "*", but a queue is in one namespace: name this namespace'
+        == 'namespace = "*" does not identify a queue: give the namespace of the queue'
     )
 
 

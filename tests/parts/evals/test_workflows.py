@@ -2230,7 +2230,7 @@ async def test_outputs_by_hand_belong_to_the_named_element(cluster: Cluster) -> 
     await report(cluster, first, rows="1")
     await report(cluster, second, code=1)
     await cluster.work()
-    with pytest.raises(Malformed, match="step a has 2 elements: Element must name the element"):
+    with pytest.raises(Malformed, match="step a has 2 elements: Element must be the index"):
         await act(cluster, ACCEPT, "a", outputs={"rows": "2"})
     with pytest.raises(Malformed, match="step a has no element 2; its last element is 1"):
         await act(cluster, ACCEPT, "a", outputs={"rows": "2"}, element=2)
@@ -2243,7 +2243,7 @@ async def test_outputs_by_hand_belong_to_the_named_element(cluster: Cluster) -> 
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ({"path": "x"}, "Outputs must also have rows, which a lists in steward_outputs"),
+        ({"path": "x"}, "Outputs must also contain rows, as steward_outputs of step a requires"),
         ({"rows": "1", "no-name": ""}, "contains the invalid name 'no-name'"),
         ({"rows": "1", "x" * 200: ""}, "contains the invalid name"),
         ({"rows": "1\0"}, "the output rows contains a null character"),
@@ -2288,7 +2288,7 @@ async def test_only_the_acceptance_of_one_step_has_outputs(cluster: Cluster) -> 
         await act(cluster, CANCEL, **given)
     with pytest.raises(Malformed, match="Outputs belong to one step"):
         await act(cluster, ACCEPT, "a", "b", **given)
-    with pytest.raises(Malformed, match="Element is the element of Outputs"):
+    with pytest.raises(Malformed, match="Element is valid only with Outputs"):
         await act(cluster, ACCEPT, "a", element=0)
     refused = (await act(cluster, ACCEPT, "a", **given)).refusal
     assert refused == "step a is open; only a failure can be accepted"

@@ -199,7 +199,7 @@ async def test_a_discovery_document_of_another_issuer_is_refused(named: dict[str
     async with providing() as provider:
         provider.named = named
         ci = method(oidc_discovery_url=provider.url)
-        with pytest.raises(Refused, match=r"the issuer .* which differs") as told:
+        with pytest.raises(Refused, match="names a different issuer") as told:
             await MethodKeys(KeyCache()).verify(ci, TOKEN, now=NOW, permit=allow_all)
         assert len(str(told.value)) < 500
         assert provider.asked == ["/.well-known/openid-configuration"]
@@ -215,6 +215,6 @@ async def test_keys_of_an_https_provider_are_not_fetched_over_http(tmp_path: Pat
         )
         await MethodKeys(KeyCache()).verify(ci, TOKEN, now=NOW, permit=allow_all)
         provider.named = {"jwks_uri": f"{plain.url}/keys"}
-        with pytest.raises(Refused, match="which is not https"):
+        with pytest.raises(Refused, match="names a key URL without https"):
             await MethodKeys(KeyCache()).verify(ci, TOKEN, now=NOW, permit=allow_all)
         assert plain.asked == []

@@ -342,11 +342,12 @@ async def test_calendar_write_checks_the_reference_limits_of_its_users(store: St
     await define(store, plain(63, *range(47, 63)))
     with pytest.raises(
         Malformed,
-        match='of calendar "c62" have "c46", "c47", "c48", "c49", "c50" and others: calendar "c63", '
-        "which uses it, would refer to more than 16 calendars, directly or through others: use fewer",
+        match='calendar "c62" cannot refer to "c46", "c47", "c48", "c49", "c50" and others: '
+        'calendar "c63", which uses "c62", would refer to more than 16 calendars, directly or '
+        "through others: use fewer",
     ):
         await define(store, plain(62, *range(46, 62)))
-    with pytest.raises(Malformed, match='of calendar "c0" have "c63": it would refer to more than'):
+    with pytest.raises(Malformed, match='"c0" cannot refer to "c63": it would refer to more than'):
         await define(store, plain(0, 63))
     await define(store, plain(62, 47, 48))  # c63 already refers to these
 
@@ -358,7 +359,7 @@ async def test_chain_of_references_has_a_maximum_length(store: Store) -> None:
         await define(store, plain(number, number - 1))
     with pytest.raises(
         Malformed,
-        match='of calendar "c2" have "c1": calendar "c7", which uses it, would refer to calendars '
+        match='"c2" cannot refer to "c1": calendar "c7", which uses "c2", would refer to calendars '
         "in a chain of more than 5: refer to fewer of them through others",
     ):
         await define(store, plain(2, 1))

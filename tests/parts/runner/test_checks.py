@@ -313,7 +313,7 @@ async def test_check_restarts_a_repeatedly_failing_task_after_its_grace(
         (
             Health(b"nonsense"),
             FAILURE,
-            "nomad: the answer is not one of the health checking protocol",
+            "nomad: the answer does not follow the health checking protocol",
         ),
         (Health(b"x" * 10_000), FAILURE, "nomad: the answer has more than 4096 bytes"),
     ],

@@ -429,7 +429,7 @@ async def test_concurrent_hosts_share_the_remaining_space_of_the_namespace(
 ) -> None:
     large = b"f 1 900 ./main/a\0f 1 900 ./main/b\0"
     assert len(await begun(uploads, "one", large)) == 2
-    with pytest.raises(TurnedAway, match="other tasks send files in this namespace"):
+    with pytest.raises(TurnedAway, match="other tasks of this namespace are sending files"):
         await begun(uploads, "two", large)
     uploads.forget("one")
     assert len(await begun(uploads, "two", large)) == 2

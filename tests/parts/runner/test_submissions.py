@@ -533,5 +533,7 @@ async def test_malformed_arguments_are_refused(tmp_path: Path) -> None:
         with pytest.raises(SlurmCommandFailed, match="arguments that are not permitted") as failed:
             await tools.run("squeue", "--federation")
         assert not failed.value.unsure
-        with pytest.raises(SlurmCommandFailed, match="squeue does not take these arguments"):
+        with pytest.raises(
+            SlurmCommandFailed, match="squeue cannot be called with these arguments"
+        ):
             await tools.run("squeue", "--name=a\nb")

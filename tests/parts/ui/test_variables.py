@@ -67,7 +67,7 @@ async def test_value_is_returned_unchanged(open_site: Site) -> None:
 @pytest.mark.parametrize(
     ("fields", "fault"),
     [
-        ({"path": ""}, "is empty: write a path"),
+        ({"path": ""}, "path is empty: write a path"),
         ({"index": "x"}, "is not the index"),
         ({"name.2": "key"}, "occurs twice"),
         ({"path": "a b"}, "path"),

@@ -103,8 +103,9 @@ def test_invalid_address_is_refused(url: str) -> None:
         ),
         (
             job(Meta={"steward_notify_command": "/bin/sh -c x"}),
-            'Meta of job: "steward_notify_command" is "/bin/sh -c x", must be the name of one of '
-            "notify_commands in the daemon's configuration: letters, digits, - and _",
+            'Meta of job: "steward_notify_command" is "/bin/sh -c x", must be the name of a '
+            "command in notify_commands in the daemon's configuration, and may contain letters, "
+            "digits, - and _",
         ),
         (
             job(Meta={"steward_notify_to": "night,"}),

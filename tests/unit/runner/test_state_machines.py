@@ -101,4 +101,4 @@ def test_the_documentation_shows_each_table(name: str) -> None:
 def test_transition_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG", logger="steward.runner")
     StateMachine("task web", task_states.TABLE, RunnerState.WAITING).enter(RunnerState.SETUP)
-    assert caplog.messages == ["task web: WAITING, then SETUP"]
+    assert caplog.messages == ["task web: changed from WAITING to SETUP"]

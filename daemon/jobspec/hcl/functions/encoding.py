@@ -40,7 +40,7 @@ MAX_DOCUMENT = 1_000_000
 
 
 def json_text(value: Value) -> str:
-    """Return a value as JSON: sorted names, exact numbers, escaped for HTML."""
+    """Return a value as JSON, with sorted names, exact numbers, and HTML characters escaped."""
     parts: list[str] = []
     _write(value, parts)
     return "".join(parts)

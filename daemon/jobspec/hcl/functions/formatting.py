@@ -1,4 +1,4 @@
-"""`format` and `formatlist`, which format values by verbs."""
+"""`format` and `formatlist`, which replace the verbs in a text, such as `%d`, by values."""
 
 import re
 from fractions import Fraction
@@ -53,7 +53,7 @@ class _Verb(msgspec.Struct, frozen=True):
 
 
 def _format(form: str, *values: Value) -> str:
-    """Return a text with its verbs replaced by values."""
+    """Return the text `form`, in which each verb is replaced by a value."""
     pieces, position, following, highest = [], 0, 0, 0
     while (at := form.find("%", position)) >= 0:
         pieces.append(form[position:at])
@@ -242,7 +242,7 @@ _FIELDS = {
 
 
 def _formatlist(form: str, *values: Value) -> Value:
-    """Return one text for each element of the lists; other arguments are the same in all texts."""
+    """Return one text for each position in the lists. Other values are the same in all texts."""
     lists = [elements(value) for value in values]
     length, first = None, 0
     for at, items in enumerate(lists):

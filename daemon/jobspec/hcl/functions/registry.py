@@ -52,7 +52,7 @@ def function(
 ) -> HclFunction:
     """Return an HCL function that calls `run` with the values of its arguments.
 
-    `rest` describes further arguments, and `cost` returns the cost of a call for its arguments.
+    `rest` describes any further arguments. `cost` computes the cost of a call from its arguments.
     """
     return HclFunction(
         parameters=parameters, rest=rest, run=lambda values, _: run(*values), cost=cost
@@ -60,23 +60,26 @@ def function(
 
 
 def per_character(values: tuple[Value, ...]) -> int:
-    """Return the cost of a function that processes each character of its texts."""
+    """Return the cost of a function that processes each character of its text arguments."""
     return sum([len(value) for value in values if isinstance(value, str)])
 
 
 def per_part(values: tuple[Value, ...]) -> int:
-    """Return the cost of a function that builds an object for each part of its values."""
+    """Return the cost of a function that creates an object for each element of its arguments."""
     return 3 * sum([measure(value, MAX_STEPS, MAX_DEPTH) for value in values])
 
 
 def bounded(length: int) -> None:
-    """Raise `FunctionFault` if a text would exceed the limit."""
+    """Raise `FunctionFault` if a result of `length` characters would exceed the limit."""
     if length > MAX_TEXT:
         raise FunctionFault(f"the result would have more than {MAX_TEXT} characters")
 
 
 def whole_number(value: Value, subject: str) -> int:
-    """Return a number that must be an integer. Raises `FunctionFault` about the `subject`."""
+    """Return `value` if it is an integer. Otherwise, raise `FunctionFault`.
+
+    `subject` is the name of the value in the error.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     raise FunctionFault(f"{subject} must be a whole number")
@@ -88,10 +91,10 @@ def text_list(items: Sequence[str]) -> CollectionType:
 
 
 def items_of(value: Value) -> tuple[Value, ...]:
-    """Return the elements of a value converted to a list or set."""
+    """Return the elements of a value that is already a list or set."""
     return elements(value) or ()
 
 
 def strings_of(value: Value) -> list[str]:
-    """Return the elements of a list of strings without nulls."""
+    """Return the strings in a list of strings, without the nulls."""
     return [item for item in items_of(value) if isinstance(item, str)]

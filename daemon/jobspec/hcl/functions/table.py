@@ -24,7 +24,10 @@ from daemon.jobspec.hcl.values import ANY, Value
 def _lazy_function(
     name: str, parameter: Parameter, cost: Callable[[tuple[Value, ...]], int]
 ) -> HclFunction:
-    """Return a YAML function that imports its library on first use; a call costs `cost`."""
+    """Return a YAML function, which imports its library at the first call.
+
+    `cost` computes the cost of a call from its arguments.
+    """
 
     def run(values: tuple[Value, ...], _: FunctionEnvironment) -> Value:
         from daemon.jobspec.hcl.functions import yaml_codec

@@ -28,7 +28,7 @@ def _lower(value: str) -> Value:
 
 
 def _single(char: str, changed: str) -> str:
-    """Return `changed`, which is `char` in another case; return `char` if `changed` is longer."""
+    """Return `char` in another case (`changed`); return `char` itself if `changed` is longer."""
     return changed if len(changed) == 1 else char
 
 
@@ -90,7 +90,9 @@ def _join(separator: str, *lists: Value) -> Value:
     for at, elements in enumerate(lists):
         if None in items_of(elements):
             position = items_of(elements).index(None)
-            raise FunctionFault(f"element {position} of list {at} is null; it has no text")
+            raise FunctionFault(
+                f"element {position} of list {at} is null; cannot concatenate null values"
+            )
     parts = [part for item in lists for part in strings_of(item)]
     bounded(sum(map(len, parts)) + len(separator) * len(parts))
     return separator.join(parts)

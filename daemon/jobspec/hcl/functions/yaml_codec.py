@@ -126,7 +126,7 @@ def _scalar(event: yaml.ScalarEvent) -> Value:
 
 
 def _tagged(written: str, tag: str) -> Value:
-    """Return a scalar with the type of its tag."""
+    """Convert a scalar to the type of its tag. Raises `FunctionFault` if that is not possible."""
     if tag in ("str", "binary"):
         return normal(written)
     value = _plain(written)

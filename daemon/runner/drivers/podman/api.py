@@ -157,9 +157,9 @@ class PodmanClient:
         done: Sequence[int] = (),
         within: float = _ANSWERS_WITHIN,
     ) -> bytes:
-        """Return the body of a response that arrives `within` seconds. Raises `PodmanFailed`.
+        """Send a request and return the body of the response. Raises `PodmanFailed`.
 
-        Statuses in `done` count as success.
+        The response must arrive in `within` seconds. Statuses in `done` also count as success.
         """
         content = b"" if body is None else msgspec.json.encode(body)
         sort = [("content-type", "application/json")] if content else []

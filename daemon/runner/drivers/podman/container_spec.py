@@ -109,7 +109,7 @@ def check(settings: PodmanConfig, *, volumes: bool) -> None:
     if settings.volumes and not volumes:
         raise InvalidConfig(
             "volumes: host paths need podman_volumes = true in the agent's configuration;"
-            " use a volume of the type host and volume_mount"
+            ' without this setting, mount a volume of the type "host" with volume_mount'
         )
     try:
         durations.nanoseconds(settings.image_pull_timeout)
@@ -156,7 +156,7 @@ def container_name(attempt: Attempt) -> str:
 
 
 def labels_of(alloc_id: str, directory: str) -> dict[str, str]:
-    """Return the labels of the containers of an allocation of this daemon."""
+    """Return the labels of an allocation's containers; `directory` is the allocation directory."""
     return {f"{LABEL}.alloc": alloc_id, f"{LABEL}.directory": directory}
 
 
@@ -283,7 +283,9 @@ def _mounts(attempt: Attempt, settings: PodmanConfig) -> Iterator[dict[str, obje
         source, colon, rest = text.partition(":")
         target, _, mode = rest.partition(":")
         if not source or not colon or not target.startswith("/") or mode not in {"", "ro", "rw"}:
-            raise InvalidConfig(f"volumes: {text!r} is not SOURCE:/DESTINATION or …:ro")
+            raise InvalidConfig(
+                f"volumes: {text!r} must be SOURCE:/DESTINATION or SOURCE:/DESTINATION:ro"
+            )
         yield _bind(os.path.normpath(os.path.join(home, source)), target, mode or "rw")
     for target in settings.tmpfs:
         yield {"type": "tmpfs", "destination": target, "source": "tmpfs", "options": ["nosuid"]}

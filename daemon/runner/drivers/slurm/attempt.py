@@ -59,9 +59,9 @@ _log = logging.getLogger("steward.runner")
 
 
 class SlurmAttempt:
-    """The state machine of an attempt; `attempt_states.py` has the table of its states.
+    """The state machine of an attempt. Its states and their changes are in `attempt_states.py`.
 
-    `row` is the stored record, which has the state.
+    `row` is the stored record of the attempt, including the current state.
     """
 
     def __init__(
@@ -139,15 +139,15 @@ class SlurmAttempt:
             self._said = self._location
 
     def _report_queue_state(self, text: str) -> None:
-        """Report the queue state, unless it is the last reported one."""
+        """Report the queue state if it differs from the last reported one."""
         if text != self._said:
             self._said = text
             self._note(text)
 
     async def _next(self) -> None:
-        """Wait for a change of the state.
+        """Wait for a change, or query the cluster for the reason why the job is over.
 
-        If the job is over, query the cluster once for the reason, while it still remembers the job.
+        The query is made as soon as the job is over, because the cluster soon forgets the job.
         """
         if self._over_since is None or not self._seen or self._has_asked:
             await self._changes.wait()
@@ -166,7 +166,10 @@ class SlurmAttempt:
         return self._seen[0].description
 
     async def _conclude_unclaimed(self, note: Callable[[str], None]) -> None:
-        """Resubmit an attempt that no host has run, or finish it. Raises `StartFailed`."""
+        """Resubmit an unclaimed attempt if it may still succeed; otherwise finish the attempt.
+
+        Raises `StartFailed`.
+        """
         end = self._word
         if end is None:
             note(f"the cluster no longer knows job {self.row.job_id}: submitting it again")
@@ -238,9 +241,10 @@ class SlurmAttempt:
             note(f"job {job_id} was submitted to partition {pool.partition or self.row.pool}")
 
     async def _was_submitted(self, note: Callable[[str], None]) -> bool:
-        """Return whether the cluster has the job; `note` reports a cluster that does not answer.
+        """Return whether the cluster already has a job of the attempt.
 
-        Return false if the job was missing in two polls, ten seconds apart.
+        Return false if the job was missing in two polls, ten seconds apart. `note` is called with a
+        message if the cluster does not answer.
         """
         absent = 0
         while self.row.status == RunStatus.SUBMITTING:
@@ -293,7 +297,7 @@ class SlurmAttempt:
         return await self._explained(msgspec.json.decode(self.row.result, type=ExitResult))
 
     async def _explained(self, end: ExitResult) -> ExitResult:
-        """Return an exit result with the reason added if the cluster ended the task.
+        """Return `end`, with the cluster's reason added if the cluster ended the task.
 
         Slurm reports the reason after the wrapper exits. If the wrapper was signalled together with
         its task, it may report only the signal, or nothing.
@@ -399,7 +403,7 @@ class SlurmAttempt:
         *,
         is_array_known: bool = False,
     ) -> None:
-        """Handle the jobs of the attempt that the poll at `asked_at` has listed.
+        """Handle the list of this attempt's jobs from the poll that began at `asked_at`.
 
         `is_array_known` means that the poll has listed the attempt's array, possibly without this
         element.
@@ -441,18 +445,18 @@ class SlurmAttempt:
             self._report_queue_state(standing)
 
     def cluster_unreachable(self) -> None:
-        """Forget that the job is over, until the cluster answers and reports it again."""
+        """Discard the report that the job is over; the cluster must report it again."""
         self._over_since = None
         self._report_progress()
         self._changes.announce()
 
     def _is_settled(self) -> bool:
-        """Return whether the cluster has reported the job as over for long enough."""
+        """Return whether the cluster has reported the job as over for at least `LATE` seconds."""
         since = self._over_since
         return since is not None and trio.current_time() >= since + LATE
 
     def _is_alive(self) -> bool:
-        """Return whether the wrapper has connected recently or is connected."""
+        """Return whether the wrapper is connected, or was connected recently."""
         return self._orders.is_waiting or trio.current_time() < self._heard + LATE
 
     # --- wrapper side ---
@@ -463,7 +467,7 @@ class SlurmAttempt:
         return self.row.allocation_id, self.row.task, self.row.number
 
     def claimed(self, row: ClusterRun) -> None:
-        """Continue with the record of the attempt after a wrapper claimed it."""
+        """Handle the claim by a wrapper; `row` is the record that the claim has changed."""
         self.record_contact()
         self._apply(row)
         self.cluster.watch(self)
@@ -502,15 +506,15 @@ class SlurmAttempt:
         )
 
     async def rebase(self, kind: str, base: int) -> None:
-        """Continue the log at a new base offset, after a power failure lost bytes."""
+        """Change the base offset of the log `kind`, because bytes were lost in a power failure."""
         await self._change(**{f"{kind}_base": base})
 
     def sends_files(self) -> None:
-        """Record that the wrapper of an ended task sends files to keep."""
+        """Record that the task has ended and its wrapper is sending the files to keep."""
         self._is_sending = True
 
     async def receive_outputs(self, content: bytes) -> DeliveredFiles:
-        """Store the outputs file until the end of the task is recorded. Raises `OSError`."""
+        """Write the outputs file to the task's directory; return its digest. Raises `OSError`."""
         files = TaskFiles(
             launcher=self.cluster.tools.launcher,
             allocation=self.row.allocation_id,

@@ -83,7 +83,7 @@ async def open_engine(
 
 
 def _uploads(config: Settings, store: Store, clock: Clock) -> KeptUploads:
-    """Return the uploads of files to keep, with the configured limits."""
+    """Return the object that receives files to keep, with the configured limits."""
     payloads = PayloadFiles(store, str(config.payloads_dir), PayloadLimits.of(config))
     return KeptUploads(store, payloads, str(config.store_dir / STAGING), clock.now)
 
@@ -98,7 +98,10 @@ def _address(config: Settings, port: int) -> str:
 
 
 def _authority(config: Settings) -> str:
-    """Return the CA certificates for wrappers; empty means the certificates of their hosts."""
+    """Return the CA certificates with which wrappers verify the daemon.
+
+    If the result is empty, each wrapper uses the CA certificates of its host.
+    """
     if config.wrapper_ca == Path():
         return ""
     try:
@@ -108,7 +111,7 @@ def _authority(config: Settings) -> str:
     if len(text) > _LONGEST_CA:
         raise Invalid(
             f"wrapper_ca = {str(config.wrapper_ca)!r} has {len(text)} bytes; the maximum is "
-            f"{_LONGEST_CA}: name a file with only the authority that signed the listener's "
-            "certificate"
+            f"{_LONGEST_CA}: name a file with only the certificate of the authority that signed "
+            "the listener's certificate"
         )
     return text.strip()

@@ -50,7 +50,7 @@ class WatchedJob(Protocol):
     def update_jobs(
         self, jobs: list[SlurmJobState], asked_at: float, *, is_array_known: bool = False
     ) -> None:
-        """Handle the jobs of the attempt that the poll at `asked_at` has listed.
+        """Handle the list of this attempt's jobs from the poll that began at `asked_at`.
 
         `is_array_known` means that the poll has listed the array of the attempt.
         """
@@ -131,8 +131,8 @@ class SlurmCluster:
         """Cancel jobs whose name matches, because a cluster reuses the IDs of deleted jobs.
 
         Each job is cancelled as its user, because only that user and operators of the cluster may
-        cancel it. Given the name of a pending array element, `scancel` would end the whole array.
-        So the elements are looked up instead.
+        cancel it. With `--name`, `scancel` would cancel the whole array of a pending element.
+        Therefore the names of elements are checked in the job list instead.
         """
         elements = [job_id for job_id in job_ids if "_" in job_id]
         listed = await self.listed(name) if elements or self.users.is_root else []
@@ -174,10 +174,11 @@ class SlurmCluster:
         return job_states.number_of(await self.shown(row.job_id), row.name)
 
     async def find(self, row: ClusterRun) -> list[str]:
-        """Return the jobs of an attempt that may still run, identified by their comment.
+        """Return the IDs of an attempt's jobs that are running or may run later.
 
-        After a restart, all elements of an array call this at the same time. They share one query
-        with the name of the array, which is unique. Raises `SlurmCommandFailed`.
+        A job outside an array is identified by its comment. After a restart, all elements of an
+        array call this at the same time. They share one query with the array's name, which is
+        unique. Raises `SlurmCommandFailed`.
         """
         if not row.array:
             active = [job.job_id for job in await self.listed(row.name) if job.is_active]

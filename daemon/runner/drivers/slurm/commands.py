@@ -31,9 +31,10 @@ class SlurmCommandFailed(StewardError):
 
 
 class SlurmCommands(msgspec.Struct, frozen=True, kw_only=True):
-    """The programs of a cluster: the search path at the start, and the launcher that runs them.
+    """Runs the client programs of a cluster through the launcher.
 
-    The programs do not inherit the daemon's own variables, because these must not reach jobs.
+    `path` is the search path, which does not change while the daemon runs. The programs do not
+    inherit the daemon's own variables, because these must not reach jobs.
     """
 
     path: str
@@ -71,13 +72,18 @@ class SlurmCommands(msgspec.Struct, frozen=True, kw_only=True):
     def order(
         self, program: str, *words: str, user: str = "", env: Mapping[str, str] | None = None
     ) -> ProgramCommand:
-        """Return the command for the launcher. Raises `SlurmCommandFailed` for a long argument."""
+        """Return the command for the launcher.
+
+        Raises `SlurmCommandFailed` if an argument is too long.
+        """
         # In the order of the fields of `ProgramCommand`.
         fields = [program, user, words, self.config, dict(env or {})]
         try:
             return msgspec.convert(fields, ProgramCommand)
         except msgspec.ValidationError as error:
-            raise SlurmCommandFailed(f"{program} does not take these arguments: {error}") from error
+            raise SlurmCommandFailed(
+                f"{program} cannot be called with these arguments: {error}"
+            ) from error
 
     async def _output_of(self, program_command: ProgramCommand, stdin: bytes) -> str:
         try:

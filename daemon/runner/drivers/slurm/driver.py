@@ -44,7 +44,7 @@ _WALLED = "exec"  # the driver name under which no task runs as root
 
 
 class SlurmDriver:
-    """The driver `slurm`, or a driver such as `exec` that a pool replaces by this driver."""
+    """The driver `slurm`, which a pool can also use in place of a driver such as `exec`."""
 
     file_owner_rule: Whose = "ours"
     is_prompt = False
@@ -110,14 +110,17 @@ class SlurmDriver:
         return self._desk.run(self._cluster, attempt, row)
 
     def _as_somebody(self, attempt: Attempt) -> Attempt:
-        """Return the attempt with the default user, if it has no user and the launcher is root."""
+        """Return the attempt with a user: its own or, if the launcher is root, the default user.
+
+        If there is neither, return the attempt unchanged.
+        """
         usual = NOBODY if self._is_walled else self._users.usual
         if attempt.user or not usual or not self._users.is_root:
             return attempt
         return msgspec.structs.replace(attempt, user=usual)
 
     def _refuses(self, user: str) -> bool:
-        """Return whether a user is refused, because it is the launcher's own user.
+        """Return whether `user` is the launcher's own user and must not run tasks of this driver.
 
         Raises `StartFailed` for an unknown or forbidden user.
         """
@@ -166,7 +169,7 @@ class SlurmDriver:
         return SlurmExec(PassedSession(launcher, number, *ends))
 
     async def _checked_number(self, row: ClusterRun) -> str:
-        """Return the number of the attempt's job for `srun`, even if the job is an array element.
+        """Return the job number for `srun`; query the cluster for the number of an array element.
 
         Raises `StartFailed` unless the cluster has the job with this ID and name.
         """

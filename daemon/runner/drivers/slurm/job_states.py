@@ -129,7 +129,7 @@ def waits(reason: str) -> str:
 
 
 def parse_job_list(text: str) -> list[SlurmJobState]:
-    """Parse the output of `squeue`; other lines are ignored."""
+    """Parse the output of `squeue`; ignore lines that do not list a job."""
     found = []
     for line in text.split("\n"):
         if fields := _LINE.fullmatch(line):
@@ -211,7 +211,7 @@ def ended_by_cluster(output: str) -> bool:
 
 
 def describe_end(state: str, code: int, signal: int) -> ExitResult:
-    """Return an exit result from the cluster's values alone."""
+    """Return an exit result from the job state, exit code and signal that the cluster reports."""
     if (why := _LOST.get(state)) is not None:
         return ExitResult(
             code=_SIGNALLED + _KILLED,

@@ -115,7 +115,7 @@ class _Pattern:
         return len(self._parts) in states
 
     def _reached(self, states: set[int]) -> set[int]:
-        """Return `states` and the states after each `**`, which may match no directory at all."""
+        """Return `states` and, because `**` can match no directory, the states after each `**`."""
         last = len(self._parts)
         return states | {
             state + 1 for state in states if state < last and self._parts[state] == ANY_DEPTH

@@ -3,8 +3,8 @@
 A wrapper lists possible matches. It sends the files that the daemon chooses, in chunks. The daemon
 trusts neither the list nor the files: it checks the names, sizes and number of the files, and
 computes the digests. Concurrent uploads together cannot exceed the free bytes of the namespace. A
-file goes to the content-addressed store when it is complete; the end of the attempt stores the
-names. After a crash of the daemon, the wrapper begins again.
+complete file is moved to the content-addressed store. Its name is stored when the attempt ends.
+After a crash of the daemon, the wrapper begins again.
 """
 
 import hashlib
@@ -98,7 +98,7 @@ class KeptUploads:
         choice = _Choice(upload, free=free, most=self._payloads.most_bytes, is_root=is_root)
         choice.choose(found)
         if upload.pending > max(0, free - reserved):
-            raise TurnedAway("other tasks send files in this namespace: retry")
+            raise TurnedAway("other tasks of this namespace are sending files: retry")
         if not is_whole or len(listing) >= MOST_LISTED:
             upload.refuse(b"", "its host could not list all files")
         self._uploads[name] = upload

@@ -88,7 +88,7 @@ async def query_partition(tools: SlurmCommands, name: str) -> Partition:
 
 
 def partition_hosts(text: str) -> list[EngineHost]:
-    """Parse the hosts in the output of `sinfo`, by name; other lines are ignored."""
+    """Parse the output of `sinfo`; return its hosts, sorted by name. Ignore other lines."""
     found = {}
     for fields in rows(text):
         name, state, cores, memory, features, *rest = [*fields, *[""] * 5]
@@ -122,7 +122,7 @@ def _state(text: str) -> str:
 
 
 def described(state: str, reason: str) -> str:
-    """Return a predicate that describes a host's state, to be placed after the host's name.
+    """Return a description of a host's state, worded to follow the host's name.
 
     >>> described("drained", "disk is full")
     'accepts no new jobs: disk is full'

@@ -86,7 +86,7 @@ def sbatch_arguments(attempt: Attempt, run: ClusterRun, pool: Pool, *, is_root: 
         if not _FEATURE.fullmatch(feature):
             raise StartFailed(
                 f"constraint on ${{attr.engine.feature.{feature}}}: clusters cannot select by this "
-                "feature, because its name has other characters than letters, digits and "
+                "feature, because its name has characters other than letters, digits and "
                 "'_', '.', ':', '-'"
             )
     if attempt.features:

@@ -1,7 +1,8 @@
 """Submit attempts. Equal attempts that arrive together become one job array of the cluster.
 
-The first attempt waits until no more attempts arrive, and submits the array for all of them. Each
-element has its own claim. So no element runs twice, as for a single job (decision 31).
+The first attempt waits until no more attempts arrive, and submits the array for all of them. Like a
+single job, each element of an array has its own claim. Therefore no element runs twice
+(decision 31).
 """
 
 from collections.abc import Callable, Mapping
@@ -107,7 +108,7 @@ class Submissions:
         return pending.job_id
 
     async def _submit_first(self, line: _Line) -> None:
-        """Submit the oldest waiting attempts when no more attempts arrive."""
+        """Wait a short time for more attempts; then submit the oldest waiting attempts together."""
         known = 0
         with trio.move_on_after(_LONGEST):
             while known < len(line.waiting) < MOST:

@@ -111,7 +111,7 @@ class WrapperApi:
     # --- wrapper side ---
 
     def admit(self, secret: str) -> None:
-        """Check that a secret belongs to any attempt, even a withdrawn one. Raises `Denied`."""
+        """Raise `Denied` unless the secret belongs to an attempt, which may be withdrawn."""
         with suppress(WrapperRejected):  # the handler of the route reports this error
             try:
                 self._known(secret, "claim_hash")

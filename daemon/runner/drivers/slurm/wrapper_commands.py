@@ -42,7 +42,7 @@ class WrapperCommandQueue:
 
     @property
     def may_have_ended_it(self) -> bool:
-        """Return whether a command may have ended the task, by a stop or a signal."""
+        """Return whether a queued stop or signal command may have ended the task."""
         return any(
             wrapper_command.text in _ENDS or wrapper_command.text.startswith("stop ")
             for wrapper_command in self._given

@@ -143,11 +143,11 @@ def _plain(file: BinaryIO) -> _Plain:
 
 
 class _Zip(io.FileIO):
-    """A zip archive that limits the memory of its directory.
+    """A zip archive whose central directory can use only limited memory.
 
     `zipfile` creates an object for each entry of the central directory before the caller sees an
-    entry. It reads the directory with one large read, and everything else in small pieces. The
-    limits therefore apply to each large read, not to the declared size of the directory.
+    entry. It reads the directory with one large read, and everything else in small pieces.
+    Therefore each large read is checked against the limits before `zipfile` receives the bytes.
     """
 
     def __init__(self, path: str, files: int) -> None:
@@ -238,7 +238,7 @@ class Unpacker:
                 if member.compress_type not in _METHODS:
                     raise BadArchive(
                         f"{member.filename!r} is compressed by method {member.compress_type};"
-                        " a zip archive may store (0) or deflate (8)"
+                        " the supported methods are 0 (stored) and 8 (deflated)"
                     )
                 with archive.open(member) as source:
                     if stat.S_ISLNK(mode):

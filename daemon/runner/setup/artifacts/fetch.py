@@ -348,7 +348,9 @@ class ArtifactFetcher(msgspec.Struct, frozen=True, kw_only=True):
         if mode == "file" and archive:
             names = os.listdir(tree)
             if len(names) != 1:
-                raise BadArchive(f"mode file needs one file, the archive holds {len(names)}")
+                raise BadArchive(
+                    f"mode file needs exactly one file, but the archive has {len(names)} entries"
+                )
             os.rename(f"{tree}/{names[0]}", f"{tree}/{_plain(target[1])}")
         return tree
 
@@ -390,8 +392,9 @@ def _send(tree: str, stream: int, *, is_read_only: bool) -> None:
 
 
 def destination(request: ArtifactRequest) -> tuple[str, str]:
-    """Return the folder below the allocation directory, and the file name if there is one.
+    """Return the folder and the file name of an artifact's destination.
 
+    The folder is relative to the allocation directory. The name is empty except in mode `file`.
     Raises `PathEscape`, or `EgressDenied` if artifacts are not permitted there.
     """
     destination_path = request.artifact.relative_dest or "local/"

@@ -89,7 +89,10 @@ class GitPlace(Protocol):
         ...
 
     async def used(self, most: int) -> int:
-        """Return the size of the clone so far in bytes; counting may stop above `most`."""
+        """Return the size of the clone so far in bytes.
+
+        Counting may stop as soon as the size exceeds `most`.
+        """
         ...
 
 
@@ -132,7 +135,10 @@ class LocalGit:
                     await stream.aclose()
 
     async def used(self, most: int) -> int:
-        """Return the size of the clone so far in bytes; counting stops above `most`."""
+        """Return the size of the clone so far in bytes.
+
+        Counting stops as soon as the size exceeds `most`.
+        """
         return await trio.to_thread.run_sync(_size, self.tree, most)
 
     async def deliver(self, tree: str, limits: ArchiveLimits) -> None:
@@ -311,7 +317,10 @@ class GitClient:
 async def _watch(
     process: GitProcess, growing: Callable[[], Awaitable[bool]], scope: trio.CancelScope
 ) -> None:
-    """Check the size of the download periodically and at the end; if too large, cancel `scope`."""
+    """Cancel `scope` if `growing` reports that the download is too large.
+
+    `growing` is called periodically, and once after the process has ended.
+    """
     has_ended = False
     while not has_ended:
         with trio.move_on_after(_PACE):

@@ -1,9 +1,9 @@
 """Run git for one artifact in a sandbox, so that a hostile server cannot reach the daemon.
 
-Git runs as a task of the driver `exec`, in an allocation that exists only for this artifact: with a
-separate user, the sandbox, the system call filter and the limits of such tasks. The launcher needs
-no additional command, because it starts any program in such a task. The main process of the task
-only waits. Each program of the clone is an exec session inside the sandbox.
+Git runs as a task of the driver `exec`, in an allocation that exists only for this artifact. Like
+other tasks of this driver, it has a separate user, a sandbox, a system call filter and limits. The
+launcher needs no special support for git. The main process of the task only waits. Each program of
+the clone is an exec session inside the sandbox.
 
 The sandbox ends with the artifact. It also ends when the daemon dies: one exec session
 reads from the daemon, and at end of input kills all processes of the sandbox. If a process kills
@@ -167,7 +167,7 @@ class SandboxedGit:
             await session.close()
 
     async def used(self, most: int) -> int:
-        """Return the disk usage of the sandbox in bytes, measured from outside its processes."""
+        """Return the disk usage of the sandbox in bytes, as the launcher measures it."""
         del most
         return (await self._launcher.measure(self._attempt.alloc_id)).used
 

@@ -3,7 +3,8 @@
 The configuration lists the permitted directories. Tasks and users may write to them. So each file
 is opened below the permitted directory without following links, and the copy is made from the open
 descriptor. A link that another user creates after the check is refused. A hard link could give
-access to another user's secret. Therefore a file with several names must be readable by all users.
+access to another user's secret. Therefore a file with several hard links must be readable by all
+users.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Parse the source of an artifact: `git::https://host/repo.git//folder?ref=v1`. No I/O.
 
 The syntax is that of Nomad's download library. A prefix such as `git::` selects the fetch method,
-and a double slash separates a subdirectory. Options are in the query, and the options of the block
-are added to the query.
+and a double slash separates a subdirectory. The options of a source are in its query and in the
+artifact block. If both set an option, the value in the block applies.
 """
 
 from collections.abc import Mapping
@@ -132,7 +132,8 @@ def _kind(name: str, text: str) -> SourceType:
         case "kept":
             return SourceType.KEPT
     raise InvalidSource(
-        f"{text!r}: artifacts come from http, https, git, file, payload and kept; not from {name!r}"
+        f"{text!r}: the fetch method {name!r} is not supported: "
+        "use http, https, git, file, payload or kept"
     )
 
 
