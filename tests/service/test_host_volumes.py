@@ -117,7 +117,10 @@ async def test_a_volume_is_listed_found_and_changed(steward: Steward) -> None:
         ({"Parameters": {"mode": "9999"}}, "mode: write an octal number from 0000 to 0777"),
         ({"Parameters": {"mode": "\u0667"}}, "mode: write an octal number from 0000 to 0777"),
         ({"Parameters": {"uid": "-2"}}, "uid and gid"),
-        ({"Parameters": {"gid": "staff"}}, "uid and gid: write numbers of users and groups"),
+        (
+            {"Parameters": {"gid": "staff"}},
+            "uid and gid: write the numeric IDs of a user and a group",
+        ),
         ({"RequestedCapacityMinBytes": 2}, "must not be less than"),
         ({"RequestedCapabilities": [{"AccessMode": "x"}]}, "AccessMode 'x'"),
         (
