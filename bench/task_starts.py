@@ -1,9 +1,9 @@
 """How long a start of a task holds the event loop: `python -m bench.task_starts [--starts 150]`.
 
 A start consists of the requests of the daemon to its launcher: create the directories, start the
-task, wait for its end, and return the exit status. The script measures one and several concurrent
-starts, without load and with four processes that use all CPUs. *Held* is the longest time during
-one start in which the loop did not return to wait for input.
+task, wait for its end, and return the exit status. The script measures a single start and several
+concurrent starts, without load and with four processes that use all CPUs. *Held* is the longest
+time during one start for which the loop was busy, that is, did not wait for input.
 """
 
 import argparse

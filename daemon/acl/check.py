@@ -32,7 +32,8 @@ class RequiredCapability(msgspec.Struct, frozen=True):
     any_of: tuple[str, ...] = ()
     scope: str = ""
     everywhere: bool = False  # `*` means all namespaces; the handler filters the objects
-    # not None: prefix of the error for an unreadable token (recorded from Nomad: acl-token-garbage)
+    # If this is not None, it begins the error for an unreadable token (Nomad's recorded responses:
+    # acl-token-garbage).
     tells_why: str | None = None
 
 

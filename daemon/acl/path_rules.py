@@ -135,8 +135,8 @@ class PathRules:
         """Return the deciding rule for a path.
 
         The path of a list request ends with a slash, which rules may omit. Patterns that match the
-        path without the slash take precedence (recorded from Vault: policy-evaluation,
-        `listnoslash` and `denyglob`).
+        path without the slash take precedence (source: Vault's recorded responses
+        `policy-evaluation`, policies `listnoslash` and `denyglob`).
         """
         permission = self._find(path, listing=listing)
         names = None if path.islower() else _STORED_IN_LOWER_CASE.match(path)

@@ -429,9 +429,10 @@ def _scopes(tree: PolicyObject) -> Iterator[tuple[str, str]]:
 
 
 def _go_struct(kind: _Kind, name: str, policy: str, capabilities: Sequence[str]) -> str:
-    """Format a rule as in Nomad's errors (recorded from Nomad: acl-00-bootstrap-policies-tokens).
+    """Format a rule as in Nomad's errors.
 
-    `name` selects the objects of the rule, and `policy` is its access level.
+    `name` selects the objects of the rule, and `policy` is its access level. Source: Nomad's
+    recorded responses `acl-00-bootstrap-policies-tokens`.
     """
     quoted = ", ".join(f'"{capability}"' for capability in capabilities)
     listed = f"[]string{{{quoted}}}" if capabilities else "[]string(nil)"

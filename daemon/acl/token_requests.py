@@ -1,8 +1,9 @@
 """Child tokens of the Vault API, which have at most the policies and networks of their parent.
 
 With `sudo` on the path, the caller may choose the secret, create orphan or periodic tokens, and
-assign policies that the parent lacks (recorded from Vault: token-api). If the request uses a role,
-the role determines the networks. A role with lists of policies also determines the policies.
+assign policies that the parent lacks (source: Vault's recorded responses `token-api`). If the
+request uses a role, the role determines the networks. A role with lists of policies also determines
+the policies.
 """
 
 import re

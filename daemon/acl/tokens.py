@@ -306,7 +306,7 @@ class TokenStore:
                 await self._sooner.wait()
 
     async def _remove_each(self, now: int, fences: Fences) -> None:
-        """Delete expired tokens one by one, after an attempt to delete several at once failed."""
+        """Delete expired tokens one by one, after an attempt to delete several in one step failed."""
         for accessor in self._store.read(partial(tokens.ended, now=now, most=_MOST_ALONE)):
             with fences.around(_FENCED, accessor):
                 await self._store.write(partial(_remove, accessors=[accessor]))

@@ -85,7 +85,7 @@ async def read_rotation(call: RouteCall) -> VaultBody:
 
 
 async def list_roles(call: RouteCall) -> VaultBody:
-    """List the names of all roles (recorded from Vault: role-lifecycle).
+    """List the names of all roles (source: Vault's recorded responses `role-lifecycle`).
 
     The parameters `after` and `limit` have no effect.
     """

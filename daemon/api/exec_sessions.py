@@ -1,7 +1,7 @@
 """Commands inside tasks over a WebSocket: any command, or an action of the job.
 
-Errors are sent in the close frame, with a code for the kind of error (recorded from Nomad:
-alloc-exec, actions).
+Errors are sent in the close frame, with a code for the kind of error (source: Nomad's recorded
+responses `alloc-exec`, `actions`).
 """
 
 from daemon.api.cluster.lookup import resolve_allocation

@@ -11,8 +11,8 @@ _HYPHENS = 4
 def check_id(noun: str, text: str) -> None:
     """Raise `Refused` unless `text` is a valid identifier.
 
-    `noun` begins the error text, for example `alloc` (recorded from Nomad:
-    evaluations-allocations).
+    `noun` begins the error text, for example `alloc` (source: Nomad's recorded responses
+    `evaluations-allocations`).
     """
     if len(text) != LENGTH:
         raise Refused(f"{noun} lookup failed: index error: UUID must be 36 characters")

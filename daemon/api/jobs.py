@@ -96,7 +96,7 @@ class JobDeregisterResponse(Record, frozen=True, kw_only=True):
 
 
 def index(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """List jobs by namespace and ID (recorded from Nomad: list-jobs)."""
+    """List jobs by namespace and ID (source: Nomad's recorded responses `list-jobs`)."""
     query, everywhere = request.query, request.namespace == EVERYWHERE
     with_meta, expression = query.flag("meta"), query.text("filter")
     matches = compile_filter(expression, Job) if expression else None
@@ -355,7 +355,8 @@ async def deregister_job(request: Request) -> HandlerReply:
 def _no_shutdown_delay(request: Request) -> bool:
     """Return the query parameter `no_shutdown_delay`. Raises `Malformed`.
 
-    The error text keeps Nomad's typo, because scripts match it (recorded from Nomad: stop-options).
+    The error text keeps Nomad's typo, because scripts match it (source: Nomad's recorded responses
+    `stop-options`).
     """
     try:
         return request.query.flag("no_shutdown_delay")

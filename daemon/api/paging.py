@@ -2,7 +2,8 @@
 
 A token names the first element of the next page. With a token but without `per_page`, the page has
 all remaining elements. A token beyond the end selects an empty page. A negative `per_page` selects
-an empty page with a token (recorded from Nomad: list-jobs, evaluations-allocations).
+an empty page with a token (source: Nomad's recorded responses `list-jobs`,
+`evaluations-allocations`).
 
 A list from the store is read in steps with a limit of rows and bytes. Each step sees one snapshot.
 Between two steps, neither memory nor a snapshot is held. So readers may be slow, or disconnect.

@@ -25,7 +25,7 @@ class JobsParseRequest(Record, frozen=True, kw_only=True):
 
 
 async def parse(request: Request) -> HandlerReply:
-    """Return the job in a job file (recorded from Nomad: parse, hcl)."""
+    """Return the job in a job file (source: Nomad's recorded responses `parse`, `hcl`)."""
     body = await request.decoded(JobsParseRequest)
     if not body.job_hcl:
         raise Malformed("Job spec is empty")

@@ -148,7 +148,7 @@ else:  # each module is imported at its first request
     system = LazyModule("daemon.api.cluster.system")
     variables = LazyModule("daemon.api.cluster.variables")
 
-# Any one of the capabilities is sufficient (recorded from Nomad: acl-cap-*).
+# Any one of the capabilities is sufficient (Nomad's recorded responses: acl-cap-*).
 LIST = on_listing("list-jobs")
 READ = on_namespace("read-job")
 READ_ALL = on_listing("read-job")

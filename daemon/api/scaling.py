@@ -25,7 +25,7 @@ from storage.records.scaling import GroupScale, ScaleStatus, ScalingPolicy, Scal
 
 
 def status(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Show the counts of a job's groups (recorded from Nomad: scale, kind-*)."""
+    """Show the counts of a job's groups (source: Nomad's recorded responses `scale`, `kind-*`)."""
     namespace, job_id = request.namespace, request["job_id"]
     job = jobs.current(db, namespace, job_id)
     if job is None:

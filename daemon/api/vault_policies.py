@@ -1,6 +1,6 @@
 """Policies of the Vault API, and the capabilities that they grant.
 
-The behavior is Vault's (recorded from Vault: policy-crud, policy-evaluation).
+The behavior is Vault's (source: Vault's recorded responses `policy-crud`, `policy-evaluation`).
 """
 
 import base64

@@ -1,4 +1,7 @@
-"""Tokens of the Vault API: create, look up, renew, revoke (recorded from Vault: token-api)."""
+"""Tokens of the Vault API: create, look up, renew, revoke.
+
+Source: Vault's recorded responses `token-api`.
+"""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -255,7 +258,7 @@ async def _renew(call: RouteCall, token: Token, secret: str) -> VaultBody:
         return tokens.update(tx, after), span.ttl, span.warnings
 
     after, ttl, warnings = await call.parts.store.write(write)
-    # The response has no orphan flag (recorded from Vault: token-self).
+    # The response has no orphan flag (Vault's recorded responses: token-self).
     uses = after.uses or after.uses_left or 0
     by_identity = _of_identity(call, after)
     auth = {

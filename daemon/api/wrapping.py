@@ -1,4 +1,7 @@
-"""Response wrapping: look up, unwrap and rewrap responses (recorded from Vault: wrapping)."""
+"""Response wrapping: look up, unwrap and rewrap responses.
+
+Source: Vault's recorded responses `wrapping`.
+"""
 
 import msgspec
 

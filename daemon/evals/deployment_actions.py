@@ -1,7 +1,8 @@
 """Deployment actions, by the watcher or a user.
 
 Each action is one transaction that also creates an evaluation for the scheduler. The texts are
-Nomad's (recorded from Nomad: deploy-canary, deploy-fail-pause, deploy-auto-revert).
+Nomad's (source: Nomad's recorded responses `deploy-canary`, `deploy-fail-pause`,
+`deploy-auto-revert`).
 """
 
 from collections.abc import Collection

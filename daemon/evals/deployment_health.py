@@ -112,8 +112,8 @@ def _has_met_deadline(state: DeploymentGroup) -> bool:
 def _failure(state: DeploymentGroup, policy: ReschedulePolicy | None, now: int) -> str:
     """Return why a group makes its deployment fail, or an empty string.
 
-    An unhealthy allocation that may be rescheduled is tolerated until the deadline (recorded from
-    Nomad: deploy-*).
+    An unhealthy allocation that may be rescheduled is tolerated until the deadline (source: Nomad's
+    recorded responses `deploy-*`).
     """
     if state.unhealthy_allocs and not (may_place_again(policy) and state.progress_deadline):
         return UNHEALTHY

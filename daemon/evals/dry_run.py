@@ -1,7 +1,7 @@
 """Dry runs: compute the plan for a job without storing it.
 
-The plan is computed as for a registration in the current state. Nothing is written (recorded from
-Nomad: plan, plan-batch-system).
+The plan is computed as for a registration in the current state. Nothing is written (source: Nomad's
+recorded responses `plan`, `plan-batch-system`).
 """
 
 from collections.abc import Iterable, Iterator

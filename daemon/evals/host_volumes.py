@@ -67,7 +67,7 @@ def complete(
     if before is not None and registered != (before.plugin_id != MKDIR):
         past_verb = "created" if registered else "registered"
         raise Malformed(
-            f"volume {before.id} was {past_verb}: the type of a volume cannot be changed"
+            f"the type of volume {before.id} cannot be changed: the volume was {past_verb}"
         )
     if before is None:
         _check_new(db, volume, node)

@@ -132,7 +132,7 @@ def check_number(values: int) -> None:
     """Raise `TooManyValues` if the number of values in lists exceeds the limit."""
     if values > MAX_VALUES:
         raise TooManyValues(
-            f"the outputs of its needs have more than {MAX_VALUES} values "
+            f"the steps that it needs have more than {MAX_VALUES} output values "
             "(for each step, the number of outputs times the number of elements)"
         )
 

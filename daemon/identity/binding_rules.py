@@ -146,7 +146,7 @@ def _matches(selector: str, document: object) -> bool:
 
 
 def bind(db: ReadSnapshot, rules: Iterable[BindingRule], values: Mapping[str, str]) -> Bindings:
-    """Return the roles and policies that the rules grant. All `rules` must match the login.
+    """Return the roles and policies that `rules` grant. The caller passes only matching rules.
 
     `values` are the mapped claims of the login. They replace the references in the bind names.
     Roles and policies that do not exist are omitted. A management rule overrides all others.

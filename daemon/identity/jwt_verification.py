@@ -3,7 +3,7 @@
 It checks the tokens of directories and Steward's own tokens. PyJWT checks the signature. Only RS256
 is accepted, regardless of the token's header. A key comes from the signer's own document, never
 from the token. The order of checks is Vault's: form and algorithm, signature, issuer, audience,
-expiry, not-before (recorded from Vault: login-jwt-errors).
+expiry, not-before (source: Vault's recorded responses `login-jwt-errors`).
 """
 
 import re

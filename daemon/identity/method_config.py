@@ -1,8 +1,8 @@
 """The configuration of a login method: validation, storage and display.
 
 Text fields that a write does not contain stay unchanged. The numbers of retries and the TTL of a
-rotated secret return to their defaults (recorded from Vault: config-lifecycle). The client secret
-is never returned.
+rotated secret return to their defaults (source: Vault's recorded responses `config-lifecycle`). The
+client secret is never returned.
 """
 
 from collections.abc import Mapping

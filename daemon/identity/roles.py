@@ -1,8 +1,8 @@
 """Roles of a login method: validation, storage and display.
 
 A write keeps the fields that it does not name, except for the metadata of aliases. The order of
-checks and the texts are Vault's (recorded from Vault: role-validation). A rejected write changes
-nothing.
+checks and the texts are Vault's (source: Vault's recorded responses `role-validation`). A rejected
+write changes nothing.
 """
 
 from collections.abc import Sequence

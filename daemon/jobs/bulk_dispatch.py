@@ -36,7 +36,7 @@ _FIELD = re.compile(r"Go struct field \w+\.(\S+) of type")
 
 
 class DispatchLine(msgspec.Struct, frozen=True):
-    """A non-empty line of the body. The line numbers count the empty lines, too."""
+    """A non-empty line of the body. The line numbers also count the empty lines."""
 
     number: int
     text: bytes

@@ -270,7 +270,10 @@ def child_id_of(parent: Job, request: DispatchRequestData, now: int, suffix: str
 
 
 def check(parent: Job, request: DispatchRequestData) -> None:
-    """Raise `Refused` or `Invalid` for an invalid dispatch (recorded from Nomad: dispatch)."""
+    """Raise `Refused` or `Invalid` for an invalid dispatch.
+
+    Source: Nomad's recorded responses `dispatch`.
+    """
     for _, error in dispatch_errors(parent, request):
         raise error
 

@@ -78,7 +78,7 @@ def freeze_of(request: FreezeRequest, namespace: str, freeze_id: str, now: int) 
     until = _end_time(request.until, begin)
     if until and until <= max(begin, now):
         raise Malformed(
-            f"Until = {request.until[:_SHOWN]!r} is not after the start and the current time"
+            f"Until = {request.until[:_SHOWN]!r} must be later than both the start and the current time"
         )
     if until - begin > _LONGEST:
         raise Malformed("Until is more than 366 days after the start")

@@ -1,6 +1,6 @@
 """Namespaces: create, update, delete, and check the restrictions on jobs.
 
-Texts and the order of checks are Nomad's (recorded from Nomad: namespaces).
+Texts and the order of checks are Nomad's (source: Nomad's recorded responses `namespaces`).
 """
 
 import base64

@@ -8,8 +8,8 @@ A job may name a calendar. Slots at which the calendar is closed launch nothing,
 one launch at the next opening (`daemon/jobs/calendar_slots.py`).
 
 Slots may be missed while the daemon is down or the host is suspended. A single launch makes up for
-all missed slots, as in Nomad (recorded from Nomad: periodic, periodic-tick). The job's meta can
-instead select no launch, or one launch for each slot (docs/extensions.md).
+all missed slots, as in Nomad (source: Nomad's recorded responses `periodic`, `periodic-tick`). The
+job's meta can instead select no launch, or one launch for each slot (docs/extensions.md).
 """
 
 import logging

@@ -10,8 +10,8 @@ from storage.records.task import Task
 def preserve(job: Job, before: Job | None, *, counts: bool, resources: bool) -> Job:
     """Return the job with counts or resources taken from `before`, its current version.
 
-    Only groups and tasks that both versions have are changed (recorded from Nomad: preserve-counts,
-    preserve-resources).
+    Only groups and tasks that both versions have are changed (source: Nomad's recorded responses
+    `preserve-counts`, `preserve-resources`).
     """
     if before is None or not (counts or resources):
         return job

@@ -1,8 +1,8 @@
 """Registration: store a submitted job as a new version unless it is unchanged, in one transaction.
 
-The order of checks is Nomad's, because clients show the first error (recorded from Nomad:
-register-request-errors, register-validation, enforce-index, update-job). The order is: the body,
-the job itself, the enforced index, and immutable fields.
+The order of checks is Nomad's, because clients show the first error (source: Nomad's recorded
+responses `register-request-errors`, `register-validation`, `enforce-index`, `update-job`). The
+order is: the body, the job itself, the enforced index, and immutable fields.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -49,7 +49,8 @@ _LARGE = 1024  # bytes of a request: a larger one can take more than 3 ms to com
 _MOST_VALUES = 100  # texts in the sensitive variables of a job
 _MOST_OF_VALUES = 64 * 1024  # bytes of these texts
 SENSITIVE = "sensitive"  # word in each source that has a sensitive variable
-MAX_SOURCE = 1_000_000  # bytes; a longer source is not stored (recorded from Nomad: submissions)
+# Bytes; a longer source is not stored (Nomad's recorded responses: submissions).
+MAX_SOURCE = 1_000_000
 
 
 class JobRegisterRequest(Record, frozen=True, kw_only=True):
@@ -538,11 +539,11 @@ def store_version(
     submitted: Job | None = None,
     budgets: Budgets,
 ) -> RegistrationResult:
-    """Store a job as the newest version if it has changed, with its evaluation.
+    """Store the evaluation of a job, and the job as its newest version if it has changed.
 
-    `submitted` is the job as submitted, if preserved values have changed it. Nomad compares the
-    submitted job with the current version (recorded from Nomad: preserve-resources). Raises
-    `OverBudget`.
+    `submitted` is the job before preserved values were filled in; None if none were. Nomad compares
+    the submitted job with the current version (source: Nomad's recorded responses
+    `preserve-resources`). Raises `OverBudget`.
     """
     unchanged = before if _is_same(tx, before, submitted or job) else None
     stored = unchanged or job

@@ -1,8 +1,8 @@
 """Scaling: a new count of a group creates a new version; every request is recorded as an event.
 
 A request without a count only records an event, such as an autoscaler's reason for doing nothing.
-The order of checks is Nomad's (recorded from Nomad: scale). The order is: the request, the job, its
-group, the limits of its policy, an active deployment, and the enforced index.
+The order of checks is Nomad's (source: Nomad's recorded responses `scale`). The order is: the
+request, the job, its group, the limits of its policy, an active deployment, and the enforced index.
 """
 
 from collections.abc import Iterable

@@ -32,10 +32,11 @@ async def stop_job(
     now: int,
     eval_id: str,
 ) -> StopResult:
-    """Stop or purge a job. An unknown job is not an error (recorded from Nomad: stop-options).
+    """Stop or purge a job. An unknown job is not an error.
 
-    An `eval_priority` of 0 means the priority of the job. The evaluation has the type service, as
-    in Nomad. Raises `Denied` if a freeze refuses changes, unless the caller `overrides` it.
+    An `eval_priority` of 0 means the priority of the job. The evaluation has the type service, as in
+    Nomad. Raises `Denied` if a freeze refuses changes, unless the caller `overrides` it. Source:
+    Nomad's recorded responses `stop-options`.
     """
 
     def write(tx: Transaction) -> StopResult:

@@ -4,7 +4,8 @@ Five fields are minute, hour, day of month, month and day of week. A sixth field
 seven fields, the first field is the second. Days can be `L`, `LW`, `15W`, `5L` and `2#3`. Months
 and days of the week can be names. Macros such as `@daily` replace a whole expression. If both day
 fields are restricted, a day needs to match only one of them. At a DST change, a skipped local time
-never fires, and a repeated local time fires twice (recorded from Nomad: hcl/cron-next).
+never fires, and a repeated local time fires twice (source: Nomad's recorded responses
+`hcl/cron-next`).
 
 The only I/O is reading the time zone database.
 """

@@ -2,8 +2,8 @@
 
 A record defines the fields and their types. The type of a field determines the type of the value
 that it is compared with. An unknown field is an error; a missing map key is not. As in Nomad, the
-check of the first object raises these errors, so an empty listing has none (recorded from Nomad:
-list-jobs).
+check of the first object raises these errors, so an empty listing has none (source: Nomad's
+recorded responses `list-jobs`).
 """
 
 from collections.abc import Iterable, Mapping

@@ -92,7 +92,7 @@ def scaling_refusal(document: Document) -> str | None:
 def transition_error(before: Job, after: Job) -> str | None:
     """Return why a job cannot be changed from `before` to `after`; None if it can.
 
-    Recorded from Nomad: update-job.
+    Source: Nomad's recorded responses `update-job`.
     """
     if before.type != after.type:
         return f'cannot update job from type "{before.type}" to "{after.type}"'

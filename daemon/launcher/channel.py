@@ -115,7 +115,7 @@ def read_sealed(descriptor: int, most: int) -> bytes:
         raise ProtocolViolation("a descriptor is not a sealed file") from None
     size = os.fstat(descriptor).st_size
     if seals & _SEALS != _SEALS or size > most:
-        raise ProtocolViolation(f"a file of {size} bytes is not sealed, or longer than {most}")
+        raise ProtocolViolation(f"a file of {size} bytes is not sealed, or exceeds {most} bytes")
     return os.pread(descriptor, size, 0)
 
 

@@ -55,7 +55,7 @@ def find(
 def find_in_session(command: str, directory: str, path: str | None) -> str:
     """Return the file of a command in an exec session, as a shell in `directory` would find it.
 
-    Raises `Refusal` with Nomad's message (recorded from Nomad: alloc-exec).
+    Raises `Refusal` with Nomad's message (source: Nomad's recorded responses `alloc-exec`).
     """
     if "/" in command:
         candidate = os.path.join(directory, command)

@@ -2,8 +2,8 @@
 
 The input is the sorted allocations of the group (`alloc_sets`). Missing allocations up to the count
 are to be placed, and outdated allocations are replaced as fast as the rollout permits. No nodes are
-chosen here. The numbers appear in plan annotations (recorded from Nomad: plan, deploy-canary,
-evaluate).
+chosen here. The numbers appear in plan annotations (source: Nomad's recorded responses `plan`,
+`deploy-canary`, `evaluate`).
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,8 +1,8 @@
 """Rescheduling: whether and when a failed allocation is placed again, and its history.
 
 The policy sets the first delay and the function by which it grows. The reschedule tracker of an
-allocation lists earlier failures, and its replacement inherits the list (recorded from Nomad:
-reschedule, evaluate).
+allocation lists earlier failures, and its replacement inherits the list (source: Nomad's recorded
+responses `reschedule`, `evaluate`).
 """
 
 from collections.abc import Iterable

@@ -1,10 +1,10 @@
 """The rollout: the deployment that a plan belongs to, and the pace of replacement.
 
 Each new version of a service or system job that changes allocations gets a deployment, including
-the first version. Its groups must have an `update` block (recorded from Nomad: deploy-rolling). A
-newer version or a stop of the job cancels the deployment. This module creates deployments, counts
-placements, and completes a deployment when all its allocations are healthy. Health and promotion
-are recorded elsewhere.
+the first version. Its groups must have an `update` block (source: Nomad's recorded responses
+`deploy-rolling`). A newer version or a stop of the job cancels the deployment. This module creates
+deployments, counts placements, and completes a deployment when all its allocations are healthy.
+Health and promotion are recorded elsewhere.
 """
 
 from collections.abc import Iterable, Iterator

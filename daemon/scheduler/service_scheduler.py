@@ -17,7 +17,7 @@ from storage.records.evaluation import DesiredUpdates, Evaluation
 from storage.records.group import TaskGroup
 from storage.records.job import Job
 
-RESCHEDULED = ""  # recorded from Nomad: evaluate, DesiredDescription of a failed allocation
+RESCHEDULED = ""  # Nomad's DesiredDescription of a failed allocation (recording: evaluate)
 
 
 ChangesOf = Callable[[ReconcileContext, ClusterState], dict[str, GroupChange]]

@@ -2,7 +2,8 @@
 
 A system job runs permanently, a sysbatch job until it completes. The absence of an allocation on an
 infeasible node is not a placement failure. On a node without capacity, it is a failure, and the
-node gets a blocked evaluation (recorded from Nomad: kind-system, kind-sysbatch, plan-batch-system).
+node gets a blocked evaluation (source: Nomad's recorded responses `kind-system`, `kind-sysbatch`,
+`plan-batch-system`).
 """
 
 from collections import Counter
@@ -367,7 +368,7 @@ class _Planning:
         counts = {
             name: DesiredUpdates(
                 # Nomad counts all feasible nodes of a system job, but for a sysbatch job only the
-                # nodes without an allocation (recorded from Nomad: plan-batch-system).
+                # nodes without an allocation (Nomad's recorded responses: plan-batch-system).
                 place=self._number_of_nodes(placing, self._filled[name])
                 if self._job.type == JobType.SYSTEM
                 else len(placing.place),

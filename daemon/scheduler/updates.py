@@ -2,7 +2,7 @@
 
 Settings that only the daemon uses change in place: counts, priorities, policies, timeouts, and
 services without Connect. Changed inputs of the task's process or directory require a replacement
-(recorded from Nomad: plan).
+(source: Nomad's recorded responses `plan`).
 """
 
 from collections.abc import Iterable

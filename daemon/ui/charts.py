@@ -183,7 +183,7 @@ def _height(value: float, top: float) -> float:
 
 
 def _runs(values: Sequence[Value]) -> list[list[tuple[int, float]]]:
-    """Return the runs of successive measured values, each value with its position."""
+    """Split the values at the gaps; return each unbroken series, each value with its position."""
     runs: list[list[tuple[int, float]]] = [[]]
     for index, value in enumerate(values):
         if value is not None:

@@ -14,7 +14,7 @@ _JOBS, _TEMPLATES = "jobs", "job-templates"
 def path_error(path: str) -> str:
     """Return why a path is invalid for a variable; empty if it is valid.
 
-    Recorded from Nomad: variables.
+    Source: Nomad's recorded responses `variables`.
     """
     if not _PATH.fullmatch(path):
         return f"invalid path {quote(path)}"

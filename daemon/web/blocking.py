@@ -1,8 +1,9 @@
 """Blocking queries: a read waits until the index of its response exceeds the client's index.
 
 `index=N` waits while the response's index is N or less, up to `wait` (default and maximum five
-minutes). A random extension of up to a sixteenth spreads the load of many clients (recorded from
-Nomad: blocking-queries). Changes of the watched topics wake a reader, without polling.
+minutes). A random extension of up to a sixteenth spreads the load of many clients (source: Nomad's
+recorded responses `blocking-queries`). Changes of the watched topics wake a reader, without
+polling.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator

@@ -259,7 +259,7 @@ class _Connection(TCPServer):
     _held = b""  # the head of a response, sent together with its body
 
     async def take_over(self, handover: Handover) -> None:
-        """Serve a connection that the fast path hands over, until it ends."""
+        """Serve a connection that the fast path passes on, until it ends."""
         self._given, self._idle_since, self._has_asked = (
             handover.data,
             handover.since,

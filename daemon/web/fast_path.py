@@ -66,7 +66,7 @@ class Handover(msgspec.Struct, frozen=True):
 
 
 class SimpleRequest(msgspec.Struct, frozen=True):
-    """A request in the plainest form. `missing` is the number of body bytes still to come."""
+    """A request in the plainest form. `missing` is the number of body bytes that have not arrived."""
 
     method: str
     target: bytes

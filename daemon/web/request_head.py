@@ -90,7 +90,8 @@ def namespace(headers: Mapping[str, str], path: str) -> str:
 def token(headers: Mapping[str, str], path: str) -> str:
     """Return the token's secret: from its own header, else from a bearer header.
 
-    The Vault API accepts only one spelling of `Bearer` (recorded from Vault: auth-headers).
+    The Vault API accepts only one spelling of `Bearer` (source: Vault's recorded responses
+    `auth-headers`).
     """
     for name in ("x-service-token", "x-nomad-token", "x-vault-token"):
         if secret := headers.get(name, "").strip():

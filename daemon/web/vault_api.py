@@ -1,8 +1,8 @@
 """The Vault API below `/v1/sys`, `/v1/auth` and `/v1/identity`, in Vault's response format.
 
-The order of checks is Vault's, because it decides which error a client gets (recorded from Vault:
-http-errors, auth-headers). The order is: namespace, method, body, token, mount, path, capability,
-endpoint.
+The order of checks is Vault's, because it decides which error a client gets (source: Vault's
+recorded responses `http-errors`, `auth-headers`). The order is: namespace, method, body, token,
+mount, path, capability, endpoint.
 """
 
 from collections.abc import Iterable, Mapping

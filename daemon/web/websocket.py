@@ -2,7 +2,7 @@
 
 As in Nomad, the upgrade always succeeds if the route exists. Later errors are sent in the close
 frame: 1008 for an error of the client, otherwise 1011. A successful session ends without a close
-frame (recorded from Nomad: alloc-exec, actions).
+frame (source: Nomad's recorded responses `alloc-exec`, `actions`).
 """
 
 from collections.abc import Awaitable, Callable

@@ -417,9 +417,9 @@ def find(db: ReadSnapshot, trigger_id: int) -> JobTrigger | None:
 
 
 def waiting(db: ReadSnapshot, namespace: str, job_id: str, value: str) -> list[JobTrigger]:
-    """Return the ended runs that wait at a follower for runs of other sources, oldest first.
+    """Return the ended runs that cannot start the follower yet, oldest first.
 
-    Only runs whose meta key for joins has this `value` are returned.
+    They wait until runs of all other sources with the same `value` of the joining key have ended.
     """
     key = {"namespace": namespace, "job_id": job_id, "value": value}
     return [_trigger(row) for row in db.all(_WAITING, key)]

@@ -34,7 +34,7 @@ class ClientStatus(StrEnum):
     UNKNOWN = "unknown"
 
 
-# The description of an allocation that had to end, although its status is "complete" (recorded from Nomad).
+# The description of an allocation that had to end, although its status is "complete" (as in Nomad).
 OVERTIME = "allocation exceeded max_run_duration"
 TIME_LIMIT_EVENT = "Max Run Duration Exceeded"  # event of the tasks of such an allocation
 TIME_LIMIT = "ended by max_run_duration"  # in texts, after the name of an allocation

@@ -127,7 +127,7 @@ class TaskGroup(Record, frozen=True, kw_only=True):
         return None
 
 
-# Nomad's default policies by job type (recorded from Nomad: http-basics).
+# Nomad's default policies by job type (Nomad's recorded responses: http-basics).
 _KEPT_ALIVE = RestartPolicy(attempts=2, interval=30 * MINUTE, delay=15 * SECOND, mode="fail")
 _RUN_ONCE = RestartPolicy(attempts=3, interval=24 * HOUR, delay=15 * SECOND, mode="fail")
 RESTART_POLICIES = {

@@ -1,7 +1,7 @@
 """The files of an allocation: list, stat, read, and stream.
 
 Nomad returns errors of `read_file` and `readat` with status 200, as if they were file content. Its
-clients rely on that (recorded from Nomad: client-files-logs).
+clients rely on that (source: Nomad's recorded responses `client-files-logs`).
 """
 
 import base64

@@ -54,7 +54,7 @@ async def logs(request: Request) -> HandlerReply:
     if task_name not in source.tasks:
         raise Malformed(f'unknown task name "{task_name}"')
     log = source.log(task_name, kind)
-    # An offset of 0 before the end means the whole last file (recorded from Nomad:
+    # An offset of 0 before the end means the whole last file (Nomad's recorded responses:
     # logs-origin-end).
     is_last_file = begin == "end" and not offset
     stream = await log.current()

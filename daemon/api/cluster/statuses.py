@@ -1,6 +1,6 @@
 """Job lists for dashboards, with allocations and deployments; by default, last change first.
 
-The format is recorded from Nomad: job-statuses.
+The format is Nomad's (source: Nomad's recorded responses `job-statuses`).
 """
 
 from collections.abc import Callable, Iterator

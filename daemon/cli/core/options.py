@@ -137,7 +137,7 @@ def with_output(command: Command) -> Command:
 
 
 def shown_values(command: Command) -> Command:
-    """Do the same as `with_output` for a command with Vault's `--field`, which selects a value."""
+    """Add the output options as `with_output` does, and `--field`, which prints only one value."""
     return _shown(command, _SCREEN_OF_VALUES)
 
 

@@ -15,7 +15,7 @@ from storage.records.codec import Document
 from storage.records.group import RESCHEDULE_POLICIES, RESTART_POLICIES, ROLLING_UPDATE, Migrate
 from storage.records.job import JobType
 
-# Deprecated fields of a group: accepted without effect (recorded from Nomad: register-warnings).
+# Deprecated fields of a group: accepted without effect (Nomad's recorded responses: register-warnings).
 _WITHOUT_EFFECT = frozenset(
     {"MaxClientDisconnect", "StopAfterClientDisconnect", "PreventRescheduleOnLost"}
 )
@@ -110,7 +110,7 @@ def _merged(
 def _volumes(document: Document) -> Document:
     """Return the volumes of known types; ignore volumes of unknown types, and null.
 
-    Recorded from Nomad: register-validation.
+    Source: Nomad's recorded responses `register-validation`.
     """
     known = ("host", "csi")
     return {

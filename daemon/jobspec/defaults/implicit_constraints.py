@@ -1,9 +1,9 @@
 """Implicit constraints: node requirements of a job, added to its groups and tasks.
 
 An existing constraint is not added again. So a job keeps its constraints when a client reads it and
-writes it back (recorded from Nomad: services). Some implicit constraints are omitted if the job has
-its own constraint on the same attribute. A job can thus require a newer version of the program that
-the attribute describes, or accept an older version.
+writes it back (source: Nomad's recorded responses `services`). Some implicit constraints are
+omitted if the job has its own constraint on the same attribute. A job can thus require a newer
+version of the program that the attribute describes, or accept an older version.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,7 @@
 """Elements of every diff: fields, lists of strings, blocks, and pairing of objects.
 
 A diff omits unchanged blocks. It shows all values of a changed block with their old values.
-Unchanged values give the context of a change (recorded from Nomad: plan).
+Unchanged values give the context of a change (source: Nomad's recorded responses `plan`).
 """
 
 from collections import Counter

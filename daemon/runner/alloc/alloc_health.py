@@ -1,9 +1,9 @@
 """The health of an allocation, as deployments count it. No I/O.
 
-The rules are Nomad's (recorded from Nomad: deploy-no-stable, restart-policy). An allocation is
-healthy when all its tasks have run for a minimum time without a restart. It is unhealthy when a
-deadline passes before that, or when a task has ended permanently. Health is tracked for all
-allocations of service jobs, and for all allocations of a deployment.
+The rules are Nomad's (source: Nomad's recorded responses `deploy-no-stable`, `restart-policy`). An
+allocation is healthy when all its tasks have run for a minimum time without a restart. It is
+unhealthy when a deadline passes before that, or when a task has ended permanently. Health is
+tracked for all allocations of service jobs, and for all allocations of a deployment.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,9 +1,10 @@
 """The start and stop order of the tasks of a group. No I/O.
 
-The rules are Nomad's (recorded from Nomad: lifecycle-hooks). Prestart tasks start first. Main tasks
-start when all prestart tasks have succeeded and all prestart sidecars are running. Poststart tasks
-start when all main tasks have started, poststop tasks when all other tasks are dead. The other
-tasks stop when a task fails or when the leader ends. Sidecars stop with the last main task.
+The rules are Nomad's (source: Nomad's recorded responses `lifecycle-hooks`). Prestart tasks start
+first. Main tasks start when all prestart tasks have succeeded and all prestart sidecars are
+running. Poststart tasks start when all main tasks have started, poststop tasks when all other tasks
+are dead. The other tasks stop when a task fails or when the leader ends. Sidecars stop with the
+last main task.
 """
 
 from collections.abc import Iterable, Mapping
@@ -119,10 +120,10 @@ def first_start_time(states: Iterable[TaskState]) -> int | None:
 
 
 def client_status(states: Iterable[TaskState]) -> tuple[ClientStatus, str]:
-    """Return the status and the description of an allocation (recorded from Nomad: task-events).
+    """Return the status and the description of an allocation.
 
     The status is failed only when no task is running: until then the allocation holds its
-    resources.
+    resources. Source: Nomad's recorded responses `task-events`.
     """
     states = list(states)
     phases = {state.state for state in states}

@@ -1,8 +1,8 @@
 """Decide what happens after the end of an attempt: restart now, restart later, or stop. No I/O.
 
-The rule is Nomad's (recorded from Nomad: restart-policy). Attempts are counted per interval; the
-first interval begins when the task starts. A restart waits for the delay of the policy, plus a
-random part of up to 25 % of this delay.
+The rule is Nomad's (source: Nomad's recorded responses `restart-policy`). Attempts are counted per
+interval; the first interval begins when the task starts. A restart waits for the delay of the
+policy, plus a random part of up to 25 % of this delay.
 """
 
 from collections.abc import Iterable

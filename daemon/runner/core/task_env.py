@@ -1,8 +1,9 @@
 """Build the environment of a task and interpolate `${…}` in its definition. No I/O.
 
-The rules are Nomad's (recorded from Nomad: task-environment). The agent's environment comes first,
-then the allocation's variables, then the task's variables. Later variables override earlier ones.
-Steward differs in one point: only allow-listed variables of the agent's environment reach a task.
+The rules are Nomad's (source: Nomad's recorded responses `task-environment`). The agent's
+environment comes first, then the allocation's variables, then the task's variables. Later variables
+override earlier ones. Steward differs in one point: only allow-listed variables of the agent's
+environment reach a task.
 """
 
 import re

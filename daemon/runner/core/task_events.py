@@ -1,4 +1,4 @@
-"""Task events with Nomad's exact texts (recorded from Nomad: task-events). No I/O.
+"""Task events with Nomad's exact texts (source: Nomad's recorded responses `task-events`). No I/O.
 
 Each detail is a separate field and also part of the text in `details`, because some clients read
 the fields and others read the text. `now` is in nanoseconds since the epoch; durations are in

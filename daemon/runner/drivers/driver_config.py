@@ -1,7 +1,7 @@
 """Decode the driver configuration of a task into a record.
 
-The messages are Nomad's (recorded from Nomad: task-events). As in job files, numbers and booleans
-convert from and to strings if no information is lost.
+The messages are Nomad's (source: Nomad's recorded responses `task-events`). As in job files,
+numbers and booleans convert from and to strings if no information is lost.
 """
 
 from collections.abc import Iterator, Mapping

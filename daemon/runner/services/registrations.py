@@ -2,7 +2,7 @@
 
 Group services are registered from the start of the first main task until the allocation stops. Task
 services are registered while their task runs. Deregistration precedes the shutdown delay, so that
-clients stop connecting before the task ends (recorded from Nomad: services).
+clients stop connecting before the task ends (source: Nomad's recorded responses `services`).
 """
 
 import hashlib

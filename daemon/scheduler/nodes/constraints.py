@@ -83,7 +83,10 @@ def compare(operand: str, left: str | None, right: str | None) -> bool:
 
 
 def text_of(constraint: Constraint) -> str:
-    """Format a constraint as placement metrics do (recorded from Nomad: blocked-evaluation)."""
+    """Format a constraint as placement metrics do.
+
+    Source: Nomad's recorded responses `blocked-evaluation`.
+    """
     return f"{constraint.l_target} {constraint.operand} {constraint.r_target}"
 
 

@@ -1,7 +1,8 @@
 """Feasibility: why a group cannot run on a node, regardless of capacity.
 
-The reasons appear in placement metrics (recorded from Nomad: blocked-evaluation). If several checks
-fail for a node, only the first reason is reported. `placement` counts the nodes for each reason.
+The reasons appear in placement metrics (source: Nomad's recorded responses `blocked-evaluation`).
+If several checks fail for a node, only the first reason is reported. `placement` counts the nodes
+for each reason.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,8 +1,8 @@
 """Place allocations on nodes one by one, and record placement failures.
 
 A `Placer` tracks the capacity of the nodes while the plan changes it. Its metrics for each
-allocation and each unplaced group appear in evaluations, plans and allocations (recorded from
-Nomad: blocked-evaluation, plan, evaluations-allocations).
+allocation and each unplaced group appear in evaluations, plans and allocations (source: Nomad's
+recorded responses `blocked-evaluation`, `plan`, `evaluations-allocations`).
 """
 
 from collections import Counter, defaultdict

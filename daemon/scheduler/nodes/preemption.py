@@ -96,7 +96,7 @@ class PreemptionCandidates:
         return [item.id for item in self._ending]
 
     def _gather(self, need: ResourceAsk) -> list[ResourceHolder]:
-        """Release candidates one by one until capacity is sufficient; return these candidates."""
+        """Free the resources of candidates until the capacity suffices; return these candidates."""
         holders: list[ResourceHolder] = []
         by_priority = sorted(self._movable, key=lambda item: item.priority)
         for _, equals in groupby(by_priority, key=lambda item: item.priority):

@@ -1,7 +1,7 @@
 """Score nodes with sufficient capacity.
 
-The names of the scores are Nomad's (recorded from Nomad: evaluations-allocations, Metrics). The
-score of a node is the mean of the fit and of all other applicable scores.
+The names of the scores are Nomad's (source: Nomad's recorded responses `evaluations-allocations`,
+`Metrics`). The score of a node is the mean of the fit and of all other applicable scores.
 """
 
 import math

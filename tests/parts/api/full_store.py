@@ -134,7 +134,7 @@ _DEPLOYMENT = {
 
 
 def _copy(path: Path, number: int, events: int) -> None:
-    """Copy the one child this many times, with all its rows. No other write happens."""
+    """Copy the only child job `number` times, with all its rows. Nothing else may write meanwhile."""
     texts = {
         CHILD: f"printf('{PARENT}/dispatch-%d-%08x', n, {_MIXED})",
         **{

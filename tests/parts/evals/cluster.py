@@ -30,7 +30,7 @@ from tests.unit.scheduler.world import node
 
 
 class Ticking:
-    """A clock that tests move."""
+    """A clock that only the test advances."""
 
     def __init__(self) -> None:
         self.time = NOW

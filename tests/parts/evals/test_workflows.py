@@ -1112,7 +1112,7 @@ async def test_a_condition_over_too_many_outputs_fails_the_step(
     await cluster.work()
     assert states(cluster) == {"a": "succeeded", "b": "failed", "c": "open"}
     assert (
-        "its condition cannot be evaluated: the outputs of its needs have more than 3 values"
+        "its condition cannot be evaluated: the steps that it needs have more than 3 output values"
         in (run_of(cluster).steps[1].reason)
     )
 

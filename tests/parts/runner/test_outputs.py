@@ -90,7 +90,7 @@ async def test_outputs_of_a_newer_allocation_replace_the_earlier_ones(
     ("limit", "most", "meta", "reason"),
     [
         (step_data, 10, {}, "needs.json has "),
-        (outputs, 1, {}, "the outputs of its needs have more than 1 values"),
+        (outputs, 1, {}, "the steps that it needs have more than 1 output values"),
         (
             step_data,
             10_000,

@@ -37,7 +37,7 @@ def test_every_endpoint_of_the_vault_api_is_described(endpoint: Any) -> None:
 @pytest.mark.parametrize(("name", "operation"), OPERATIONS)
 def test_every_call_has_a_description(name: str, operation: Any) -> None:
     assert operation["summary"].endswith(".")
-    assert "recorded from" not in operation["summary"]
+    assert "(source:" not in operation["summary"]
 
 
 def test_every_call_has_a_unique_name() -> None:

@@ -70,7 +70,7 @@ def test_duration_may_have_as_many_days_as_a_time() -> None:
         ({"reason": "x", "until": "+8785h"}, "Until = '+8785h' must be from 0s to 8784h"),
         (
             {"reason": "x", "until": "2020-01-01T00:00:00Z"},
-            "is not after the start and the current time",
+            "must be later than both the start and the current time",
         ),
         ({"reason": "x", "until": "2190-01-01T00:00:00Z"}, "more than 366 days after the start"),
     ],

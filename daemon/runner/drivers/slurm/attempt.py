@@ -147,7 +147,7 @@ class SlurmAttempt:
     async def _next(self) -> None:
         """Wait for a change, or query the cluster for the reason why the job is over.
 
-        The query is made as soon as the job is over, because the cluster soon forgets the job.
+        The query is made as soon as the job is over, because the cluster soon removes the job.
         """
         if self._over_since is None or not self._seen or self._has_asked:
             await self._changes.wait()

@@ -213,7 +213,7 @@ class KeptUpload:
     async def take(self, number: int, offset: int, data: bytes, *, is_end: bool) -> None:
         """Store a chunk of a file. Raises `SendAgain`, `FileRefused` or `OSError`."""
         if number >= len(self._chosen):
-            raise FileRefused(f"file {number} was not chosen")
+            raise FileRefused(f"file {number} is not one of the files to keep")
         file = self._chosen[number]
         if file.is_done:
             return
