@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -43,6 +44,7 @@ from daemon.web.library_methods import checked, private_override
 from daemon.web.listeners import ListeningSockets, PeerAddress, load_certificate, peer_of
 from daemon.web.reason import reason
 from daemon.web.send import Stream, send_now, send_with_timeout
+from daemon.web.turns import BY_SERVER, Turn, Turns
 from daemon.web.websocket import MAX_HANDSHAKE, announces_handshake
 from storage.errors import leaf_errors
 
@@ -165,7 +167,9 @@ async def serve(
     lifespan = Lifespan(app, settings, {})
     context = WorkerContext(None)
     streams: set[Stream] = set()
+    turns = Turns()
     async with trio.open_nursery() as surroundings:
+        surroundings.start_soon(turns.run)
         await surroundings.start(lifespan.handle_lifespan)
         await lifespan.wait_for_startup()
         if fast_path is not None:
@@ -174,7 +178,7 @@ async def serve(
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
                     admission = Admission(config, listener.share, has_hosts=listener.has_hosts)
-                    handler = _Handler(app, settings, context, listener, streams, fast_path)
+                    handler = _Handler(app, settings, context, listener, streams, turns, fast_path)
                     acceptor = Acceptor(
                         listener.listener,
                         admission,
@@ -212,10 +216,11 @@ class _Handler:
         context: WorkerContext,
         listener: ConnectionListener,
         streams: set[Stream],
+        turns: Turns,
         fast_path: FastPath | None,
     ) -> None:
         self._app, self._settings, self._context, self._lean = app, settings, context, fast_path
-        self._listener, self._streams = listener, streams
+        self._listener, self._streams, self._turns = listener, streams, turns
 
     async def serve(self, stream: Stream, client: str) -> None:
         """Serve one connection of a client."""
@@ -236,14 +241,18 @@ class _Handler:
         now = trio.current_time()
         handover = Handover(b"", now, has_asked=False, until=now + HEAD_TIMEOUT)
         peer = self._listener.peer(stream)
+        # the clients of each listener take turns separately
+        name = f"{self._listener.share.name} {client}"
+        turn = partial(self._turns.take, name)
         if self._lean is not None and isinstance(stream, trio.SocketStream):
-            handed = await self._lean.serve(stream, peer, client)
+            handed = await self._lean.serve(stream, peer, client, turn)
             if handed is None:
                 return
             handover = handed
         app = _Introduced(self._app, peer, client)
         # It also accepts plain streams, contrary to its types.
         connection = _Connection(app, self._settings, self._context, ConnectionState({}), stream)  # type: ignore[arg-type]
+        connection.use_turns(turn, partial(self._turns.take, name, BY_SERVER))
         await connection.take_over(handover)
 
 
@@ -258,6 +267,10 @@ class _Connection(TCPServer):
 
     _held = b""  # the head of a response, sent together with its body
 
+    def use_turns(self, turn: Turn, turn_of_request: Turn) -> None:
+        """Let received data, and each request, wait for a turn."""
+        self._turn, self._turn_of_request = turn, turn_of_request
+
     async def take_over(self, handover: Handover) -> None:
         """Serve a connection that the fast path passes on, until it ends."""
         self._given, self._idle_since, self._has_asked = (
@@ -267,6 +280,7 @@ class _Connection(TCPServer):
         )
         self._patience = trio.CancelScope(deadline=handover.until)
         self._awaits_head, self._has_begun = True, bool(handover.data)
+        await self._turn()
         await self.run()
 
     @private_override
@@ -285,7 +299,8 @@ class _Connection(TCPServer):
     @private_override
     async def _read_data(self) -> None:
         protocol = self.protocol
-        protocol.protocol = _OnlyHTTP1(
+        self._http = protocol.protocol = _OnlyHTTP1(
+            self._turn_of_request,
             protocol.app,
             protocol.config,
             protocol.context,
@@ -302,6 +317,7 @@ class _Connection(TCPServer):
         with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
             while data := bytes(await self.stream.receive_some(MOST)):
                 self._limit_head()
+                await self._turn()
                 await self.protocol.handle(RawData(data))
             await self.protocol.handle(RawData(b""))
         await self.protocol.handle(Closed())
@@ -351,6 +367,7 @@ class _Connection(TCPServer):
                 with trio.CancelScope(shield=True):  # a partial frame would break the connection
                     await send_with_timeout(self.stream, data)
             except _GONE:
+                self._http.drop_requests()
                 await self.protocol.handle(Closed())
 
 
@@ -400,6 +417,15 @@ class _ServerSide(h11.Connection):
     def __init__(self, longest_head: int) -> None:
         super().__init__(h11.SERVER, max_incomplete_event_size=longest_head)
         self._receive_buffer = _Strict()
+        self._is_dropped = False
+
+    def drop(self) -> None:
+        """Ignore all received data, and all data that follows."""
+        self._is_dropped, self._receive_buffer = True, _Strict()
+
+    def receive_data(self, data: bytes) -> None:
+        """Add received bytes; empty at the end of the connection."""
+        super().receive_data(b"" if self._is_dropped else data)
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         """Return the next event."""
@@ -415,9 +441,15 @@ class _OnlyHTTP1(H11Protocol):
     Upgrades would bypass the limits of connections and headers.
     """
 
-    def __init__(self, *arguments: Any) -> None:  # noqa: ANN401  # the library's own
+    def __init__(self, turn: Turn, *arguments: Any) -> None:  # noqa: ANN401  # the library's own
         super().__init__(*arguments)
-        self.connection = _ServerSide(self.config.h11_max_incomplete_size)
+        self._turn = turn
+        self._requests = _ServerSide(self.config.h11_max_incomplete_size)
+        self.connection = self._requests
+
+    def drop_requests(self) -> None:
+        """Ignore the requests that a disconnected client has sent in advance."""
+        self._requests.drop()
 
     async def handle(self, event: Event) -> None:
         """Handle an event. After a rejected WebSocket, close the connection.
@@ -451,6 +483,7 @@ class _OnlyHTTP1(H11Protocol):
             await self.send(Closed())
             return
         if request.http_version in (b"1.0", b"1.1"):
+            await self._turn()
             await super()._create_stream(_in_origin_form(_without_extensions(request)))
             if isinstance(self.stream, WSStream):
                 most = self.config.websocket_max_message_size

@@ -1,0 +1,203 @@
+"""Many requests of one client at the same time delay no other client."""
+
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from daemon.acl.check import KNOWN
+from daemon.config.settings import Settings
+from daemon.web.reply import HandlerReply
+from daemon.web.request import ReadRoute, Request
+from daemon.web.server import open_web
+from daemon.web.turns import SLICE, Turns
+from storage.read_pool import ReadSnapshot
+from storage.store import Store
+from tests.listeners import open_listeners
+from tests.parts.api.requests import parts_of
+from tests.parts.web.test_admission import connect, left
+from tests.step_timing import check_steps
+
+__all__ = ["left"]
+MANY = 400  # requests at the same time
+# Nanoseconds of CPU time. Without turns, 400 requests take 60 ms on the fast path, and 300 ms in the
+# HTTP server.
+MOST = {"/light": 12_000_000, "/missing": 40_000_000}
+_RESET = struct.pack("ii", 1, 0)  # a linger time of zero
+WORK = SLICE // 2  # nanoseconds of CPU time of a request
+
+
+def burn() -> None:
+    until = time.thread_time_ns() + WORK
+    while time.thread_time_ns() < until:
+        pass
+
+
+@asynccontextmanager
+async def given_turns() -> AsyncIterator[tuple[Turns, trio.Nursery]]:
+    turns = Turns()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turns.run)
+        await trio.testing.wait_all_tasks_blocked()
+        yield turns, nursery
+        nursery.cancel_scope.cancel()
+
+
+# --- turns ---
+
+
+async def test_clients_take_turns() -> None:
+    served = list[str]()
+    begun, ended = trio.Event(), trio.Event()
+
+    async def request(turns: Turns, client: str) -> None:
+        await turns.take(client)
+        burn()
+        served.append(client)
+        if len(served) == 10:
+            begun.set()
+        if len(served) == MANY + 2:
+            ended.set()
+
+    async with given_turns() as (turns, nursery):
+        for _ in range(MANY):
+            nursery.start_soon(request, turns, "busy")
+        await begun.wait()
+        before = len(served)
+        for client in ("one", "two"):
+            nursery.start_soon(request, turns, client)
+        await ended.wait()
+    assert max(served.index("one"), served.index("two")) < before + 12
+
+
+async def test_each_waiting_request_gets_a_turn() -> None:
+    served = set[int]()
+    ended = trio.Event()
+
+    async def request(turns: Turns, number: int) -> None:
+        await turns.take("one")
+        burn()
+        served.add(number)
+        if len(served) == MANY:
+            ended.set()
+
+    async with given_turns() as (turns, nursery):
+        await turns.take("one", later=2**62)  # the round has no time left
+        for number in range(MANY):
+            nursery.start_soon(request, turns, number)
+        with trio.fail_after(30):
+            await ended.wait()
+
+
+async def test_cancelled_request_gives_up_its_turn() -> None:
+    async with given_turns() as (turns, _):
+        with trio.CancelScope() as scope:
+            await turns.take("one", later=2**62)
+            scope.cancel()
+            await turns.take("one")
+        assert scope.cancelled_caught
+        with trio.fail_after(10):
+            await turns.take("one")
+
+
+async def test_request_is_served_while_other_work_uses_each_round() -> None:
+    served = trio.Event()
+
+    async def other_work() -> None:
+        while not served.is_set():
+            burn()
+            burn()
+            burn()
+            await trio.lowlevel.checkpoint()
+
+    async with given_turns() as (turns, nursery):
+        for _ in range(3):
+            nursery.start_soon(other_work)
+        with trio.fail_after(10):
+            for _ in range(20):
+                await turns.take("one")
+        served.set()
+
+
+# --- the daemon ---
+
+
+class _LongestRound(trio.abc.Instrument):
+    """The longest time between two looks for input, as CPU time of the loop in nanoseconds."""
+
+    def __init__(self) -> None:
+        self.longest, self._begun = 0, time.thread_time_ns()
+
+    def after_io_wait(self, _timeout: float) -> None:
+        self._begun = time.thread_time_ns()
+
+    def before_io_wait(self, _timeout: float) -> None:
+        self.longest = max(self.longest, time.thread_time_ns() - self._begun)
+
+
+def light(request: Request, db: ReadSnapshot) -> HandlerReply:
+    return HandlerReply(body={})
+
+
+@asynccontextmanager
+async def serving(store: Store, home: Path, *routes: ReadRoute) -> AsyncIterator[int]:
+    config = Settings(port=0, data_dir=home, client_cpu_percent=0)
+    with open_listeners(config) as listeners:
+        async with open_web(parts_of(store, config, asks=False), routes, (), listeners.places):
+            yield listeners.port
+
+
+@pytest.mark.parametrize("path", MOST)
+async def test_many_requests_at_the_same_time_leave_time_for_others(
+    store: Store, tmp_path: Path, path: str
+) -> None:
+    async with serving(store, tmp_path, ReadRoute("/light", light, KNOWN)) as port:
+        with ExitStack() as stack:
+            connections = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+                for _ in range(MANY)
+            ]
+            await trio.testing.wait_all_tasks_blocked()
+
+            async def answered() -> int:
+                measure = _LongestRound()
+                for connection in connections:
+                    connection.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+                await trio.lowlevel.checkpoint()  # the round in which this test has sent them ends
+                trio.lowlevel.add_instrument(measure)
+                for connection in connections:
+                    await trio.lowlevel.wait_readable(connection)
+                    assert connection.recv(64 * 1024).startswith(b"HTTP/1.1 ")
+                trio.lowlevel.remove_instrument(measure)
+                return measure.longest
+
+            await answered()  # modules are imported
+            await check_steps(answered, MOST[path], 3, path)
+
+
+async def test_requests_that_a_disconnected_client_sent_in_advance_are_dropped(
+    store: Store, tmp_path: Path, left: Callable[[int], trio.Event]
+) -> None:
+    served = 0
+
+    def leave(request: Request, db: ReadSnapshot) -> HandlerReply:
+        nonlocal served
+        served += 1
+        if served == 1:
+            stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            stream.socket.close()
+        return HandlerReply(body={})
+
+    async with serving(store, tmp_path, ReadRoute("/leave", leave, KNOWN)) as port:
+        ended = left(1)
+        stream = await connect(port)
+        await stream.send_all(b"GET /leave HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200)
+        with trio.fail_after(20):
+            await ended.wait()
+    assert served <= 3
