@@ -14,6 +14,9 @@ from daemon.jobspec.hcl.source import Diagnostic, HclError, SourceText
 MAX_NESTING = 100  # nesting of brackets; a job has about ten levels
 MAX_TOKENS = 100_000  # about twenty thousand lines
 MAX_PROBLEMS = 1_000  # enough for any reader
+# Escapes, and runs of other characters, in one match: it holds the GIL for a millisecond. A text
+# with more of them has several tokens.
+_MOST_PARTS = 10_000
 
 # Kinds of tokens. Each operator is its own kind.
 IDENT = "name"
@@ -50,7 +53,7 @@ _TOKEN = re.compile(
     (?P<newline>\r?\n|(?:\#|//)[^\n]*+(?:\n|\Z))
     |(?P<name>[^\W\d][\w\-]*+)
     |(?P<number>\d++(?:\.\d++)?(?:[eE][+-]?\d++)?)
-    |(?P<text>"(?:[^"\\$%\n]++|{_LITERAL})*+")
+    |(?P<text>"(?:[^"\\$%\n]++|{_LITERAL}){{0,{_MOST_PARTS}}}+")
     |(?P<quote>")
     |(?P<heredoc><<-?(?:[^\W\d]|[^\x00-\x7f])(?:[\w\-]|[^\x00-\x7f])*+\r?\n)
     |(?P<operator>\.\.\.|==|!=|<=|>=|&&|\|\||=>|::|[-=!<>+*/%?:.,()\[\]{{}}])
@@ -60,9 +63,10 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
 _WIDE_NAME = re.compile(r"[\w\-]*+")
-_QUOTED_TEXT = re.compile(rf'(?:[^"\\$%\n]++|{_LITERAL})++')
+_QUOTED_TEXT = re.compile(rf'(?:[^"\\$%\n]++|{_LITERAL}){{1,{_MOST_PARTS}}}+')
 _LINE_TEXT = re.compile(
-    r"(?:[^$%\n]++|\$++(?!\{)|\${2,}+\{|%++(?!\{)|%{2,}+\{)*+(?:\n|(?=[$%]\{)|\Z)"
+    r"(?:[^$%\n]++|\$++(?!\{)|\${2,}+\{|%++(?!\{)|%{2,}+\{)"
+    rf"{{0,{_MOST_PARTS}}}+\n?"
 )
 _BLANKS = re.compile(r"[ \t]*+")
 _SKIPPED = re.compile(_BLANK, re.DOTALL)

@@ -2,19 +2,36 @@
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from daemon.jobspec.hcl.source import Diagnostic, SourceText
 
 _DIGITS = {"u": (4, "four"), "U": (8, "eight")}
 _SIMPLE = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{0,4}|U[0-9a-fA-F]{0,8}|.)|\$\$\{|%%\{", re.DOTALL)
+_STARTER = re.compile(r"[\x00-\x7f]")
+_PIECE = 64 * 1024  # characters: normalizing them takes up to a millisecond
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _DOUBLED = re.compile(r"(\$|%)\1\{")
 
 
 def normal(text: str) -> str:
     """Return a text in the normal form for comparison (NFC)."""
-    return text if text.isascii() else unicodedata.normalize("NFC", text)
+    if text.isascii():
+        return text
+    return "".join([unicodedata.normalize("NFC", piece) for piece in _pieces(text)])
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Yield pieces of a text that can be normalized separately: each begins with an ASCII character.
+
+    Normalizing a long text in one call would hold the GIL for long.
+    """
+    start = 0
+    while match := _STARTER.search(text, start + _PIECE):
+        yield text[start : match.start()]
+        start = match.start()
+    yield text[start:]
 
 
 def replace_surrogates(text: str) -> str:
@@ -103,4 +120,4 @@ def flushed(body: str) -> str:
 
 def _lines(body: str) -> list[str]:
     """Return lines with their ends. Only a newline ends a line, not Unicode's line separators."""
-    return re.findall(r"[^\n]*\n|[^\n]+", body)
+    return [match[0] for match in _LINE.finditer(body)]  # one call would hold the GIL for long

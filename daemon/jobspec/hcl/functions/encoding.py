@@ -7,12 +7,14 @@ import json
 import re
 from urllib.parse import quote_plus
 
-from daemon.jobspec.hcl.functions.registry import bounded, function, text
+from daemon.jobspec.hcl.functions.registry import bounded, bounded_parts, function, text
 from daemon.jobspec.hcl.number import Number, number_text, read_number
 from daemon.jobspec.hcl.scope import MAX_DEPTH, FunctionFault, HclFunction, Parameter
 from daemon.jobspec.hcl.strings import normal, replace_surrogates
 from daemon.jobspec.hcl.values import ANY, Value, attributes, elements
 
+_PIECE = 64 * 1024  # characters
+_CSV_SEPARATORS = ("\n", "\r", ",")
 _ESCAPED = re.compile("[<>&\u2028\u2029\x7f]")
 
 
@@ -136,6 +138,7 @@ def from_document(value: object, depth: int) -> Value:
 
 
 def _csvdecode(value: str) -> Value:
+    bounded_parts(sum(map(value.count, _CSV_SEPARATORS)))
     reader = csv.reader(value.splitlines(keepends=True), strict=True)
     try:
         rows = [(row, reader.line_num) for row in reader if row]
@@ -155,7 +158,8 @@ def _csvdecode(value: str) -> Value:
 
 
 def _urlencode(value: str) -> Value:
-    return quote_plus(value, safe="~")
+    parts = range(0, len(value), _PIECE)  # one call would hold the GIL for long
+    return "".join([quote_plus(value[at : at + _PIECE], safe="~") for at in parts])
 
 
 _ANYTHING = Parameter("val", ANY, may_be_null=True)

@@ -75,6 +75,15 @@ def bounded(length: int) -> None:
         raise FunctionFault(f"the result would have more than {MAX_TEXT} characters")
 
 
+def bounded_parts(count: int) -> None:
+    """Raise `FunctionFault` if a list would have more elements than an evaluation has steps.
+
+    Making such a list would block other threads for long.
+    """
+    if count > MAX_STEPS:
+        raise FunctionFault(f"the result would have more than {MAX_STEPS} parts")
+
+
 def whole_number(value: Value, subject: str) -> int:
     """Return `value` if it is an integer. Otherwise, raise `FunctionFault`.
 

@@ -3,6 +3,7 @@
 from daemon.jobspec.hcl import graphemes
 from daemon.jobspec.hcl.functions.registry import (
     bounded,
+    bounded_parts,
     function,
     items_of,
     number,
@@ -81,6 +82,7 @@ def _regex_cost(values: tuple[Value, ...]) -> int:
 
 
 def _split(separator: str, value: str) -> Value:
+    bounded_parts(value.count(separator))
     return text_list(value.split(separator) if separator else list(value))
 
 

@@ -22,6 +22,7 @@ _MONTHS = (
 )
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 # Quoted texts, runs of one letter, and all other characters unchanged.
+_MAX_FORMAT = 10_000  # characters: a verb takes several microseconds
 _TOKEN = re.compile(r"'((?:[^']|'')*)'|(([a-zA-Z])\3*)|([^a-zA-Z']+)|(')")
 
 
@@ -74,6 +75,8 @@ def _offset(moment: datetime, utc: str, separator: str) -> str:
 
 
 def _formatdate(form: str, value: str) -> Value:
+    if len(form) > _MAX_FORMAT:
+        raise ArgumentFault(0, f"the format has more than {_MAX_FORMAT} characters")
     try:
         moment = read_time(value)
     except ValueError as error:

@@ -4,12 +4,17 @@ import subprocess
 import sys
 import textwrap
 import time
+import unicodedata
+from contextlib import suppress
 from itertools import pairwise
 
 import pytest
+import trio
 
+from daemon.jobspec.hcl.source import HclError
 from tests.heap import keep_present_objects
-from tests.unit.jobspec.hcl.build import job, parse, refused
+from tests.step_timing import check_steps, longest_wait
+from tests.unit.jobspec.hcl.build import job, parse, refused, value
 
 MIB = 2**20
 SOON = 1.0  # second of CPU; each needs a fraction of it
@@ -59,6 +64,12 @@ TOO_MUCH = {
     "a number with many digits": job("r = 1e999999999"),
     "an expression that explodes": job(f'r = regex_replace("{"a" * 9000}!", "(a+)+$", "") + 1'),
     "an expression that grows": job('r = regex_replace("a", "((a{1,99}){1,99}){1,99}", "")'),
+    "a long line with errors": job(f'r = abs("{"é" * 3 * MIB}")'),
+    "a list of three million parts": job(f'r = split("a", "{"a" * 3 * MIB}")'),
+    "a million fields": job(r'r = csvdecode("a,b\n' + r"1,2\n" * (MIB // 2) + '")'),
+    "a date of a million years": job(
+        f'r = formatdate("{"YYYY " * (MIB // 2)}", "2000-01-01T00:00:00Z")'
+    ),
     "a hash that takes hours": job('r = bcrypt("x", 31)'),
     "many costly hashes": job('r = [for x in range(1000) : bcrypt("x", 10)]'),
     "counting many letters again and again": again("strlen(local.text)"),
@@ -152,3 +163,45 @@ def test_deeply_nested_file_is_parsed_on_a_deep_stack() -> None:
         return deeper(levels - 1) if levels else refused(job("r = " + "[" * 90 + "@" + "]" * 90))
 
     assert "Invalid character" in deeper(150)
+
+
+WITHOUT_PAUSE = 35_000_000  # nanoseconds of CPU time, with some for the other threads of a test
+LONG = {
+    "escapes": job('r = "' + r"a\n" * MIB + '"'),
+    "escaped holes": job('r = "' + "$${" * MIB + '"'),
+    "escaped holes in a heredoc": job("r = <<E\n" + "$${" * MIB + "\nE\n"),
+    "lines of a heredoc": job("r = <<-E\n" + "  a\n" * (MIB // 2) + "E\n"),
+    "marks": job('r = "' + "e\u0301" * (3 * MIB // 2) + '"'),
+    "a list of parts": job(f'r = split("a", "{"a" * 3 * MIB}")'),
+    "fields": job(r'r = csvdecode("a,b\n' + r"1,2\n" * (MIB // 2) + '")'),
+    "a format": job(f'r = formatdate("{"Y" * 3 * MIB}", "2000-01-01T00:00:00Z")'),
+    "a query": job(f'r = urlencode("{"é" * MIB}")'),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+async def test_long_text_does_not_hold_the_gil(name: str) -> None:
+    def read() -> None:
+        with suppress(HclError):  # some of the texts are too much work
+            parse(LONG[name])
+
+    async def longest() -> int:
+        async with longest_wait() as measure:
+            await trio.to_thread.run_sync(read)
+        return measure.longest
+
+    await check_steps(longest, WITHOUT_PAUSE, 3, name)
+
+
+def test_text_with_many_escapes_has_the_same_value() -> None:
+    text = "".join(f"{number}\n" for number in range(30_000))
+    escaped = text.replace("\n", r"\n")
+    assert value(f'"{escaped}"') == text
+    assert value(f'"{escaped}$${{x}}"') == text + "${x}"
+    dollars = "$${x} " * 30_000
+    assert value(f"<<E\n{dollars}\nE\n") == dollars.replace("$$", "$") + "\n"
+
+
+def test_long_text_is_normalized_like_a_short_one() -> None:
+    text = "e\u0301a\u0323\u0307 \u1112\u1161\u11ab" * 20_000
+    assert value(f'"{text}"') == unicodedata.normalize("NFC", text)
