@@ -29,7 +29,7 @@ from daemon.process.parts import DaemonParts, open_parts
 from daemon.process.startup import StartupResult, begin
 from daemon.process.systemd import ServiceManager, run_watchdog
 from storage import garbage
-from storage.errors import StewardError, StorageError, leaf_errors
+from storage.errors import StewardError, StorageBusy, StorageError, leaf_errors
 from storage.loop_share import SWITCH_INTERVAL
 
 log = logging.getLogger("steward")
@@ -78,6 +78,8 @@ def run(config: Settings, read: Callable[[], Settings], channel: socket.socket, 
         with begin(config, read, channel, file) as begun:
             trio.run(serve, begun, SystemClock())
     except* LauncherGone as group:
+        status = _exit_with_errors(group, EXIT_FAILURE)
+    except* StorageBusy as group:  # the service manager tries again, because locks end
         status = _exit_with_errors(group, EXIT_FAILURE)
     except* StorageError as group:
         status = _exit_with_errors(group, EXIT_STORAGE)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -203,6 +204,18 @@ async def test_damaged_store_is_refused_with_one_line(tmp_path: Path) -> None:
     file.write_bytes(whole[:8192] + b"damaged!" * 4096 + whole[8192 + 8 * 4096 :])
     outcome = await refused("--dev", "--port", "0", "--data-dir", str(copy))
     assert outcome.returncode == EXIT_STORAGE
+    assert b"Traceback" not in outcome.stderr
+
+
+async def test_start_while_another_program_holds_the_write_lock_can_be_tried_again(
+    tmp_path: Path,
+) -> None:
+    copy = await stopped_copy(tmp_path)
+    with closing(sqlite3.connect(copy / "store/steward.db", isolation_level=None)) as outside:
+        outside.execute("BEGIN IMMEDIATE")
+        outcome = await refused("--dev", "--port", "0", "--data-dir", str(copy))
+    assert outcome.returncode == EXIT_FAILURE  # a service manager does not restart after 74
+    assert b"another program holds the write lock" in outcome.stderr
     assert b"Traceback" not in outcome.stderr
 
 
