@@ -101,10 +101,14 @@ class UserPolicy:
         return None if self._policy.podman else self.daemon
 
     def find(self, driver: str, name: str) -> User | None:
-        """Return a user by name or ID; None for the launcher's own user. Raises `Refusal`."""
+        """Return a user by name or ID; None for the launcher's own user.
+
+        Raises `Refusal`, and `OSError` if there is no free descriptor for the lookup.
+        """
         try:
             entry = _entry(name)
         except (KeyError, OverflowError, ValueError):
+            os.close(os.eventfd(0))  # without a descriptor, the library knows no user
             raise Refusal(f'{_UNKNOWN} "{name}": user: unknown user {name}') from None
         if self.own != _ROOT and entry.pw_uid != self.own:
             own = pwd.getpwuid(self.own).pw_name
@@ -227,8 +231,7 @@ def _names(listed: Sequence[str], entry: pwd.struct_passwd, groups: set[int]) ->
         # A name without an account matches no user.
         with suppress(KeyError, OverflowError, ValueError):
             if name.startswith("@"):
-                group = name[1:]
-                gid = int(group) if group.isdecimal() else grp.getgrnam(group).gr_gid
+                gid = int(name[1:]) if name[1:].isdecimal() else grp.getgrnam(name[1:]).gr_gid
                 if gid in groups:
                     return True
             elif name and _entry(name).pw_uid == entry.pw_uid:

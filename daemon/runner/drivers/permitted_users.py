@@ -47,6 +47,8 @@ class TaskUsers:
             return self._users.find(driver, name)
         except Refusal as error:
             raise StartFailed(str(error)) from None
+        except OSError as error:
+            raise StartFailed(f"cannot look up user {name!r}: {error}", recoverable=True) from error
 
 
 def without_rules(own: int | None = None) -> TaskUsers:

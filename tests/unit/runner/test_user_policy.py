@@ -2,11 +2,14 @@
 
 import os
 import pwd
+import resource
+from contextlib import suppress
 
 import pytest
 
 from daemon.config.settings import Settings
 from daemon.runner.core.driver import StartFailed
+from daemon.runner.core.file_descriptors import is_shortage
 from daemon.runner.drivers import permitted_users
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs tasks as other users")
@@ -57,3 +60,23 @@ def test_user_is_refused_with_the_setting(
 ) -> None:
     with pytest.raises(StartFailed, match=reason):
         permitted_users.of(Settings(**settings)).find("raw_exec", user)
+
+
+def test_lookup_without_a_free_descriptor_can_be_tried_again() -> None:
+    users = permitted_users.of(Settings(dev=True))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), hard))
+    try:
+        with suppress(OSError):  # the limit
+            while True:
+                taken.append(os.eventfd(0))
+        with pytest.raises(StartFailed, match="Too many open files") as error:
+            users.find("raw_exec", "daemon")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in taken:
+            os.close(descriptor)
+    assert is_shortage(error.value.__cause__)
+    assert error.value.recoverable
+    assert users.find("raw_exec", "daemon") is not None
