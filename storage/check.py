@@ -33,7 +33,7 @@ def _faults(connection: sqlite3.Connection, path: Path) -> list[str]:
     connection.execute("BEGIN")
     damage = [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
     if damage:  # further checks of a damaged file are not reliable
-        return [f"the file is damaged: {item}" for item in damage]
+        return [f"the file is damaged: {row}" for row in damage]
     altered = [
         f"the schema differs from that of version {VERSION}: {name}"
         for name in altered_objects(connection)

@@ -28,15 +28,15 @@ def damaged_places(path: Path) -> list[str]:
     """
     with closing(connect(path, read_only=True)) as connection:
         pages = _rows(connection, _CORRUPT_PAGES, {"most": _MOST_PLACES})[0]
-        found = [f"page {row['pageno']} of {row['owner']}" for row in pages]
-        known = {row["tbl_name"] for row in pages}
+        faults = [f"page {row['pageno']} of {row['owner']}" for row in pages]
+        damaged_tables = {row["tbl_name"] for row in pages}
         for table in _rows(connection, _TABLES, {})[0]:
             name = table["name"]
             rows, error = _rows(connection, _CHECK_OF_TABLE, {"name": name})
             texts = [row["text"] for row in rows if row["text"] != "ok"] or [error]
-            if texts[0] and name not in known:
-                found.append(f"table {name}: {texts[0]}")
-        return found[:_MOST_PLACES]
+            if texts[0] and name not in damaged_tables:
+                faults.append(f"table {name}: {texts[0]}")
+        return faults[:_MOST_PLACES]
 
 
 def _rows(

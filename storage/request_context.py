@@ -37,8 +37,8 @@ def permission_scope(permission: Permission) -> AbstractContextManager[None]:
 
 def show_permission() -> None:
     """Record that the caller of the current request has the permission that the request needs."""
-    if (found := _PERMISSION.get()) is not None:
-        found.is_shown = True
+    if (permission := _PERMISSION.get()) is not None:
+        permission.is_shown = True
 
 
 def is_permitted() -> bool:
@@ -46,7 +46,7 @@ def is_permitted() -> bool:
 
     The result is true if there is no current request.
     """
-    return (found := _PERMISSION.get()) is None or found.is_shown
+    return (permission := _PERMISSION.get()) is None or permission.is_shown
 
 
 class MaskView(Protocol):

@@ -85,10 +85,10 @@ def unpacked(file: Path) -> Iterator[Path]:
     with TemporaryDirectory(prefix=".unpacked-", dir=file.absolute().parent) as directory:
         state = Path(directory) / _STATE
         try:
-            found = _extract(file, state)
+            checksum = _extract(file, state)
         except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
             raise StorageUnusable(f"{file} is a damaged archive: {error}") from error
-        if found is None:
+        if checksum is None:
             raise StorageUnusable(f"{file} is not a snapshot archive, or its checksums are wrong")
         try:
             yield state
@@ -120,7 +120,7 @@ def _extract(file: Path, target: Path) -> str | None:
 def _write(content: IO[bytes], target: Path) -> str:
     digest = hashlib.sha256()
     with target.open("xb") as file:
-        while piece := content.read(_PIECE):
-            file.write(piece)
-            digest.update(piece)
+        while chunk := content.read(_PIECE):
+            file.write(chunk)
+            digest.update(chunk)
     return digest.hexdigest()

@@ -130,10 +130,10 @@ class Store:
 
     def _error(self, error: sqlite3.DatabaseError) -> StorageError:
         """Return the storage error for an SQLite error. If a page is corrupt, reject all writes."""
-        found = storage_error(error)
-        if isinstance(found, StorageDamaged):
-            self._writer.stop(found)
-        return found
+        storage_failure = storage_error(error)
+        if isinstance(storage_failure, StorageDamaged):
+            self._writer.stop(storage_failure)
+        return storage_failure
 
     async def report_damage(self, reporting: trio.CancelScope) -> None:
         """Wait until a corrupt page is found, then log all corrupt pages."""

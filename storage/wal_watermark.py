@@ -35,9 +35,9 @@ class WalWatermark:
     def __init__(self, directory: Path) -> None:
         self._path = directory / MARK_NAME
         self._descriptor: int | None = None
-        found = _FORM.fullmatch(self._path.read_bytes()) if self._path.is_file() else None
-        self.was_open = found is not None and found[1] == b"open"
-        self.index = int(found[2]) if found else 0
+        match = _FORM.fullmatch(self._path.read_bytes()) if self._path.is_file() else None
+        self.was_open = match is not None and match[1] == b"open"
+        self.index = int(match[2]) if match else 0
 
     def begin(self, index: int) -> None:
         """Record in the watermark file that the database is open.

@@ -201,10 +201,10 @@ def references(
     of these uses, directly or indirectly. A namespace with more references needs more time.
     """
     values = {"namespace": namespace, "name": name, "parts": encode(parts).decode()}
-    found: dict[str, set[str]] = {}
+    references_by_name: dict[str, set[str]] = {}
     for row in db.each(_REFERENCES, values):
-        found.setdefault(row["name"], set()).add(row["part"])
-    return found
+        references_by_name.setdefault(row["name"], set()).add(row["part"])
+    return references_by_name
 
 
 def has_versions(

@@ -73,8 +73,8 @@ def unstopped(db: ReadSnapshot, namespace: str, parent_id: str, most: int) -> li
     Active children come before queued children, and older children before newer children.
     """
     key = {"namespace": namespace, "id": parent_id, "most": most}
-    found = [*db.all(_WANTED_AT_WORK, key), *db.all(_HELD, key)]
-    return [row["id"] for row in found[:most]]
+    rows = [*db.all(_WANTED_AT_WORK, key), *db.all(_HELD, key)]
+    return [row["id"] for row in rows[:most]]
 
 
 # --- queue ---
@@ -94,15 +94,15 @@ def is_queued(db: ReadSnapshot, namespace: str, job_id: str) -> bool:
 
 def parents_with_queued(db: ReadSnapshot) -> list[tuple[str, str]]:
     """Return the namespace and ID of each parent of queued children, including deleted parents."""
-    found: list[tuple[str, str]] = []
+    parent_keys: list[tuple[str, str]] = []
     key = {"namespace": "", "id": ""}
     # One step per parent, regardless of its number of queued children.
     while (
         row := next(filter(None, (db.one(sql, key) for sql in _NEXT_WITH_HELD)), None)
     ) is not None:
-        found.append((row["namespace"], row["parent_id"]))
+        parent_keys.append((row["namespace"], row["parent_id"]))
         key = {"namespace": row["namespace"], "id": row["parent_id"]}
-    return found
+    return parent_keys
 
 
 def release(tx: Transaction, namespace: str, job_id: str) -> None:

@@ -91,11 +91,11 @@ def count_late_health(tx: Transaction, before: Allocation, after: Allocation, no
     state = deployment.task_groups.get(after.task_group) if deployment else None
     if deployment is None or state is None or deployment.active or after.desired_status != "run":
         return
-    known, new = (alloc.health.healthy if alloc.health else None for alloc in (before, after))
+    before_end, new = (alloc.health.healthy if alloc.health else None for alloc in (before, after))
     counted = msgspec.structs.replace(
         state,
-        healthy_allocs=state.healthy_allocs + (new is True) - (known is True),
-        unhealthy_allocs=state.unhealthy_allocs + (new is False) - (known is False),
+        healthy_allocs=state.healthy_allocs + (new is True) - (before_end is True),
+        unhealthy_allocs=state.unhealthy_allocs + (new is False) - (before_end is False),
     )
     groups = {**deployment.task_groups, after.task_group: counted}
     put(tx, msgspec.structs.replace(deployment, task_groups=groups), now)

@@ -118,11 +118,11 @@ def readable(
     """
     for row in rows:
         try:
-            item = decode(row)
+            decoded = decode(row)
         except StorageUnreadable as error:
             db.unreadable_rows.note(error)
             continue
-        yield item
+        yield decoded
 
 
 def unreadable(row: sqlite3.Row, table: str, reason: object) -> StorageUnreadable:

@@ -205,9 +205,12 @@ def runnable(
     considered. Evaluations in `paused` are removed last, so the result may be shorter than `most`.
     Raises `Unreadable`.
     """
-    asked = {"most": most, "now": now, "types": json.dumps(types)}
+    parameters = {"most": most, "now": now, "types": json.dumps(types)}
     condition = "" if types is None else _OF_TYPES
-    rows = [*db.all(_READY.format(condition), asked), *db.all(_DUE.format(condition), asked)]
+    rows = [
+        *db.all(_READY.format(condition), parameters),
+        *db.all(_DUE.format(condition), parameters),
+    ]
     rows.sort(key=lambda row: (-row["priority"], row["create_index"]))
     return [_evaluation_of(row, row["id"]) for row in rows[:most] if row["id"] not in paused]
 
@@ -321,21 +324,21 @@ def next_blocked(
     nodes_index = db.table_index("nodes")
     room_index = max(nodes_index, db.table_index(ROOM))
     condition = "" if types is None else _OF_TYPES
-    found = []
+    candidates = []
     for need, priority in _blocked_needs(db):
         since = nodes_index if need == NO_ROOM else room_index
-        asked = {
+        parameters = {
             **msgspec.structs.asdict(need),
             "since": since,
             "held": json.dumps(sorted(paused)),
             "types": json.dumps(types),
         }
-        untried = db.all(_NEXT_BLOCKED.format(condition), asked)
+        untried = db.all(_NEXT_BLOCKED.format(condition), parameters)
         if untried and (need == NO_ROOM or fits(need, priority)):
-            found += untried
-    if not found:
+            candidates += untried
+    if not candidates:
         return None
-    best = min(found, key=lambda row: (-row["priority"], row["create_index"]))
+    best = min(candidates, key=lambda row: (-row["priority"], row["create_index"]))
     return _evaluation_of(best, best["id"])
 
 

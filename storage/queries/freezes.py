@@ -128,14 +128,14 @@ def covering(
     """
     values = {"namespace": key[0], "at": time}
     rows = [*db.all(_OPEN, values), *db.all(_SINCE, values)]
-    found = [
+    freezes = [
         freeze
         for freeze in map(_freeze, rows)
         if (freeze.strength == Strength.CHANGES) == changes
         and freeze.holds_at(time)
         and freeze.covers(key[1], parent_id, queue)
     ]
-    return max(found, key=_rank, default=None)
+    return max(freezes, key=_rank, default=None)
 
 
 def _rank(freeze: Freeze) -> tuple[bool, bool, int, str]:

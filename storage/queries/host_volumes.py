@@ -127,7 +127,7 @@ def _offered(row: sqlite3.Row) -> dict[str, object]:
 
 def users(db: ReadSnapshot, volume: DynamicVolume) -> list[str]:
     """Return the IDs of non-terminal allocations that may mount a volume."""
-    found = []
+    alloc_ids = []
     for alloc in allocations.to_run(db, volume.node_id):
         if alloc.namespace != volume.namespace:
             continue
@@ -139,8 +139,8 @@ def users(db: ReadSnapshot, volume: DynamicVolume) -> list[str]:
                 if volume.type == "host"
             }
             if group.name == alloc.task_group and volume.name in sources:
-                found.append(alloc.id)
-    return found
+                alloc_ids.append(alloc.id)
+    return alloc_ids
 
 
 # --- changes ---

@@ -228,8 +228,8 @@ def by_name(
         conditions.append(_FAILED)
         index = "jobs_failed_by_name" if children else "jobs_failed_top_level_by_name"
     for page_request in by_namespace(db, listing_request):
-        where, order_by, found = _in_order(page_request, conditions)
-        for row in db.each(f"{_CHANGES} {index}{where} {order_by}", {**values, **found}):
+        where, order_by, page_values = _in_order(page_request, conditions)
+        for row in db.each(f"{_CHANGES} {index}{where} {order_by}", {**values, **page_values}):
             yield JobChange(*row)
 
 

@@ -64,8 +64,8 @@ def set_queued(tx: Transaction, namespace: str, job_id: str, queued: dict[str, i
     row = tx.one(_QUEUED, {"namespace": namespace, "id": job_id})
     if row is None:
         return
-    known = dict.fromkeys(decode_row(row, dict[str, int], "jobs", "queued"), 0)
-    counts = encode({**known, **queued}).decode()
+    no_queued = dict.fromkeys(decode_row(row, dict[str, int], "jobs", "queued"), 0)
+    counts = encode({**no_queued, **queued}).decode()
     if counts != row["queued"]:
         tx.execute(_SET_QUEUED, {"namespace": namespace, "id": job_id, "queued": counts})
 
@@ -222,7 +222,9 @@ def _summarize(summary: str) -> GroupSummary | None:
         return None
     counts_of_groups = [msgspec.structs.asdict(count) for count in counts.values()]
     names = GroupSummary.__struct_fields__
-    return GroupSummary(**{name: sum(item[name] for item in counts_of_groups) for name in names})
+    return GroupSummary(
+        **{name: sum(group_counts[name] for group_counts in counts_of_groups) for name in names}
+    )
 
 
 def status_of(db: ReadSnapshot, row: sqlite3.Row) -> JobStatus:
@@ -235,9 +237,9 @@ def status_of(db: ReadSnapshot, row: sqlite3.Row) -> JobStatus:
     if row["launches_children"] or row["type"] == JobType.SYSTEM:
         return JobStatus.DEAD if row["stop"] else JobStatus.RUNNING
     key = {"namespace": row["namespace"], "id": row["id"], "stop": row["stop"]}
-    found = db.one(_DOES, key)
-    assert found is not None  # noqa: S101  # the statement always returns a row
-    return JobStatus(found["status"])
+    row_of_status = db.one(_DOES, key)
+    assert row_of_status is not None  # noqa: S101  # the statement always returns a row
+    return JobStatus(row_of_status["status"])
 
 
 def counts_of(db: ReadSnapshot, row: sqlite3.Row) -> str:
@@ -246,9 +248,11 @@ def counts_of(db: ReadSnapshot, row: sqlite3.Row) -> str:
     counts: dict[str, tuple[tuple[str, int], ...]] = {
         group: (("queued", number),) for group, number in queued.items()
     }
-    found = db.one(_STATUSES, {"namespace": row["namespace"], "id": row["id"]})
-    assert found is not None  # noqa: S101  # the statement always returns a row
-    for group, status, number in decode_row(found, list[tuple[str, str, int]], "jobs", "statuses"):
+    row_of_counts = db.one(_STATUSES, {"namespace": row["namespace"], "id": row["id"]})
+    assert row_of_counts is not None  # noqa: S101  # the statement always returns a row
+    for group, status, number in decode_row(
+        row_of_counts, list[tuple[str, str, int]], "jobs", "statuses"
+    ):
         counts[group] = (*counts.get(group, ()), (_COUNTED_AS.get(status, status), number))
     summary = JobCounts(
         job_id=row["id"],

@@ -110,8 +110,8 @@ class _Decoded:
         document: str = row["document"]
         if len(document) not in _LONG:
             return decode_row(row, Job, "job_versions")
-        for known, job in self._newest:
-            if known == document:
+        for stored_document, job in self._newest:
+            if stored_document == document:
                 db.uncount(document)
                 return job
         if len(document) > _SLOW:
@@ -136,10 +136,10 @@ def _in_pieces(document: str) -> Job | None:
         groups = members.pop("TaskGroups", None)
         job = msgspec.json.decode(encode(members), type=Job)
         raw = _GROUPS.decode(groups) if groups is not None else None
-        found = None if raw is None else [_decoded_group(group) for group in raw]
+        groups_decoded = None if raw is None else [_decoded_group(group) for group in raw]
     except (msgspec.DecodeError, UnicodeError):
         return None
-    return msgspec.structs.replace(job, task_groups=found)
+    return msgspec.structs.replace(job, task_groups=groups_decoded)
 
 
 def _decoded_group(text: msgspec.Raw) -> TaskGroup:

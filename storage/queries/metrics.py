@@ -93,7 +93,7 @@ def unfinished_evaluations(db: ReadSnapshot, now: int) -> list[UnfinishedEvaluat
 
 def allocations(db: ReadSnapshot) -> dict[str, Counter[str]]:
     """Return the number of allocations by node and client status."""
-    found: dict[str, Counter[str]] = {}
+    numbers: dict[str, Counter[str]] = {}
     for row in db.all(_ALLOCATIONS):
-        found.setdefault(row["node_id"], Counter())[row["client_status"]] += row["number"]
-    return found
+        numbers.setdefault(row["node_id"], Counter())[row["client_status"]] += row["number"]
+    return numbers

@@ -72,13 +72,13 @@ def list_readable(db: ReadSnapshot) -> tuple[list[Mount], list[MountName]]:
 
     Both lists are sorted by path.
     """
-    found, damaged = list[Mount](), list[MountName]()
+    mounts, damaged = list[Mount](), list[MountName]()
     for row in db.all(_ALL):
         try:
-            found.append(_from(row))
+            mounts.append(_from(row))
         except StorageUnreadable:
             damaged.append(MountName(row["path"], row["accessor"]))
-    return found, damaged
+    return mounts, damaged
 
 
 def names(db: ReadSnapshot) -> list[MountName]:

@@ -71,9 +71,9 @@ class _LastPatterns:
         pattern = msgspec.structs.replace(
             pattern, submit_time=0, modify_index=0, job_modify_index=0
         )
-        for known in self._newest:
-            if known.pattern == pattern:
-                return known
+        for recent in self._newest:
+            if recent.pattern == pattern:
+                return recent
         parts = _encoded(pattern)
         if sum(len(value) for value in parts.document.values()) <= _LONGEST:
             self._newest = (parts, *self._newest)[:_KEPT]

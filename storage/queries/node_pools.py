@@ -51,29 +51,29 @@ def identity_ttl(db: ReadSnapshot, name: str) -> int | None:
 def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[NodePool]:
     """Yield pools by name, ascending or descending. The name is the last part of a page's key."""
     stored = readable(db, by_name(db, _STORED, "name", page_request), _from)
-    found = heapq.merge(
+    pools_by_name = heapq.merge(
         stored,
         _unstored(db, page_request),
         key=lambda node_pool: node_pool.name,
         reverse=page_request.reverse,
     )
-    for _, same in groupby(found, key=lambda pool: pool.name):
+    for _, same in groupby(pools_by_name, key=lambda pool: pool.name):
         yield next(same)  # a stored pool comes before an unstored pool with the same name
 
 
 def _unstored(db: ReadSnapshot, page_request: PageRequest) -> list[NodePool]:
     """Return the pools that exist although no user has defined them."""
-    found = {name: NodePool(name=name, description=text) for name, text in BUILT_IN.items()}
+    pools_by_name = {name: NodePool(name=name, description=text) for name, text in BUILT_IN.items()}
     for node in nodes.list_readable(db):
         node_pool = NodePool(name=node.node_pool, description=_description(node))
-        found.setdefault(node.node_pool, node_pool)
-    pools = [pool for name, pool in found.items() if is_within(page_request, name)]
+        pools_by_name.setdefault(node.node_pool, node_pool)
+    pools = [pool for name, pool in pools_by_name.items() if is_within(page_request, name)]
     return sorted(pools, key=lambda pool: pool.name, reverse=page_request.reverse)
 
 
 def names(db: ReadSnapshot) -> frozenset[str]:
     """Return the names of all pools."""
-    return frozenset(item.name for item in list_all(db))
+    return frozenset(pool.name for pool in list_all(db))
 
 
 def _from(row: sqlite3.Row) -> NodePool:

@@ -241,11 +241,11 @@ def _record_outcome(tx: Transaction, key: Key, now: int, *, failed: bool) -> Str
     before the success. Return None for a success that does not follow a failure.
     """
     owner = {"namespace": key[0], "id": key[1]}
-    found = tx.one(_OUTCOME, owner)
-    outcome = found["outcome"] if found else ""
+    row = tx.one(_OUTCOME, owner)
+    outcome = row["outcome"] if row else ""
     streak = Streak()
-    if found and outcome == "failed":
-        streak = Streak(failures=found["failures"], failing_since=found["failing_since"])
+    if row and outcome == "failed":
+        streak = Streak(failures=row["failures"], failing_since=row["failing_since"])
     if not failed:
         if outcome != "good":
             values = {"outcome": "good", "failures": 0, "failing_since": 0}
@@ -404,11 +404,11 @@ def due(db: ReadSnapshot, now: int, most: int) -> list[Notification]:
 
     Only notifications to a job's own webhook or command are returned, not those to a receiver.
     """
-    found = [
+    first_rows = [
         db.one(_FIRST, {"namespace": row["namespace"], "job_id": row["job_id"], "now": now})
         for row in db.all(_DUE, {"now": now, "most": most})
     ]
-    return [_from(row) for row in found if row is not None]
+    return [_from(row) for row in first_rows if row is not None]
 
 
 def next_time(db: ReadSnapshot, now: int) -> int | None:
@@ -443,8 +443,8 @@ def totals(db: ReadSnapshot) -> dict[tuple[str, str], int]:
 
     Each key is a pair: the name of the receiver (or `webhook` or `command`), and the outcome.
     """
-    found = {(row["receiver"], row["outcome"]): row["number"] for row in db.all(_TOTALS)}
-    return found | {(row["way"], "pending"): row["number"] for row in db.all(_PENDING)}
+    counts = {(row["receiver"], row["outcome"]): row["number"] for row in db.all(_TOTALS)}
+    return counts | {(row["way"], "pending"): row["number"] for row in db.all(_PENDING)}
 
 
 def record_attempt(tx: Transaction, notification: Notification) -> None:

@@ -103,14 +103,16 @@ def sync_schedule(tx: Transaction, job: Job) -> None:
     key = {"namespace": job.namespace, "job_id": job.id}
     if job.periodic is None:
         return
-    known = of_job(tx, job.namespace, job.id)
+    schedule = of_job(tx, job.namespace, job.id)
     goes_on = is_followed(job)
-    if known and goes_on and tx.one(_SAME_CLOCK, {**key, "version": job.version}):
+    if schedule and goes_on and tx.one(_SAME_CLOCK, {**key, "version": job.version}):
         tx.execute(_LOOK_AGAIN, key)
     else:
-        if known and known.next_slot and known.next_slot <= job.submit_time:
+        if schedule and schedule.next_slot and schedule.next_slot <= job.submit_time:
             reason = "the schedule was changed" if goes_on else "the job was stopped"
-            _record_unschedulable(tx, job, known.next_slot, f"{reason} before the slot was decided")
+            _record_unschedulable(
+                tx, job, schedule.next_slot, f"{reason} before the slot was decided"
+            )
         if goes_on:
             tx.execute(_FOLLOW, {**key, "followed_to": job.submit_time})
         else:
@@ -149,8 +151,8 @@ def due(db: ReadSnapshot, now: int, most: int) -> list[DueLaunch]:
 def next_time(db: ReadSnapshot, after: int = 0) -> int | None:
     """Return the earliest time after `after` at which any job has a slot, or None."""
     row = db.one(_NEXT, {"after": after})
-    at = row["at"] if row else None
-    return None if at in (None, NEVER) else at
+    time = row["at"] if row else None
+    return None if time in (None, NEVER) else time
 
 
 def upcoming(

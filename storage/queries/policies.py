@@ -132,8 +132,8 @@ def role_page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[AclRole]:
 
 def role_names(db: ReadSnapshot, ids: Iterable[str]) -> dict[str, str]:
     """Return the names of the existing roles in `ids`, by ID."""
-    found = ((identifier, db.one(_ROLE_NAME, {"id": identifier})) for identifier in ids)
-    return {role_id: row["name"] for role_id, row in found if row is not None}
+    rows = ((identifier, db.one(_ROLE_NAME, {"id": identifier})) for identifier in ids)
+    return {role_id: row["name"] for role_id, row in rows if row is not None}
 
 
 def remove_role(tx: Transaction, role_id: str) -> bool:

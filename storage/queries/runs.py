@@ -108,8 +108,8 @@ def of_job(
     db: ReadSnapshot, namespace: str, job_id: str, most: int, before: int = 2**62
 ) -> list[FlowRun]:
     """Return up to `most` runs of a job whose number is at most `before`, newest first."""
-    asked = {"namespace": namespace, "job_id": job_id, "most": most, "before": before}
-    return [_run(row) for row in db.all(_OF_JOB, asked)]
+    parameters = {"namespace": namespace, "job_id": job_id, "most": most, "before": before}
+    return [_run(row) for row in db.all(_OF_JOB, parameters)]
 
 
 def is_unfinished(db: ReadSnapshot, namespace: str, job_id: str) -> bool:
@@ -186,8 +186,8 @@ def _unused_attempt(tx: Transaction, run: FlowRun) -> int:
         return run.attempt
     from storage.queries import triggers  # imported late: few jobs follow others
 
-    known = triggers.last_attempt(tx, run.namespace, run.job_id, parent_id, run.number)
-    return max(run.attempt, 1 + known)
+    last_attempt = triggers.last_attempt(tx, run.namespace, run.job_id, parent_id, run.number)
+    return max(run.attempt, 1 + last_attempt)
 
 
 def _parent(tx: Transaction, run: FlowRun) -> str:
@@ -225,8 +225,8 @@ def note_stop(tx: Transaction, job: Job) -> None:
     run = newest(tx, job.namespace, job.id)
     if run is None or run.status.has_ended:
         return
-    known = "" if run.is_superseded else run.reason
-    stopping = msgspec.structs.replace(run, reason=known).stopping(STOPPED_REASON, cleans_up=False)
+    reason = "" if run.is_superseded else run.reason
+    stopping = msgspec.structs.replace(run, reason=reason).stopping(STOPPED_REASON, cleans_up=False)
     if stopping != run:
         put(tx, stopping, run)
 
@@ -357,8 +357,8 @@ def put_steps(
                 "index": tx.index,
             },
         )
-        known = before.get(run_step.name)
-        if known is None or known.state != run_step.state:
+        earlier = before.get(run_step.name)
+        if earlier is None or earlier.state != run_step.state:
             _publish_step(tx, run, run_step)
     touch(tx, run.namespace, run.job_id)
 
@@ -621,11 +621,15 @@ def put_outputs(
     is_same = before is not None and before["alloc_id"] == alloc_id
     if is_replaced and before is not None and not is_same:
         return
-    known = _by_task(before) if before and is_same else {}
-    after = {task: found for task, found in {**known, **by_task}.items() if found}
+    outputs_before = _by_task(before) if before and is_same else {}
+    after = {
+        task: task_outputs
+        for task, task_outputs in {**outputs_before, **by_task}.items()
+        if task_outputs
+    }
     if not after:
         _remove_outputs(tx, run, key, before)
-    elif after != known:
+    elif after != outputs_before:
         document = encode(after)
         values = {**key, "alloc_id": alloc_id, "outputs": document.decode(), "size": len(document)}
         tx.execute(_PUT_OUTPUTS, values)
@@ -688,7 +692,7 @@ def _outputs(row: sqlite3.Row) -> StepOutputs:
         step=row["step"],
         element=row["element"],
         alloc_id=row["alloc_id"],
-        outputs={name: text for item in _by_task(row).values() for name, text in item.items()},
+        outputs={name: text for texts in _by_task(row).values() for name, text in texts.items()},
     )
 
 
@@ -773,10 +777,10 @@ def queue_changed(tx: Transaction, namespace: str, name: str) -> None:
 
 def _leave(tx: Transaction, run: FlowRun) -> None:
     """Free the slots of a run that has ended."""
-    found = slot(tx, run)
-    if found is not None:
+    slot_row = slot(tx, run)
+    if slot_row is not None:
         tx.execute(_LEAVE_QUEUE, _key(run))
-        queue_changed(tx, run.namespace, found[0])
+        queue_changed(tx, run.namespace, slot_row[0])
 
 
 def queues_of_job(db: ReadSnapshot, namespace: str, job_id: str) -> list[str]:

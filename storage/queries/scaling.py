@@ -54,11 +54,11 @@ def add_event(
 
 def events(db: ReadSnapshot, namespace: str, job_id: str) -> dict[str, list[ScalingEvent]]:
     """Return the stored events of a job by group, newest first."""
-    found: dict[str, list[ScalingEvent]] = {}
+    events_by_group: dict[str, list[ScalingEvent]] = {}
     rows = db.all(_OF_JOB, {"namespace": namespace, "job_id": job_id})
     for group, event in readable(db, rows, _event):
-        found.setdefault(group, []).append(event)
-    return found
+        events_by_group.setdefault(group, []).append(event)
+    return events_by_group
 
 
 def _event(row: sqlite3.Row) -> tuple[str, ScalingEvent]:
@@ -120,8 +120,8 @@ def policies(
         filters["first"], filters["second"] = start
     direction = " DESC" if reverse else ""
     rows = db.each(f"{sql} ORDER BY j.namespace{direction}, j.id{direction}", filters)
-    for found in readable(db, rows, _placed):
-        yield from reversed(found) if reverse else found
+    for job_policies in readable(db, rows, _placed):
+        yield from reversed(job_policies) if reverse else job_policies
 
 
 def _placed(row: sqlite3.Row) -> list[PlacedPolicy]:

@@ -115,10 +115,10 @@ def namespaces(db: ReadSnapshot, page_request: PageRequest) -> Iterator[str]:
     if page_request.namespace != "*":
         conditions.append("name = :namespace")
         values["namespace"] = page_request.namespace
-    asked = msgspec.structs.replace(
+    parameters = msgspec.structs.replace(
         page_request, prefix="", conditions=tuple(conditions), values=values
     )
-    for row in by_name(db, _NAMESPACES, "name", asked):
+    for row in by_name(db, _NAMESPACES, "name", parameters):
         yield row["name"]
 
 
@@ -159,12 +159,18 @@ def replace_registrations(
     A new registration is not ready until its checks have passed.
     """
     stored = tx.all(_OF_ALLOCATION, {"allocation_id": allocation_id})
-    before, kept_ids = {item.id: item for item in readable(tx, stored, _from)}, list[str]()
+    before, kept_ids = (
+        {
+            stored_registration.id: stored_registration
+            for stored_registration in readable(tx, stored, _from)
+        },
+        list[str](),
+    )
     for offer in service_addresses:
         registration = offer.registration
         kept_ids.append(registration.id)
-        known = before.pop(registration.id, None)
-        if known is None or (known.tags, known.address, known.port) != (
+        earlier = before.pop(registration.id, None)
+        if earlier is None or (earlier.tags, earlier.address, earlier.port) != (
             registration.tags,
             registration.address,
             registration.port,
@@ -172,7 +178,7 @@ def replace_registrations(
             _put(
                 tx,
                 msgspec.structs.replace(
-                    registration, create_index=known.create_index if known else tx.index
+                    registration, create_index=earlier.create_index if earlier else tx.index
                 ),
             )
         if offer.ready is not None and tx.execute(

@@ -43,8 +43,8 @@ def present(db: ReadSnapshot, namespace: str, job_id: str) -> PresentVersions:
     """Return the versions that a job and its allocations have."""
     key = {"namespace": namespace, "id": job_id}
     row = db.one(_CREATED, key)
-    found = frozenset(int(item["version"]) for item in db.all(_VERSIONS, key))
-    return PresentVersions(int(row["create_index"]) if row else 0, found)
+    versions = frozenset(int(version_row["version"]) for version_row in db.all(_VERSIONS, key))
+    return PresentVersions(int(row["create_index"]) if row else 0, versions)
 
 
 def event_versions(db: ReadSnapshot, namespace: str, job_id: str) -> list[tuple[int | None, int]]:

@@ -75,7 +75,8 @@ def of_run(db: ReadSnapshot, run: FlowRun) -> dict[str, StepSlots]:
     for row in db.all(_OF_RUN, key):
         rows.setdefault(row["step"], []).append(row)
     return {
-        step: _slots(found[0], tuple(row["name"] for row in found)) for step, found in rows.items()
+        step: _slots(slot_rows[0], tuple(row["name"] for row in slot_rows))
+        for step, slot_rows in rows.items()
     }
 
 

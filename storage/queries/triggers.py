@@ -68,8 +68,8 @@ def sync_sources(tx: Transaction, job: Job) -> None:
     """
     key = {"namespace": job.namespace, "job_id": job.id}
     desired_sources, when = sources_of(job), when_of(job)
-    known = tx.all(_SOURCES, key)
-    since = {(row["source_namespace"], row["source_id"]): row["since"] for row in known}
+    rows = tx.all(_SOURCES, key)
+    since = {(row["source_namespace"], row["source_id"]): row["since"] for row in rows}
     tx.execute(_LEAVE, key)
     for position, source in enumerate(desired_sources):
         row = {"source_namespace": source.namespace, "source_id": source.job_id}
@@ -175,8 +175,8 @@ class EndedRun(msgspec.Struct, frozen=True, kw_only=True):
 def note_end(tx: Transaction, run: EndedRun) -> None:
     """Add a row for each follower of a job whose run has just ended."""
     key: dict[str, object] = {"namespace": run.namespace, "job_id": run.job_id}
-    found: Any = tx.one(_DEPTH, key)
-    depth = 1 + (found["depth"] or 0)
+    depth_row: Any = tx.one(_DEPTH, key)
+    depth = 1 + (depth_row["depth"] or 0)
     for source_id in dict.fromkeys(filter(None, (run.job_id, run.parent_id))):
         for row in followers(tx, run.namespace, source_id, run.index):
             state, reason = _first_state(tx, row, run)
@@ -284,17 +284,17 @@ def note_job_end(tx: Transaction, row: sqlite3.Row) -> None:
     version = newest["version"]
     if version is None or newest["is_alive"] or (version != row["version"] and not row["stop"]):
         return
-    found: Any = tx.one(_JUDGED, {**key, "version": version})
-    if found["time"] is None or tx.one(_IS_RUN, {**key, "version": version}) is not None:
+    judged_row: Any = tx.one(_JUDGED, {**key, "version": version})
+    if judged_row["time"] is None or tx.one(_IS_RUN, {**key, "version": version}) is not None:
         return
-    status = FlowStatus.FAILED if found["failed"] else FlowStatus.SUCCEEDED
+    status = FlowStatus.FAILED if judged_row["failed"] else FlowStatus.SUCCEEDED
     status = FlowStatus.CANCELED if row["stop"] else status
     mark: dict[str, object] = {
         "namespace": row["namespace"],
         "job_id": row["id"],
         "version": version,
         "status": status,
-        "newest": found["newest"],
+        "newest": judged_row["newest"],
     }
     attempt = _attempt(tx, row, mark)
     if not attempt:
@@ -308,8 +308,8 @@ def note_job_end(tx: Transaction, row: sqlite3.Row) -> None:
         version=version,
         attempt=attempt,
         status=status,
-        ended=found["time"],
-        index=found["last"],
+        ended=judged_row["time"],
+        index=judged_row["last"],
     )
     note_end(tx, ended)
 
@@ -328,8 +328,10 @@ def _attempt(tx: Transaction, row: sqlite3.Row, end: dict[str, Any]) -> int:
         is_newer = last["version"] == end["version"] and last["newest"] < end["newest"]
         if not is_newer or (row["type"] != JobType.BATCH and last["status"] == end["status"]):
             return 0
-    known = last_attempt(tx, row["namespace"], row["id"], row["parent_id"], end["version"])
-    return 1 + max(before, known)
+    earlier_attempt = last_attempt(
+        tx, row["namespace"], row["id"], row["parent_id"], end["version"]
+    )
+    return 1 + max(before, earlier_attempt)
 
 
 def last_attempt(db: ReadSnapshot, namespace: str, job_id: str, parent_id: str, number: int) -> int:
@@ -339,8 +341,8 @@ def last_attempt(db: ReadSnapshot, namespace: str, job_id: str, parent_id: str, 
     earlier job with the same ID was purged.
     """
     key = {"namespace": namespace, "job_id": job_id, "parent_id": parent_id, "number": number}
-    found: Any = db.one(_LAST_ATTEMPT, key)
-    return int(found["attempt"])
+    attempt_row: Any = db.one(_LAST_ATTEMPT, key)
+    return int(attempt_row["attempt"])
 
 
 # --- decisions ---

@@ -56,8 +56,8 @@ def of_owner(
 
     The period is from `begin` to `end`, in seconds since the epoch.
     """
-    asked = {"kind": kind, "namespace": namespace, "owner": owner, "step": step}
-    return _blocks(db, _OF_OWNER, asked | {"begin": begin - LENGTH[step] + 1, "end": end})
+    parameters = {"kind": kind, "namespace": namespace, "owner": owner, "step": step}
+    return _blocks(db, _OF_OWNER, parameters | {"begin": begin - LENGTH[step] + 1, "end": end})
 
 
 def within(db: ReadSnapshot, step: int, begin: int, end: int) -> Blocks:

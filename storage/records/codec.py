@@ -139,16 +139,16 @@ def has_more_values(body: bytes, most: int) -> bool:
     """
     if not may_have_more_values(body, most):
         return False
-    at, values, is_outside = 0, 0, True  # outside of strings
+    offset, values, is_outside = 0, 0, True  # outside of strings
     for _ in range(_QUOTES * most):
-        quote = body.find(b'"', at)
+        quote = body.find(b'"', offset)
         if is_outside:
-            values += _separators(body, at, len(body) if quote < 0 else quote)
+            values += _separators(body, offset, len(body) if quote < 0 else quote)
         if quote < 0 or values >= most:
             return values >= most
         if is_outside or not _is_escaped(body, quote):
             is_outside = not is_outside
-        at = quote + 1
+        offset = quote + 1
     return True
 
 
@@ -173,11 +173,11 @@ def _separators(body: bytes, start: int, end: int) -> int:
     )
 
 
-def _is_escaped(body: bytes, at: int) -> bool:
-    before = at
+def _is_escaped(body: bytes, offset: int) -> bool:
+    before = offset
     while before and body[before - 1] == 0x5C:  # a backslash
         before -= 1
-    return (at - before) % 2 == 1
+    return (offset - before) % 2 == 1
 
 
 def _first_value(body: bytes) -> object:
@@ -224,13 +224,16 @@ def _replace_surrogates(value: Any, path: str) -> object:
                 for start in range(0, len(value), json_steps.PIECE)
             )
         case list():
-            return [_replace_surrogates(item, f"{path}[{at}]") for at, item in enumerate(value)]
+            return [
+                _replace_surrogates(element, f"{path}[{index}]")
+                for index, element in enumerate(value)
+            ]
         case dict():
             return {
                 _replace_surrogates(key, path): _replace_surrogates(
-                    item, f"{path}.{key}" if path else str(key)
+                    member, f"{path}.{key}" if path else str(key)
                 )
-                for key, item in value.items()
+                for key, member in value.items()
             }
         case _:
             return value
@@ -238,9 +241,9 @@ def _replace_surrogates(value: Any, path: str) -> object:
 
 def _too_deep(value: object, levels: int) -> bool:
     if isinstance(value, dict):
-        return not levels or any(_too_deep(item, levels - 1) for item in value.values())
+        return not levels or any(_too_deep(element, levels - 1) for element in value.values())
     if isinstance(value, list):
-        return not levels or any(_too_deep(item, levels - 1) for item in value)
+        return not levels or any(_too_deep(element, levels - 1) for element in value)
     return False
 
 
@@ -326,13 +329,13 @@ def _object(kind: inspect.StructType) -> _Check:
         if not isinstance(value, dict):
             raise _mismatch(value, struct, path, f"api.{name}")
         document: Document = {}
-        for key, item in value.items():
-            known = fields.get(key.lower())
-            if known is None:
-                _note_unknown(key, item, path)
+        for key, member in value.items():
+            definition = fields.get(key.lower())
+            if definition is None:
+                _note_unknown(key, member, path)
                 continue
-            field_name, check = known
-            checked = check(item, name, f"{path}.{field_name}" if path else field_name)
+            field_name, check = definition
+            checked = check(member, name, f"{path}.{field_name}" if path else field_name)
             if checked is not _ABSENT:
                 document[field_name] = checked
         return document
@@ -465,7 +468,7 @@ def _list(kind: inspect.ListType) -> _Check:
             return _ABSENT
         if not isinstance(value, list):
             raise _mismatch(value, struct, path, go)
-        items = [item_check(item, struct, path) for item in value]
+        items = [item_check(element, struct, path) for element in value]
         if _ABSENT not in items:
             return items
         if isinstance(kind.item_type, inspect.StructType):
@@ -475,7 +478,7 @@ def _list(kind: inspect.ListType) -> _Check:
                 f"{element_path} is null: write a block there, or leave the element out"
             )
         zero = _zero_value(kind.item_type)
-        return [zero if item is _ABSENT else item for item in items]
+        return [zero if element is _ABSENT else element for element in items]
 
     return check
 
@@ -489,10 +492,10 @@ def _map(kind: inspect.DictType) -> _Check:
             return _ABSENT
         if not isinstance(value, dict):
             raise _mismatch(value, struct, path, go)
-        items = {key: item_check(item, struct, path) for key, item in value.items()}
+        items = {key: item_check(member, struct, path) for key, member in value.items()}
         return {
-            key: _zero_value(kind.value_type) if item is _ABSENT else item
-            for key, item in items.items()
+            key: _zero_value(kind.value_type) if member is _ABSENT else member
+            for key, member in items.items()
         }
 
     return check

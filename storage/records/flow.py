@@ -477,7 +477,7 @@ class QueueUse(StrEnum):
 
 def resolved_queue(text: str, meta: Mapping[str, str] | None) -> str:
     """Return the name of a queue of runs, with references replaced by the job's meta values."""
-    return _QUEUE_META.sub(lambda found: (meta or {}).get(found[1], ""), text)
+    return _QUEUE_META.sub(lambda match: (meta or {}).get(match[1], ""), text)
 
 
 def queues_used(job: Job) -> dict[str, QueueUse]:
@@ -485,32 +485,32 @@ def queues_used(job: Job) -> dict[str, QueueUse]:
 
     If a name refers to the meta of a dispatch, only the children have this queue, not their parent.
     """
-    found = dict[str, QueueUse]()
+    uses = dict[str, QueueUse]()
     for group in job.task_groups or ():
         text = (group.meta or {}).get(STEP_QUEUES, "")
-        found |= {name.strip(): QueueUse.STEPS for name in text.split(",") if name.strip()}
+        uses |= {name.strip(): QueueUse.STEPS for name in text.split(",") if name.strip()}
     text = (job.meta or {}).get(RUN_QUEUE, "")
     is_open = job.parameterized_job is not None and not job.dispatched and "${" in text
     if text and not is_open:
-        found[resolved_queue(text, job.meta)] = QueueUse.RUNS
-    return found
+        uses[resolved_queue(text, job.meta)] = QueueUse.RUNS
+    return uses
 
 
 def read_sources(text: str) -> tuple[str, ...]:
     """Parse a list of jobs, each `JOB` or `NAMESPACE/JOB`, separated by commas."""
-    found = tuple(part.strip() for part in text.split(","))
-    if len(found) > MOST_SOURCES:
+    sources = tuple(part.strip() for part in text.split(","))
+    if len(sources) > MOST_SOURCES:
         raise Invalid(f"must have at most {MOST_SOURCES} jobs")
-    for item in found:
-        namespace, slash, job_id = item.partition("/")
-        if not item or (slash and not (namespace and job_id)):
+    for source in sources:
+        namespace, slash, job_id = source.partition("/")
+        if not source or (slash and not (namespace and job_id)):
             raise Invalid("must be jobs separated by commas, each JOB or NAMESPACE/JOB")
-        if len(item.encode()) > _LONGEST:
-            raise Invalid(f"has a name of more than {_LONGEST} bytes: {item[:_SHOWN]}")
-    if len(set(found)) < len(found):
-        twice = next(item for item in found if found.count(item) > 1)
+        if len(source.encode()) > _LONGEST:
+            raise Invalid(f"has a name of more than {_LONGEST} bytes: {source[:_SHOWN]}")
+    if len(set(sources)) < len(sources):
+        twice = next(entry for entry in sources if sources.count(entry) > 1)
         raise Invalid(f'names "{twice[:_SHOWN]}" twice')
-    return found
+    return sources
 
 
 def sources_of(job: Job) -> tuple[Source, ...]:

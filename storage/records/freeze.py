@@ -81,10 +81,10 @@ def matches(pattern: str, text: str) -> bool:
         return pattern == text
     if not text.startswith(first):
         return False
-    at = len(first)
+    offset = len(first)
     for part in parts[:-1]:
-        found = text.find(part, at)
-        if found < 0:
+        start_of_match = text.find(part, offset)
+        if start_of_match < 0:
             return False
-        at = found + len(part)
-    return len(text) - at >= len(parts[-1]) and text.endswith(parts[-1])
+        offset = start_of_match + len(part)
+    return len(text) - offset >= len(parts[-1]) and text.endswith(parts[-1])

@@ -25,14 +25,14 @@ def _first_fault(raw: bytes) -> int:
     This is the offset of the first invalid byte, or of the last group if that is incomplete.
     """
     group: list[int] = []  # offsets of the bytes of the current group of four
-    for at, byte in enumerate(raw):
+    for offset, byte in enumerate(raw):
         if byte in _LINE_ENDS:
             continue
         if byte in _ALPHABET:
-            group = [at] if len(group) == 4 else [*group, at]
+            group = [offset] if len(group) == 4 else [*group, offset]
             continue
-        padding = raw[at:].translate(None, _LINE_ENDS)
+        padding = raw[offset:].translate(None, _LINE_ENDS)
         if byte == b"="[0] and len(group) in (2, 3) and padding.startswith(b"=" * (4 - len(group))):
-            return at + 4 - len(group)  # data after a complete text
-        return at
+            return offset + 4 - len(group)  # data after a complete text
+        return offset
     return group[0] if group else len(raw)

@@ -41,106 +41,106 @@ class _Scanner:
     def __init__(self, text: bytes, max_depth: int) -> None:
         self.text, self.max_depth = text, max_depth
 
-    def value(self, at: int, depth: int) -> int:
-        """Return the offset after the value that begins at or after `at`."""
+    def value(self, offset: int, depth: int) -> int:
+        """Return the offset after the value that begins at or after `offset`."""
         if depth > self.max_depth:
             raise Malformed(f"the body is nested more than {self.max_depth} levels deep")
-        at = self.skip(at)
-        if not depth and at >= len(self.text):
+        offset = self.skip(offset)
+        if not depth and offset >= len(self.text):
             raise Malformed("EOF")
-        first = self.byte(at)
+        first = self.byte(offset)
         if first == b"{"[0]:
-            return self.object(at + 1, depth)
+            return self.object(offset + 1, depth)
         if first == b"["[0]:
-            return self.array(at + 1, depth)
+            return self.array(offset + 1, depth)
         if first == b'"'[0]:
-            return self.string(at + 1)
+            return self.string(offset + 1)
         if literal := _LITERALS.get(first):
-            return self.literal(at, literal)
+            return self.literal(offset, literal)
         if first == b"-"[0] or b"0"[0] <= first <= b"9"[0]:
-            return self.number(at)
-        raise self.invalid(at, "looking for beginning of value")
+            return self.number(offset)
+        raise self.invalid(offset, "looking for beginning of value")
 
-    def object(self, at: int, depth: int) -> int:
-        at = self.skip(at)
-        if self.byte(at) == b"}"[0]:
-            return at + 1
+    def object(self, offset: int, depth: int) -> int:
+        offset = self.skip(offset)
+        if self.byte(offset) == b"}"[0]:
+            return offset + 1
         while True:
-            at = self.skip(at)
-            if self.byte(at) != b'"'[0]:
-                raise self.invalid(at, "looking for beginning of object key string")
-            at = self.skip(self.string(at + 1))
-            if self.byte(at) != b":"[0]:
-                raise self.invalid(at, "after object key")
-            at = self.skip(self.value(at + 1, depth + 1))
-            if self.byte(at) == b"}"[0]:
-                return at + 1
-            if self.byte(at) != b","[0]:
-                raise self.invalid(at, "after object key:value pair")
-            at += 1
+            offset = self.skip(offset)
+            if self.byte(offset) != b'"'[0]:
+                raise self.invalid(offset, "looking for beginning of object key string")
+            offset = self.skip(self.string(offset + 1))
+            if self.byte(offset) != b":"[0]:
+                raise self.invalid(offset, "after object key")
+            offset = self.skip(self.value(offset + 1, depth + 1))
+            if self.byte(offset) == b"}"[0]:
+                return offset + 1
+            if self.byte(offset) != b","[0]:
+                raise self.invalid(offset, "after object key:value pair")
+            offset += 1
 
-    def array(self, at: int, depth: int) -> int:
-        at = self.skip(at)
-        if self.byte(at) == b"]"[0]:
-            return at + 1
+    def array(self, offset: int, depth: int) -> int:
+        offset = self.skip(offset)
+        if self.byte(offset) == b"]"[0]:
+            return offset + 1
         while True:
-            at = self.skip(self.value(at, depth + 1))
-            if self.byte(at) == b"]"[0]:
-                return at + 1
-            if self.byte(at) != b","[0]:
-                raise self.invalid(at, "after array element")
-            at += 1
+            offset = self.skip(self.value(offset, depth + 1))
+            if self.byte(offset) == b"]"[0]:
+                return offset + 1
+            if self.byte(offset) != b","[0]:
+                raise self.invalid(offset, "after array element")
+            offset += 1
 
-    def string(self, at: int) -> int:
+    def string(self, offset: int) -> int:
         while True:
-            byte = self.byte(at)
+            byte = self.byte(offset)
             if byte == b'"'[0]:
-                return at + 1
+                return offset + 1
             if byte < 0x20:
-                raise self.invalid(at, "in string literal")
-            at = self.escape(at + 1) if byte == b"\\"[0] else at + 1
+                raise self.invalid(offset, "in string literal")
+            offset = self.escape(offset + 1) if byte == b"\\"[0] else offset + 1
 
-    def escape(self, at: int) -> int:
-        byte = self.byte(at)
+    def escape(self, offset: int) -> int:
+        byte = self.byte(offset)
         if byte in _ESCAPES:
-            return at + 1
+            return offset + 1
         if byte != b"u"[0]:
-            raise self.invalid(at, "in string escape code")
-        for position in range(at + 1, at + 5):
+            raise self.invalid(offset, "in string escape code")
+        for position in range(offset + 1, offset + 5):
             if self.byte(position) not in _HEX:
                 raise self.invalid(position, "in \\u hexadecimal character escape")
-        return at + 5
+        return offset + 5
 
-    def literal(self, at: int, literal: bytes) -> int:
-        for position, expected in enumerate(literal[1:], at + 1):
+    def literal(self, offset: int, literal: bytes) -> int:
+        for position, expected in enumerate(literal[1:], offset + 1):
             if self.byte(position) != expected:
                 raise self.invalid(
                     position, f"in literal {literal.decode()} (expecting '{chr(expected)}')"
                 )
-        return at + len(literal)
+        return offset + len(literal)
 
-    def number(self, at: int) -> int:
-        if match := _NUMBER.match(self.text, at):
+    def number(self, offset: int) -> int:
+        if match := _NUMBER.match(self.text, offset):
             end = match.end()
             if self.text[end : end + 1] == b".":
                 raise self.invalid(end + 1, "after decimal point in numeric literal")
             if self.text[end : end + 1] in (b"e", b"E"):
                 raise self.invalid(end + 1, "in exponent of numeric literal")
             return end
-        raise self.invalid(at + 1, "in numeric literal")
+        raise self.invalid(offset + 1, "in numeric literal")
 
-    def skip(self, at: int) -> int:
-        while at < len(self.text) and self.text[at] in _SPACE:
-            at += 1
-        return at
+    def skip(self, offset: int) -> int:
+        while offset < len(self.text) and self.text[offset] in _SPACE:
+            offset += 1
+        return offset
 
-    def byte(self, at: int) -> int:
-        if at >= len(self.text):
+    def byte(self, offset: int) -> int:
+        if offset >= len(self.text):
             raise Malformed("unexpected EOF")
-        return self.text[at]
+        return self.text[offset]
 
-    def invalid(self, at: int, where: str) -> Malformed:
-        return Malformed(f"invalid character {_quoted(self.byte(at))} {where}")
+    def invalid(self, offset: int, where: str) -> Malformed:
+        return Malformed(f"invalid character {_quoted(self.byte(offset))} {where}")
 
 
 _QUOTED = {

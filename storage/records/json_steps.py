@@ -129,86 +129,86 @@ class _Steps:
         first = self._mark(0)
         if first is None or body[: first.start()].strip(_WHITE):
             return msgspec.json.decode(body)  # a number or a word, or invalid
-        at = first.start()
-        if body[at] == _QUOTE:
-            value, at = self._text(at, self._end_of_part(at))
-        elif body[at] in _OPENING:
-            value, at = self._container(at)
+        offset = first.start()
+        if body[offset] == _QUOTE:
+            value, offset = self._text(offset, self._end_of_part(offset))
+        elif body[offset] in _OPENING:
+            value, offset = self._container(offset)
         else:
-            self._fail(at)
-        while at < len(body):
-            if body[at : at + PIECE].strip(_WHITE):
-                raise msgspec.DecodeError(f"JSON is malformed: trailing characters (byte {at})")
-            at += PIECE
+            self._fail(offset)
+        while offset < len(body):
+            if body[offset : offset + PIECE].strip(_WHITE):
+                raise msgspec.DecodeError(f"JSON is malformed: trailing characters (byte {offset})")
+            offset += PIECE
         return value
 
-    def _container(self, at: int) -> tuple[object, int]:
+    def _container(self, offset: int) -> tuple[object, int]:
         """Return the container that begins at an offset, and the offset after it."""
         body = self._body
         while True:
-            sign = body[at]
+            sign = body[offset]
             if sign == _QUOTE:
-                at = self._string(at)
+                offset = self._string(offset)
             elif sign == _COMMA:
-                self._comma(at)
-                at += 1
+                self._comma(offset)
+                offset += 1
             elif sign in _OPENING:
                 if len(self._open) >= MAX_DEPTH:
                     raise RecursionError(f"it is nested more than {MAX_DEPTH} levels deep")
-                self._open.append(_Container(at, is_object=sign == _OPENS_OBJECT))
-                at += 1
+                self._open.append(_Container(offset, is_object=sign == _OPENS_OBJECT))
+                offset += 1
             else:
-                value = self._close(at)
-                at += 1
+                value = self._close(offset)
+                offset += 1
                 if not self._open:
-                    return value, at
-            if at - self._decoded > PIECE:
-                self._decode(at)
-            found = self._mark(at)
-            if found is None:
-                self._fail(at)
-            at = found.start()
+                    return value, offset
+            if offset - self._decoded > PIECE:
+                self._decode(offset)
+            match = self._mark(offset)
+            if match is None:
+                self._fail(offset)
+            offset = match.start()
 
-    def _mark(self, at: int) -> re.Match[bytes] | None:
+    def _mark(self, offset: int) -> re.Match[bytes] | None:
         """Return the next string, bracket or comma.
 
         Raises `Malformed` if the next `PIECE` bytes contain none of these.
         """
-        found = _MARK.search(self._body, at, at + PIECE)
-        if found is None and at + PIECE < len(self._body):
+        match = _MARK.search(self._body, offset, offset + PIECE)
+        if match is None and offset + PIECE < len(self._body):
             raise Malformed(
                 f"the body has more than {PIECE} bytes without a quote, bracket or comma: send JSON "
                 "with shorter numbers and less whitespace"
             )
-        return found
+        return match
 
-    def _comma(self, at: int) -> None:
+    def _comma(self, offset: int) -> None:
         top = self._open[-1]
-        top.cut = at + 1
+        top.cut = offset + 1
         if top.is_after_element:
-            if self._body[top.start : at].strip(_WHITE):
+            if self._body[top.start : offset].strip(_WHITE):
                 self._fail(top.start)
-            top.start, top.is_after_element = at + 1, False
+            top.start, top.is_after_element = offset + 1, False
 
-    def _close(self, at: int) -> object:
+    def _close(self, offset: int) -> object:
         top, body = self._open.pop(), self._body
-        if body[at] != _CLOSING[body[top.opened]]:
-            self._fail(at)
+        if body[offset] != _CLOSING[body[top.opened]]:
+            self._fail(offset)
         if top.elements is None and self._open:
             return None  # it becomes a part of a run of the surrounding container
         if top.is_after_element:
-            if body[top.start : at].strip(_WHITE):
+            if body[top.start : offset].strip(_WHITE):
                 self._fail(top.start)
-        elif top.elements and not body[top.start : at].strip(_WHITE):
-            self._fail(at)  # a comma without an element
+        elif top.elements and not body[top.start : offset].strip(_WHITE):
+            self._fail(offset)  # a comma without an element
         else:
-            self._read(top, at)
+            self._read(top, offset)
         if self._open:
-            self._open[-1].add(top.elements, at + 1)
-        self._decoded = at + 1
+            self._open[-1].add(top.elements, offset + 1)
+        self._decoded = offset + 1
         return top.elements
 
-    def _decode(self, at: int) -> None:
+    def _decode(self, offset: int) -> None:
         """Decode the complete elements of all open containers."""
         last = len(self._open) - 1
         for index, container in enumerate(self._open):
@@ -217,7 +217,7 @@ class _Steps:
             self._read_run(container)
             if index < last:
                 self._read_key(container, self._open[index + 1].opened)
-        self._decoded = at
+        self._decoded = offset
 
     def _read_run(self, container: _Container) -> None:
         if container.elements is None:
@@ -237,15 +237,15 @@ class _Steps:
                     "digits, or with 100 digits"
                 )
         text = b"{%b}" % run if container.is_object else b"[%b]" % run
-        found = msgspec.json.decode(text)
-        if not found and (container.elements or self._body[end : end + 1] == b","):
+        decoded = msgspec.json.decode(text)
+        if not decoded and (container.elements or self._body[end : end + 1] == b","):
             self._fail(end)
         if container.elements is None:
-            container.elements = found
+            container.elements = decoded
         elif container.is_object:
-            container.elements.update(found)
+            container.elements.update(decoded)
         else:
-            container.elements.extend(found)
+            container.elements.extend(decoded)
 
     def _read_key(self, container: _Container, end: int) -> None:
         """Read the key of a separately decoded element, from the text after the last comma."""
@@ -256,38 +256,38 @@ class _Steps:
             container.key = ""
             return
         # A container ends any value before it, whereas digits would continue a number.
-        found = msgspec.json.decode(b"{%b[]}" % before)
-        if len(found) != 1 or container.is_after_element:
+        decoded = msgspec.json.decode(b"{%b[]}" % before)
+        if len(decoded) != 1 or container.is_after_element:
             self._fail(container.start)
-        container.key = next(iter(found))
+        container.key = next(iter(decoded))
 
-    def _string(self, at: int) -> int:
+    def _string(self, offset: int) -> int:
         """Return the offset after a string. A long string is decoded and added to its container."""
-        end = self._end_of_part(at)
+        end = self._end_of_part(offset)
         if self._body[end : end + 1] == b'"':
             return end + 1
-        self._decode(at)
+        self._decode(offset)
         top = self._open[-1]
-        if top.is_object and not self._body[top.start : at].strip(_WHITE):
+        if top.is_object and not self._body[top.start : offset].strip(_WHITE):
             raise Malformed(f"the body has a name of more than {PIECE} bytes")
-        self._read_key(top, at)
-        text, end = self._text(at, end)
+        self._read_key(top, offset)
+        text, end = self._text(offset, end)
         top.add(text, end)
         self._decoded = end
         return end
 
-    def _end_of_part(self, at: int) -> int:
-        found = _PART.match(self._body, at + 1, at + 1 + PIECE)
-        assert found is not None  # noqa: S101  # it matches an empty string
-        return found.end()
+    def _end_of_part(self, offset: int) -> int:
+        match = _PART.match(self._body, offset + 1, offset + 1 + PIECE)
+        assert match is not None  # noqa: S101  # it matches an empty string
+        return match.end()
 
-    def _text(self, at: int, end: int) -> tuple[str, int]:
+    def _text(self, offset: int, end: int) -> tuple[str, int]:
         """Return a decoded string, and the offset of its closing quote plus 1.
 
-        `at` is the offset of the opening quote, and `end` the end of the first part of the string.
+        `offset` is the offset of the opening quote, and `end` the end of the first part of the string.
         """
-        body, parts, first = self._body, list[str](), at
-        at += 1
+        body, parts, first = self._body, list[str](), offset
+        offset += 1
         while True:
             if _LOW_SURROGATE.match(body, end):
                 end += 6
@@ -298,13 +298,13 @@ class _Steps:
                     f"the body has a JSON string of more than {MAX_TEXT} bytes that contains "
                     "escape sequences or non-ASCII characters"
                 )
-            parts.append(msgspec.json.decode(b'"%b"' % body[at:end]))
+            parts.append(msgspec.json.decode(b'"%b"' % body[offset:end]))
             if body[end : end + 1] == b'"':
                 return "".join(parts), end + 1
-            if end == at:
-                self._fail(at)
-            at = end
-            end = self._end_of_part(at - 1)
+            if end == offset:
+                self._fail(offset)
+            offset = end
+            end = self._end_of_part(offset - 1)
 
-    def _fail(self, at: int) -> NoReturn:
-        raise msgspec.DecodeError(f"JSON is malformed (byte {at})")
+    def _fail(self, offset: int) -> NoReturn:
+        raise msgspec.DecodeError(f"JSON is malformed (byte {offset})")

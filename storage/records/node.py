@@ -298,15 +298,15 @@ class Node(Record, frozen=True, kw_only=True):
 
     def limits(self, driver: str) -> list[DriverLimit]:
         """Return the enforced and the unenforced limits of a driver on this node, by name."""
-        found = []
+        limits = []
         for word in ("enforced", "unenforced"):
             prefix = f"driver.{driver}.{word}."
-            found += [
+            limits += [
                 DriverLimit(name=name.removeprefix(prefix), enforced=word == "enforced", how=how)
                 for name, how in self.attributes.items()
                 if name.startswith(prefix)
             ]
-        return sorted(found, key=lambda task: task.name)
+        return sorted(limits, key=lambda task: task.name)
 
 
 def computed_class(node: Node) -> str:

@@ -34,8 +34,8 @@ def nanoseconds(text: str) -> int:
 
 def _split(text: str) -> tuple[str, str]:
     """Split an RFC 3339 text into the local time and the offset from UTC, which may be empty."""
-    at = max(text.find("+", _DATE), text.find("-", _DATE))
-    return (text[:at], text[at:]) if at > 0 else (text, "")
+    split_at = max(text.find("+", _DATE), text.find("-", _DATE))
+    return (text[:split_at], text[split_at:]) if split_at > 0 else (text, "")
 
 
 _UNITS = ((86_400, "days"), (3_600, "h"), (60, "min"))

@@ -122,10 +122,10 @@ def unpack(data: bytes) -> dict[UsageMetric, Values]:
 
     In `data` from older versions, each sample is the difference from the previous sample.
     """
-    found = msgspec.msgpack.decode(data, type=_PackedBlock | dict[UsageMetric, Values])
-    if isinstance(found, dict):
-        return {key: _sums(values) for key, values in found.items()}
-    return {key: _unpacked(packed, found.count) for key, packed in found.metrics.items()}
+    decoded = msgspec.msgpack.decode(data, type=_PackedBlock | dict[UsageMetric, Values])
+    if isinstance(decoded, dict):
+        return {key: _sums(values) for key, values in decoded.items()}
+    return {key: _unpacked(packed, decoded.count) for key, packed in decoded.metrics.items()}
 
 
 def _counts(metric: UsageMetric, values: Values) -> bool:
@@ -135,8 +135,8 @@ def _counts(metric: UsageMetric, values: Values) -> bool:
 
 
 def _packed(values: Sequence[int | None]) -> _Packed:
-    known = [value for value in values if value is not None]
-    lowest, spread = min(known), max(known) - min(known)
+    present_values = [value for value in values if value is not None]
+    lowest, spread = min(present_values), max(present_values) - min(present_values)
     codes = [0 if value is None else value - lowest for value in values]
     if spread > _MOST:
         codes = [(code * _MOST + spread // 2) // spread for code in codes]
@@ -151,21 +151,21 @@ def _packed(values: Sequence[int | None]) -> _Packed:
 
 def _unpacked(packed: _Packed, count: int) -> Values:
     lowest, spread = packed.lowest, packed.spread or _MOST
-    found: Values = [lowest + (code * spread + _MOST // 2) // _MOST for code in packed.codes]
-    found = found or [lowest] * count
+    values: Values = [lowest + (code * spread + _MOST // 2) // _MOST for code in packed.codes]
+    values = values or [lowest] * count
     missing = int.from_bytes(packed.missing, "little")
     for index in range(missing.bit_length()):
         if missing >> index & 1:
-            found[index] = None
-    return found
+            values[index] = None
+    return values
 
 
 def _sums(values: Sequence[int | None]) -> Values:
-    total, found = 0, []
+    total, sums = 0, []
     for value in values:
         total += value or 0
-        found.append(None if value is None else total)
-    return found
+        sums.append(None if value is None else total)
+    return sums
 
 
 def fold(metric: UsageMetric, values: Iterable[int | None]) -> int | None:
@@ -177,24 +177,24 @@ def fold(metric: UsageMetric, values: Iterable[int | None]) -> int | None:
     >>> fold(UsageMetric.CPU, [10, None, 20]), fold(UsageMetric.MEMORY, [10, 20])
     (15, 20)
     """
-    known = [value for value in values if value is not None]
-    if not known:
+    present_values = [value for value in values if value is not None]
+    if not present_values:
         return None
     if metric in _HIGHEST:
-        return max(known)
+        return max(present_values)
     if metric == UsageMetric.RESTARTS:
-        return sum(known)
-    return round(sum(known) / len(known))
+        return sum(present_values)
+    return round(sum(present_values) / len(present_values))
 
 
 def total(blocks: Iterable[UsageBlock]) -> dict[UsageMetric, Values]:
     """Return the sum of blocks of equal length. A value is missing if no block has it."""
-    found: dict[UsageMetric, Values] = {}
+    totals: dict[UsageMetric, Values] = {}
     for block in blocks:
         for key, values in block.items():
-            sums = found.get(key)
-            found[key] = values if sums is None else [*map(_plus, sums, values)]
-    return found
+            sums = totals.get(key)
+            totals[key] = values if sums is None else [*map(_plus, sums, values)]
+    return totals
 
 
 def _plus(number: int | None, other: int | None) -> int | None:
@@ -213,17 +213,19 @@ def binned(
     [2, 7, None]
     """
     count = max(0, (end - begin) // step)
-    found: dict[UsageMetric, list[Values]] = {}
+    bins_by_metric: dict[UsageMetric, list[Values]] = {}
     for step_of_block, first, block in blocks:
         for metric, values in block.items():
-            bins = found.get(metric)
+            bins = bins_by_metric.get(metric)
             if bins is None:
-                bins = found[metric] = [[] for _ in range(count)]
+                bins = bins_by_metric[metric] = [[] for _ in range(count)]
             for number, value in enumerate(values):
                 index = (first + number * step_of_block - begin) // step
                 if value is not None and 0 <= index < count:
                     bins[index].append(value)
-    return {metric: [fold(metric, values) for values in bins] for metric, bins in found.items()}
+    return {
+        metric: [fold(metric, values) for values in bins] for metric, bins in bins_by_metric.items()
+    }
 
 
 _KIBIBYTE = 1024
@@ -236,12 +238,12 @@ def series_of(task: str, block: UsageBlock) -> UsageSeries:
     """
 
     def scaled(metric: UsageMetric, factor: int = 1) -> Values:
-        return [None if item is None else item * factor for item in block.get(metric, ())]
+        return [None if value is None else value * factor for value in block.get(metric, ())]
 
     return UsageSeries(
         task=task,
         cpu_percent=[
-            None if item is None else item / 10 for item in block.get(UsageMetric.CPU, ())
+            None if value is None else value / 10 for value in block.get(UsageMetric.CPU, ())
         ],
         memory=scaled(UsageMetric.MEMORY, _KIBIBYTE),
         disk=scaled(UsageMetric.DISK, _KIBIBYTE),
