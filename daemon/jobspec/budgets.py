@@ -81,9 +81,9 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
             ),
         )
         if problems := [
-            f"Versions: the job has {found}{unit}, but the limit is {limit}{unit}: "
+            f"Versions: the job has {amount}{unit}, but the limit is {limit}{unit}: "
             f"purge the job, register it under another ID, or {_FIX.format(setting)}"
-            for is_full, found, unit, limit, setting in counted
+            for is_full, amount, unit, limit, setting in counted
             if limit and is_full
         ]:
             raise OverBudget(problems)
@@ -114,11 +114,13 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
     def _too_many_in(self, document: Document) -> Iterator[str]:
         groups = _documents(document, "TaskGroups")
         tasks = [task for group in groups for task in _documents(group, "Tasks")]
-        services = [item for owner in (*groups, *tasks) for item in _documents(owner, "Services")]
+        services = [
+            service for owner in (*groups, *tasks) for service in _documents(owner, "Services")
+        ]
         networks = [
-            item
+            network
             for owner in (*groups, *(task.get("Resources") or {} for task in tasks))
-            for item in _documents(owner, "Networks")
+            for network in _documents(owner, "Networks")
         ]
         ports = sum(
             _number(network, "ReservedPorts") + _number(network, "DynamicPorts")
@@ -166,8 +168,8 @@ def _smallest(kind: str) -> Document:
 
 def _without_defaults(document: Document) -> Document:
     """Return a complete job without the defaults that completion added."""
-    known = _smallest(document["Type"])
-    (known_group,) = known["TaskGroups"]
+    defaults = _smallest(document["Type"])
+    (known_group,) = defaults["TaskGroups"]
     (known_task,) = known_group["Tasks"]
     groups = [
         {
@@ -176,14 +178,14 @@ def _without_defaults(document: Document) -> Document:
         }
         for group in _documents(document, "TaskGroups")
     ]
-    return {**_beside(document, known), "TaskGroups": groups}
+    return {**_beside(document, defaults), "TaskGroups": groups}
 
 
-def _beside(document: Document, known: Document) -> Document:
+def _beside(document: Document, defaults: Document) -> Document:
     return {
         name: _without_empty_parts(value)
         for name, value in document.items()
-        if value and value != known.get(name)
+        if value and value != defaults.get(name)
     }
 
 
@@ -192,7 +194,7 @@ def _without_empty_parts(value: object) -> object:
     if isinstance(value, dict):
         return {name: _without_empty_parts(part) for name, part in value.items() if part}
     if isinstance(value, list):
-        return [_without_empty_parts(item) for item in value]
+        return [_without_empty_parts(element) for element in value]
     return value
 
 
@@ -207,7 +209,7 @@ def _too_many(*counted: tuple[int, str, str, int, str]) -> Iterator[str]:
 def _conditions(document: Document, groups: Sequence[Document], tasks: Sequence[Document]) -> int:
     """Return the number of conditions that the scheduler evaluates per node for all groups."""
     devices = [
-        item for task in tasks for item in _documents(task.get("Resources") or {}, "Devices")
+        device for task in tasks for device in _documents(task.get("Resources") or {}, "Devices")
     ]
     own = sum(_scoped(group) for group in (*groups, *tasks, *devices))
     of_job = _scoped(document) + _number(document, "Datacenters")

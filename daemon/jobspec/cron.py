@@ -37,9 +37,9 @@ class _Field(msgspec.Struct, frozen=True):
 
     def number(self, text: str) -> int | None:
         """Return the value of a number or name; None if it is unknown or out of range."""
-        for at, name in enumerate(self.names):
+        for index, name in enumerate(self.names):
             if text in (name, name[:3]):
-                return self.least + at
+                return self.least + index
         if text == self.sunday and text:
             return self.least
         if not _NUMBER.fullmatch(text) or len(text) > max(2, len(str(self.most))):
@@ -135,12 +135,12 @@ def parse(text: str) -> CronSchedule:
 
 def _values(text: str, field: _Field) -> tuple[int, ...]:
     values: set[int] = set()
-    for entry, found in _read(text, field):
+    for entry, entry_values in _read(text, field):
         if entry in _WILDCARDS:
             return tuple(range(field.least, field.most + 1))
-        if found is None:
+        if entry_values is None:
             raise _syntax_error(entry, field)
-        values.update(found)
+        values.update(entry_values)
     return tuple(sorted(values))
 
 
@@ -208,9 +208,9 @@ def _dates_of_month(text: str) -> MonthDays:
     days: set[int] = set()
     near_days: set[int] = set()
     specials: set[str] = set()
-    for entry, found in _read(text, _DAY_OF_MONTH):
-        if found is not None:
-            days.update(found)
+    for entry, entry_values in _read(text, _DAY_OF_MONTH):
+        if entry_values is not None:
+            days.update(entry_values)
         elif entry.lower() in ("l", "lw"):
             specials.add(entry.lower())
         else:
@@ -240,9 +240,9 @@ def _weekdays(text: str) -> Weekdays:
     plain: set[int] = set()
     last: set[int] = set()
     nth: set[tuple[int, int]] = set()
-    for entry, found in _read(text, _DAY_OF_WEEK):
-        if found is not None:
-            plain.update(found)
+    for entry, entry_values in _read(text, _DAY_OF_WEEK):
+        if entry_values is not None:
+            plain.update(entry_values)
             continue
         name, mark, week = entry.lower().partition("#")
         day = _DAY_OF_WEEK.number(name if mark else name.removesuffix("l"))
@@ -268,12 +268,12 @@ def _days_of_month(schedule: CronSchedule, year: int, month: int) -> list[int]:
     length = calendar.monthrange(year, month)[1]
     if not schedule.dates.restricted and not schedule.weekdays.restricted:
         return list(range(1, length + 1))
-    found: set[int] = set()
+    matching_days: set[int] = set()
     if schedule.dates.restricted:
-        found.update(_by_date(schedule.dates, year, month, length))
+        matching_days.update(_by_date(schedule.dates, year, month, length))
     if schedule.weekdays.restricted:
-        found.update(_by_weekday(schedule.weekdays, year, month, length))
-    return sorted(found)
+        matching_days.update(_by_weekday(schedule.weekdays, year, month, length))
+    return sorted(matching_days)
 
 
 def _by_date(days: MonthDays, year: int, month: int, length: int) -> Iterator[int]:
@@ -340,14 +340,14 @@ def next_after(spec: str, after: int, time_zone: tzinfo = UTC) -> int | None:
     # match.
     days = _dates(schedule, start - timedelta(days=1))
     for day in days:
-        found = _first_on(schedule, day, earliest, time_zone)
-        if found is None:
+        matching_time = _first_on(schedule, day, earliest, time_zone)
+        if matching_time is None:
             continue
         if _clock_changes(_midnight(day, time_zone)) and (following := next(days, None)):
             # The next day can begin before the repeated evening.
             later = _first_on(schedule, following, earliest, time_zone)
-            found = found if later is None else min(found, later)
-        return found * SECOND
+            matching_time = matching_time if later is None else min(matching_time, later)
+        return matching_time * SECOND
     return None
 
 
@@ -358,8 +358,8 @@ def _dates(schedule: CronSchedule, start: date) -> Iterator[date]:
             if (year, month) < (start.year, start.month):
                 continue
             for day in _days_of_month(schedule, year, month):
-                if (found := date(year, month, day)) >= start:
-                    yield found
+                if (matching_date := date(year, month, day)) >= start:
+                    yield matching_date
 
 
 def _first_on(schedule: CronSchedule, day: date, earliest: int, time_zone: tzinfo) -> int | None:
@@ -368,8 +368,8 @@ def _first_on(schedule: CronSchedule, day: date, earliest: int, time_zone: tzinf
     if _clock_changes(first):
         return _first_of_changing(schedule, first, earliest)
     begin = int(first.timestamp())
-    found = _second_of_day(schedule, max(0, earliest - begin))
-    return None if found is None else begin + found
+    second_of_day = _second_of_day(schedule, max(0, earliest - begin))
+    return None if second_of_day is None else begin + second_of_day
 
 
 def _midnight(day: date, time_zone: tzinfo) -> datetime:
@@ -435,5 +435,5 @@ def _instants(local: datetime) -> Iterator[int]:
 
 
 def _second_from(seconds: tuple[int, ...], least: int) -> int | None:
-    at = bisect_left(seconds, least)
-    return seconds[at] if at < len(seconds) else None
+    index = bisect_left(seconds, least)
+    return seconds[index] if index < len(seconds) else None

@@ -37,8 +37,8 @@ def diff_jobs(old: Job | None, new: Job) -> JobDiff:
     both = BeforeAfter(old, new)
     field_changes = changes(both.of(partial(own_values, hidden=_NOT_OF_JOB)))
     objects = _objects_of_job(both)
-    known = by_key(both.of(lambda job: job.task_groups), lambda group: group.name)
-    groups = sorted(map(_group, known), key=lambda group: group.name)
+    group_pairs = by_key(both.of(lambda job: job.task_groups), lambda group: group.name)
+    groups = sorted(map(_group, group_pairs), key=lambda group: group.name)
     is_edited = field_changes or objects or any(group.type != DiffType.NONE for group in groups)
     kind = DiffType.EDITED if is_edited else DiffType.NONE
     return JobDiff(
@@ -53,9 +53,9 @@ def diff_jobs(old: Job | None, new: Job) -> JobDiff:
 def _objects_of_job(both: BeforeAfter[Job]) -> Objects:
     return [
         *changed_texts("Datacenters", both.of(lambda job: job.datacenters)),
-        *blocks.constraints(both.of(lambda item: item.constraints)),
-        *blocks.affinities(both.of(lambda item: item.affinities)),
-        *blocks.spreads(both.of(lambda item: item.spreads)),
+        *blocks.constraints(both.of(lambda job: job.constraints)),
+        *blocks.affinities(both.of(lambda job: job.affinities)),
+        *blocks.spreads(both.of(lambda job: job.spreads)),
         *blocks.periodic(both.of(lambda job: job.periodic)),
         *blocks.parameterized(both.of(lambda job: job.parameterized_job)),
         *blocks.ui(both.of(lambda job: job.ui)),
@@ -66,12 +66,12 @@ def _objects_of_job(both: BeforeAfter[Job]) -> Objects:
 
 
 def _group(both: BeforeAfter[TaskGroup]) -> TaskGroupDiff:
-    known = by_key(both.of(lambda group: group.tasks), lambda task: task.name)
+    task_pairs = by_key(both.of(lambda group: group.tasks), lambda task: task.name)
     flat = _values_of_changed_group if both.old and both.new else _values_of_group
     group = TaskGroupDiff(
         type=both.change_type,
         name=_name(both),
-        tasks=sorted(map(_task, known), key=lambda task: task.name) or None,
+        tasks=sorted(map(_task, task_pairs), key=lambda task: task.name) or None,
     )
     if group.type == DiffType.NONE:
         return group
@@ -83,8 +83,8 @@ def _group(both: BeforeAfter[TaskGroup]) -> TaskGroupDiff:
 
 
 def _name(both: BeforeAfter[TaskGroup] | BeforeAfter[Task]) -> str:
-    known = both.new or both.old
-    return known.name if known else ""
+    group_or_task = both.new or both.old
+    return group_or_task.name if group_or_task else ""
 
 
 def _values_of_group(group: TaskGroup) -> Flat:
@@ -99,20 +99,20 @@ def _values_of_changed_group(group: TaskGroup) -> Flat:
 def _objects_of_group(both: BeforeAfter[TaskGroup]) -> Objects:
     update = partial(own_values, hidden=("Stagger",))  # a group does not use this field
     return [
-        *blocks.constraints(both.of(lambda item: item.constraints)),
-        *blocks.affinities(both.of(lambda item: item.affinities)),
-        *blocks.spreads(both.of(lambda item: item.spreads)),
-        *values("RestartPolicy", both.of(lambda item: item.restart_policy)),
-        *values("Migrate", both.of(lambda item: item.migrate)),
-        *values("ReschedulePolicy", both.of(lambda item: item.reschedule_policy)),
-        *values("EphemeralDisk", both.of(lambda item: item.ephemeral_disk)),
-        *values("Consul", both.of(lambda item: item.consul)),
-        *values("Update", both.of(lambda item: item.update), flat=update),
-        *blocks.disconnect(both.of(lambda item: item.disconnect)),
-        *blocks.networks(both.of(lambda item: item.networks)),
+        *blocks.constraints(both.of(lambda group: group.constraints)),
+        *blocks.affinities(both.of(lambda group: group.affinities)),
+        *blocks.spreads(both.of(lambda group: group.spreads)),
+        *values("RestartPolicy", both.of(lambda group: group.restart_policy)),
+        *values("Migrate", both.of(lambda group: group.migrate)),
+        *values("ReschedulePolicy", both.of(lambda group: group.reschedule_policy)),
+        *values("EphemeralDisk", both.of(lambda group: group.ephemeral_disk)),
+        *values("Consul", both.of(lambda group: group.consul)),
+        *values("Update", both.of(lambda group: group.update), flat=update),
+        *blocks.disconnect(both.of(lambda group: group.disconnect)),
+        *blocks.networks(both.of(lambda group: group.networks)),
         *blocks.scaling(both.of(lambda group: group.scaling)),
-        *services(both.of(lambda item: item.services)),
-        *blocks.volumes(both.of(lambda item: item.volumes)),
+        *services(both.of(lambda group: group.services)),
+        *blocks.volumes(both.of(lambda group: group.volumes)),
     ]
 
 
@@ -133,20 +133,20 @@ def _task(both: BeforeAfter[Task]) -> TaskDiff:
 def _objects_of_task(both: BeforeAfter[Task]) -> Objects:
     schedule = both.of(lambda task: task.schedule).of(lambda schedule: schedule.cron)
     return [
-        *blocks.constraints(both.of(lambda item: item.constraints)),
-        *blocks.affinities(both.of(lambda item: item.affinities)),
-        *blocks.config(both.of(lambda item: item.config)),
-        *blocks.resources(both.of(lambda item: item.resources)),
+        *blocks.constraints(both.of(lambda task: task.constraints)),
+        *blocks.affinities(both.of(lambda task: task.affinities)),
+        *blocks.config(both.of(lambda task: task.config)),
+        *blocks.resources(both.of(lambda task: task.resources)),
         *values("LogConfig", both.of(lambda task: task.log_config)),
         *values("DispatchPayload", both.of(lambda task: task.dispatch_payload)),
         *blocks.artifacts(both.of(lambda task: task.artifacts)),
-        *services(both.of(lambda item: item.services)),
+        *services(both.of(lambda task: task.services)),
         *block("Vault", both.of(lambda task: task.secrets_config)),
-        *blocks.secrets(both.of(lambda item: item.secrets)),
-        *values("Consul", both.of(lambda item: item.consul)),
-        *blocks.templates(both.of(lambda item: item.templates)),
-        *blocks.identity(both.of(lambda item: item.identity)),
-        *blocks.identities(both.of(lambda item: item.identities)),
+        *blocks.secrets(both.of(lambda task: task.secrets)),
+        *values("Consul", both.of(lambda task: task.consul)),
+        *blocks.templates(both.of(lambda task: task.templates)),
+        *blocks.identity(both.of(lambda task: task.identity)),
+        *blocks.identities(both.of(lambda task: task.identities)),
         *blocks.actions(both.of(lambda task: task.actions)),
         *blocks.volume_mounts(both.of(lambda task: task.volume_mounts)),
         *values("Schedule", schedule, flat=free_values),

@@ -56,7 +56,7 @@ class Filter:
             document = self._view.document(document)
         evaluation = self._look(document, self._shape)
         try:
-            found = evaluation.at(self._node, ())
+            is_match = evaluation.at(self._node, ())
             self._left -= max(evaluation.taken - _FREE_STEPS, 0)
             if self._left < 0:
                 raise Malformed(  # noqa: TRY301  # one text for all errors of the filter
@@ -66,7 +66,7 @@ class Filter:
                 )
         except Malformed as error:
             raise Malformed(f"failed to read result page: {error}") from error
-        return found
+        return is_match
 
     def conditions(self, columns: Mapping[str, str]) -> "Conditions":
         """Return conditions that the store can apply. The caller must still check each object."""
@@ -86,4 +86,4 @@ def matching_records(items: Iterable[Item], text: str, record: type[Item]) -> li
     if not text:
         return list(items)
     matches = compile_filter(text, record)
-    return [item for item in items if matches(msgspec.to_builtins(item))]
+    return [candidate for candidate in items if matches(msgspec.to_builtins(candidate))]

@@ -51,22 +51,22 @@ def parse_job(file: JobFile, outside: FunctionEnvironment) -> Document:
     scope = _scope(file, outside)
     body = _body(file, scope.source)
     values_given = _given(file)
-    found = contents(body, scope.source, frozenset(), _TOP)
-    if found.problems:
-        raise HclError(found.problems)
-    known = _with_values(scope, found, values_given, is_strict=file.is_strict)
-    return _job([block for block in found.blocks if block.kind == "job"], known)
+    file_contents = contents(body, scope.source, frozenset(), _TOP)
+    if file_contents.problems:
+        raise HclError(file_contents.problems)
+    extended_scope = _with_values(scope, file_contents, values_given, is_strict=file.is_strict)
+    return _job([block for block in file_contents.blocks if block.kind == "job"], extended_scope)
 
 
 def sensitive_values(file: JobFile, outside: FunctionEnvironment) -> list[str]:
     """Return the texts in the values of the variables with `sensitive = true`. Raises `HclError`."""
     scope = _scope(file, outside)
-    found = contents(_body(file, scope.source), scope.source, frozenset(), _TOP)
+    file_contents = contents(_body(file, scope.source), scope.source, frozenset(), _TOP)
     constants = msgspec.structs.replace(scope, functions=None)
     problems: list[Diagnostic] = []
     variables = [
         input_variable
-        for input_variable in declared(_declarations(found), constants, problems)
+        for input_variable in declared(_declarations(file_contents), constants, problems)
         if input_variable.is_sensitive
     ]
     values = values_of(variables, _given(file), constants, scope, problems)
@@ -78,9 +78,9 @@ def sensitive_values(file: JobFile, outside: FunctionEnvironment) -> list[str]:
 def environment_used(file: JobFile) -> dict[str, str]:
     """Return the environment variables that set variables of a valid file."""
     scope = _scope(file, FunctionEnvironment(random=bytes))
-    found = contents(_body(file, scope.source), scope.source, frozenset(), _TOP)
+    file_contents = contents(_body(file, scope.source), scope.source, frozenset(), _TOP)
     constants = msgspec.structs.replace(scope, functions=None)
-    names = {item.name for item in declared(_declarations(found), constants, [])}
+    names = {variable.name for variable in declared(_declarations(file_contents), constants, [])}
     without_environment = _given(msgspec.structs.replace(file, environment={}))
     return {
         name: text
@@ -120,20 +120,20 @@ def _declarations(body_contents: BodyContents) -> list[Block]:
 
 def _given(file: JobFile) -> dict[str, VariableValue]:
     """Return the supplied values of variables. Raises `HclError`."""
-    found: dict[str, VariableValue] = {}
+    values_given: dict[str, VariableValue] = {}
     for name, text in file.environment.items():
-        found[name] = VariableValue(
+        values_given[name] = VariableValue(
             origin="environment", source=_source(f"environment {name}", text)
         )
     for file_name, text in file.variable_files:
         try:
-            found |= given_in_file(_source(file_name, text))
+            values_given |= given_in_file(_source(file_name, text))
         except HclError as error:
             before = "unable to parse var content: "
             raise HclError(error.diagnostics, before) from error
     for name, text in file.flags.items():
-        found[name] = VariableValue(origin="flag", source=_source(f"-var {name}", text))
-    return found
+        values_given[name] = VariableValue(origin="flag", source=_source(f"-var {name}", text))
+    return values_given
 
 
 def _with_values(
@@ -153,26 +153,28 @@ def _with_values(
     var = values_of(variables, values_given, constants, scope, problems)
     if is_strict and not problems:
         problems += _undeclared(values_given, {variable.name for variable in variables})
-    known = scope.with_values({"var": var, "local": {}})
+    extended_scope = scope.with_values({"var": var, "local": {}})
     blocks = [block for block in body_contents.blocks if block.kind == "locals"]
-    known = _with_locals(known, blocks, problems)
+    extended_scope = _with_locals(extended_scope, blocks, problems)
     if problems:
         raise HclError(problems)
-    return known
+    return extended_scope
 
 
-def _undeclared(values_given: Mapping[str, VariableValue], known: set[str]) -> list[Diagnostic]:
+def _undeclared(
+    values_given: Mapping[str, VariableValue], declared_names: set[str]
+) -> list[Diagnostic]:
     return [
         Diagnostic(
             summary="Undefined variable",
             detail=f'A "{name}" variable was set but was not found in known variables.'
-            + did_you_mean(name, known),
+            + did_you_mean(name, declared_names),
             source=variable.source,
             start=variable.value.start if variable.value else 0,
             end=variable.value.end if variable.value else len(variable.source.text),
         )
         for name, variable in values_given.items()
-        if name not in known and variable.origin != "environment"
+        if name not in declared_names and variable.origin != "environment"
     ]
 
 
@@ -238,16 +240,16 @@ def _arguments(
 
 def _referenced_locals(argument: Argument, names: Mapping[str, object]) -> set[str]:
     """Return the locals that a local's value references."""
-    found = set()
+    local_names = set()
     for reference in references(argument.value):
         if reference.root != "local":
             continue
         step = reference.steps[0] if reference.steps else None
         if isinstance(step, AttrStep):
-            found.add(step.name)
+            local_names.add(step.name)
         else:
-            found |= names.keys() - {argument.name}
-    return found & names.keys()
+            local_names |= names.keys() - {argument.name}
+    return local_names & names.keys()
 
 
 # --- job ---

@@ -118,8 +118,8 @@ def _services_beside_us(job: Job) -> Iterator[str]:
     that of its group.
     """
     tasks = [task for group in job.task_groups or () for task in group.tasks or ()]
-    asked = [task.secrets_config.cluster for task in tasks if task.secrets_config]
-    if missing := [cluster for cluster in asked if cluster != "default"]:
+    clusters = [task.secrets_config.cluster for task in tasks if task.secrets_config]
+    if missing := [cluster for cluster in clusters if cluster != "default"]:
         yield f'Vault "{missing[0]}" not enabled but used in the job'
     yield from _discovery(job)
 

@@ -78,7 +78,7 @@ def declared(
     blocks: Iterable[Block], scope: Scope, problems: list[Diagnostic]
 ) -> list[InputVariable]:
     """Return the declared variables; `scope` allows constants only."""
-    found: dict[str, InputVariable] = {}
+    variables_by_name: dict[str, InputVariable] = {}
     for block in blocks:
         try:
             variables = list(_declarations(block, scope))
@@ -88,11 +88,11 @@ def declared(
             problems += error.diagnostics
             continue
         for variable in variables:
-            if variable.name in found:
+            if variable.name in variables_by_name:
                 detail = f'Variable "{variable.name}" is declared already.'
                 problems += scope.fault(variable.block, "Duplicate variable", detail).diagnostics
-            found.setdefault(variable.name, variable)
-    return list(found.values())
+            variables_by_name.setdefault(variable.name, variable)
+    return list(variables_by_name.values())
 
 
 def _declarations(block: Block, scope: Scope) -> Iterator[InputVariable]:
@@ -118,8 +118,8 @@ def _arguments_only(block: Block, scope: Scope) -> list[Argument]:
 
 
 def _variable(block: Block, scope: Scope) -> InputVariable:
-    found = contents(block.body, scope.source, _ARGUMENTS, {"validation": 0})
-    problems = list(found.problems)
+    body_contents = contents(block.body, scope.source, _ARGUMENTS, {"validation": 0})
+    problems = list(body_contents.problems)
     label = block.labels[0]
     if not _NAME.fullmatch(label.text):
         problems += scope.fault(
@@ -128,13 +128,13 @@ def _variable(block: Block, scope: Scope) -> InputVariable:
             "A name must start with a letter or underscore and may contain only letters, digits, "
             "underscores, and dashes.",
         ).diagnostics
-    kind, default = ANY, found.arguments.get("default")
+    kind, default = ANY, body_contents.arguments.get("default")
     try:
-        kind = _type(found.arguments, scope)
+        kind = _type(body_contents.arguments, scope)
     except HclError as error:
         raise HclError([*problems, *error.diagnostics]) from error
-    rules = [_rule(block, label.text, scope, problems) for block in found.blocks]
-    is_sensitive = _is_sensitive(found.arguments.get("sensitive"), scope, problems)
+    rules = [_rule(block, label.text, scope, problems) for block in body_contents.blocks]
+    is_sensitive = _is_sensitive(body_contents.arguments.get("sensitive"), scope, problems)
     if problems:
         raise HclError(problems)
     return InputVariable(
@@ -164,11 +164,11 @@ def texts_of(value: Value) -> Iterator[str]:
     """Yield the texts and numbers in a value, as texts."""
     inner = value.items if isinstance(value, CollectionType) else value
     if isinstance(inner, dict):
-        for item in inner.values():
-            yield from texts_of(item)
+        for element in inner.values():
+            yield from texts_of(element)
     elif isinstance(inner, tuple):
-        for item in inner:
-            yield from texts_of(item)
+        for element in inner:
+            yield from texts_of(element)
     elif isinstance(inner, str) or is_number(inner):
         yield to_text(inner)
 
@@ -203,9 +203,12 @@ def _unquoted(node: Expression, scope: Scope) -> Expression:
 def _rule(
     block: Block, name: str, scope: Scope, problems: list[Diagnostic]
 ) -> ValidationRule | None:
-    found = contents(block.body, scope.source, _RULE_ARGUMENTS, {})
-    problems += found.problems
-    condition, message = (found.arguments.get(item) for item in ("condition", "error_message"))
+    body_contents = contents(block.body, scope.source, _RULE_ARGUMENTS, {})
+    problems += body_contents.problems
+    condition, message = (
+        body_contents.arguments.get(argument_name)
+        for argument_name in ("condition", "error_message")
+    )
     if condition is None:
         detail = 'The argument "condition" is required, but no definition was found.'
         problems += scope.fault_at(

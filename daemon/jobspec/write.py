@@ -70,8 +70,8 @@ def write_job(job: Job) -> str | None:
     if len(encode(document)) > LARGEST:
         return None
     _prepare(document)
-    for known in (_defaults(document), {}):
-        source = _text(document, known)
+    for defaults in (_defaults(document), {}):
+        source = _text(document, defaults)
         if source is not None and _describes(source, job):
             return source
     return None
@@ -89,8 +89,8 @@ def _text(job: Document, document: Document) -> str | None:
 
 def _describes(source: str, job: Job) -> bool:
     """Return whether a job file parses to this job."""
-    found = _meaning(source)
-    return found is not None and same_definition(found, _as_submitted(job))
+    meaning = _meaning(source)
+    return meaning is not None and same_definition(meaning, _as_submitted(job))
 
 
 def _meaning(source: str) -> Job | None:
@@ -151,10 +151,10 @@ def _defaults(document: Document) -> Document:
     meaning = _meaning(source) if source is not None else None
     if meaning is None:
         return {}
-    found: Document = msgspec.to_builtins(meaning)
-    _prepare(found)
-    _inherit(found, document)
-    return found
+    defaults: Document = msgspec.to_builtins(meaning)
+    _prepare(defaults)
+    _inherit(defaults, document)
+    return defaults
 
 
 def _inherit(document: Document, job: Document) -> None:
@@ -170,7 +170,7 @@ def _inherit(document: Document, job: Document) -> None:
 
 
 def _required_fields(shape: BlockSchema, document: Document) -> Document:
-    found = {
+    required = {
         field.wire: document[field.wire]
         for field in shape.fields.values()
         if (field.is_required or field.wire in _TELLING) and document.get(field.wire) is not None
@@ -178,8 +178,8 @@ def _required_fields(shape: BlockSchema, document: Document) -> Document:
     for child in shape.blocks.values():
         value = document.get(child.wire)
         if isinstance(child, ChildBlock) and child.wire in _WITH_DEFAULTS and value:
-            found[child.wire] = [_bare_element(child, item) for item in value]
-    return found
+            required[child.wire] = [_bare_element(child, element) for element in value]
+    return required
 
 
 def _bare_element(child: ChildBlock, document: Document) -> Document:
@@ -192,29 +192,31 @@ def _bare_element(child: ChildBlock, document: Document) -> Document:
 
 
 def _block(
-    kind: str, labels: Iterable[str], shape: BlockSchema, document: Document, known: Document
+    kind: str, labels: Iterable[str], shape: BlockSchema, document: Document, defaults: Document
 ) -> Iterator[str]:
     yield " ".join([kind, *map(_quoted, labels), "{"])
-    fields = list(_fields(shape, document, known))
+    fields = list(_fields(shape, document, defaults))
     yield from fields
     is_first = not fields
     for name, child in shape.blocks.items():
         value = document.get(child.wire)
-        if value is None or (child.wire not in _WITH_DEFAULTS and value == known.get(child.wire)):
+        if value is None or (
+            child.wire not in _WITH_DEFAULTS and value == defaults.get(child.wire)
+        ):
             continue
-        lines = list(_child(name, child, value, known.get(child.wire)))
+        lines = list(_child(name, child, value, defaults.get(child.wire)))
         if lines:
             yield from lines if is_first else ("", *lines)
             is_first = False
     yield "}"
 
 
-def _fields(shape: BlockSchema, document: Document, known: Document) -> Iterator[str]:
+def _fields(shape: BlockSchema, document: Document, defaults: Document) -> Iterator[str]:
     for name, field in shape.fields.items():
         value = document.get(field.wire)
         if value is None or (shape is JOB and name == "id"):
             continue
-        default = _TELLING[field.wire] if field.wire in _TELLING else known.get(field.wire)
+        default = _TELLING[field.wire] if field.wire in _TELLING else defaults.get(field.wire)
         if field.is_required or value not in (field.unset, default):
             yield f"{name} = {_shown(field, value)}"
 
@@ -232,7 +234,7 @@ def _child(
     name: str,
     child: ChildBlock | TextMap | FreeForm,
     value: Any,  # noqa: ANN401  # JSON
-    known: Any,  # noqa: ANN401  # JSON
+    defaults: Any,  # noqa: ANN401  # JSON
 ) -> Iterator[str]:
     if isinstance(child, TextMap):
         yield from _text_map(name, child, value)
@@ -242,23 +244,25 @@ def _child(
             yield from _free_form(value)
             yield "}"
     elif child.form is BlockForm.ONE:
-        yield from _block(name, (), child.shape, value, known if isinstance(known, dict) else {})
+        yield from _block(
+            name, (), child.shape, value, defaults if isinstance(defaults, dict) else {}
+        )
     elif child.form is BlockForm.BY_LABEL:
         for label, body in value.items():
             yield from _block(name, [label], child.shape, body, {})
     else:
-        yield from _list(name, child, value, known or [])
+        yield from _list(name, child, value, defaults or [])
 
 
 def _list(
     name: str, child: ChildBlock, values: list[Document], documents: list[Document]
 ) -> Iterator[str]:
     has_defaults = child.wire in _WITH_DEFAULTS and len(documents) == len(values)
-    for at, document in enumerate(values):
-        if at:
+    for index, document in enumerate(values):
+        if index:
             yield ""
         labels = [document.get(label, "") for label in child.labels]
-        beside = documents[at] if has_defaults else {}
+        beside = documents[index] if has_defaults else {}
         yield from _block(name, labels, child.shape, document, beside)
 
 
@@ -267,8 +271,8 @@ def _text_map(name: str, child: TextMap, value: Mapping[str, object]) -> Iterato
         return
     is_argument = child.may_be_argument and not all(map(_IDENTIFIER.fullmatch, value))
     yield f"{name} {'= ' if is_argument else ''}{{"
-    for key, item in value.items():
-        yield f"{_quoted(key) if is_argument else key} = {_value(item)}"
+    for key, member in value.items():
+        yield f"{_quoted(key) if is_argument else key} = {_value(member)}"
     yield "}"
 
 
@@ -281,9 +285,9 @@ def _free_form(document: Document) -> Iterator[str]:
         if isinstance(value, dict):
             yield f"{name} = merge({_value(value)})"
         elif _are_blocks(value):
-            for item in value:
+            for block_document in value:
                 yield f"{name} {{"
-                yield from _free_form(item)
+                yield from _free_form(block_document)
                 yield "}"
         else:
             yield f"{name} = {_value(value)}"
@@ -294,10 +298,10 @@ def _are_blocks(value: object) -> bool:
         isinstance(value, list)
         and bool(value)
         and all(
-            isinstance(item, dict)
-            and all(map(_IDENTIFIER.fullmatch, item))
-            and not any(isinstance(inner, dict) for inner in item.values())
-            for item in value
+            isinstance(element, dict)
+            and all(map(_IDENTIFIER.fullmatch, element))
+            and not any(isinstance(inner, dict) for inner in element.values())
+            for element in value
         )
     )
 
@@ -312,7 +316,7 @@ def _value(value: object) -> str:
         case list():
             return f"[{', '.join(map(_inner, value))}]"
         case dict():
-            pairs = (f"{_quoted(key)} = {_inner(item)}" for key, item in value.items())
+            pairs = (f"{_quoted(key)} = {_inner(member)}" for key, member in value.items())
             return f"{{ {', '.join(pairs)} }}"
         case _:
             return json.dumps(value)
@@ -343,15 +347,15 @@ def _quoted(text: str) -> str:
 
 def _escaped(text: str, special: re.Pattern[str]) -> str:
     """Return a text with each match of `special` escaped, except in runtime references."""
-    parts, at = [], 0
+    parts, position = [], 0
     for match in _AT_RUN_TIME.finditer(text):
-        before = text[at : match.start()]
+        before = text[position : match.start()]
         # A preceding sign would double the opening and escape a runtime reference.
         is_open = not before.endswith("$")
         parts.append(special.sub(_escape, before))
         parts.append(match[0] if is_open else special.sub(_escape, match[0]))
-        at = match.end()
-    return "".join([*parts, special.sub(_escape, text[at:])])
+        position = match.end()
+    return "".join([*parts, special.sub(_escape, text[position:])])
 
 
 def _escape(match: re.Match[str]) -> str:

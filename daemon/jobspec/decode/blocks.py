@@ -57,17 +57,17 @@ class Decoder:
         """Return the document of a block. `labels` maps field names to labels."""
         body = block.body
         document = shape.empty()
-        known = {**shape.labels, DYNAMIC: 1}
-        found = contents(body, scope.source, shape.arguments, known)
-        self.problems += found.problems
-        self._set_fields(document, shape, found, body, scope)
+        label_counts = {**shape.labels, DYNAMIC: 1}
+        body_contents = contents(body, scope.source, shape.arguments, label_counts)
+        self.problems += body_contents.problems
+        self._set_fields(document, shape, body_contents, body, scope)
         document.update(labels or {})
-        self._set_blocks(document, shape, found, known, scope)
+        self._set_blocks(document, shape, body_contents, label_counts, scope)
         if shape.finish is not None:
             shape.finish(
                 DecodedBlock(
                     document=document,
-                    arguments=found.arguments,
+                    arguments=body_contents.arguments,
                     source=scope.source,
                     block=block,
                     problems=self.problems,
@@ -150,11 +150,11 @@ class Decoder:
         document: Document,
         shape: BlockSchema,
         body_contents: BodyContents,
-        known: Mapping[str, int],
+        label_counts: Mapping[str, int],
         scope: Scope,
     ) -> None:
         seen: dict[str, Block] = {}  # blocks that can appear only once
-        for block, inner in self._expanded(body_contents.blocks, known, scope):
+        for block, inner in self._expanded(body_contents.blocks, label_counts, scope):
             inner.spend(block, STEPS_PER_BLOCK)
             child = shape.blocks[block.kind]
             if isinstance(child, ChildBlock):
@@ -166,7 +166,7 @@ class Decoder:
                 document[child.wire] = decode(child, block, inner)
 
     def _expanded(
-        self, blocks: list[Block], known: Mapping[str, int], scope: Scope
+        self, blocks: list[Block], label_counts: Mapping[str, int], scope: Scope
     ) -> Iterator[tuple[Block, Scope]]:
         """Yield blocks, with each dynamic block replaced by the blocks that it generates."""
         for block in blocks:
@@ -174,7 +174,7 @@ class Decoder:
                 yield block, scope
                 continue
             try:
-                yield from expanded(block, known, scope)
+                yield from expanded(block, label_counts, scope)
             except BudgetExceeded:
                 raise
             except HclError as error:

@@ -39,11 +39,11 @@ def contents(
     """Return the contents of a body. `blocks` gives the number of labels for each block type."""
     if isinstance(body, ObjectExpr):
         return _properties(body, source, arguments, blocks)
-    known: dict[str, Argument] = {}
+    kept_arguments: dict[str, Argument] = {}
     problems: list[Diagnostic] = []
     for name, argument in body.arguments.items():
         if name in arguments:
-            known[name] = argument
+            kept_arguments[name] = argument
         else:
             problems.append(_unknown_argument(argument, source, arguments, blocks))
     kept_blocks = []
@@ -54,7 +54,7 @@ def contents(
             problems.append(problem)
         else:
             kept_blocks.append(block)
-    return BodyContents(known, kept_blocks, problems)
+    return BodyContents(kept_arguments, kept_blocks, problems)
 
 
 def _unknown_argument(
@@ -129,9 +129,9 @@ def properties(
     Add an error to `problems` for each repeated name.
     """
     names = frozenset(name for key, _ in body.items if (name := key_text(key)) is not None)
-    found = _properties(body, source, names, {})
-    problems += found.problems
-    return found.arguments
+    body_contents = _properties(body, source, names, {})
+    problems += body_contents.problems
+    return body_contents.arguments
 
 
 def _repeated(argument: Argument, first: Argument, source: SourceText) -> Diagnostic:
@@ -185,8 +185,8 @@ def _unwrapped(
     An object maps labels to blocks, and a list contains several blocks.
     """
     if isinstance(value, TupleExpr):
-        for item in value.items:
-            yield from _unwrapped(item, depth, labels)
+        for element in value.items:
+            yield from _unwrapped(element, depth, labels)
     elif depth and isinstance(value, ObjectExpr):
         for key, inner in value.items:
             label = Label(key_text(key) or "", key.start, key.end)

@@ -25,21 +25,23 @@ DYNAMIC = "dynamic"
 _ARGUMENTS = frozenset({"for_each", "iterator", "labels"})
 
 
-def expanded(block: Block, known: Mapping[str, int], scope: Scope) -> Iterator[tuple[Block, Scope]]:
+def expanded(
+    block: Block, label_counts: Mapping[str, int], scope: Scope
+) -> Iterator[tuple[Block, Scope]]:
     """Yield the generated blocks of a dynamic block, each with the scope of its content.
 
-    `known` maps each allowed block type to its number of labels. Raises `HclError`.
+    `label_counts` maps each allowed block type to its number of labels. Raises `HclError`.
     """
     kind = block.labels[0]
-    if kind.text not in known or kind.text == DYNAMIC:
+    if kind.text not in label_counts or kind.text == DYNAMIC:
         detail = f'Blocks of type "{kind.text}" are not expected here.'
-        hint = did_you_mean(kind.text, known)
+        hint = did_you_mean(kind.text, label_counts)
         raise scope.fault_at(kind.start, kind.end, "Unsupported block type", detail + hint)
-    found = contents(block.body, scope.source, _ARGUMENTS, {"content": 0})
-    if found.problems:
-        raise HclError(found.problems)
-    content = _content(block, found.blocks, scope)
-    for_each = found.arguments.get("for_each")
+    body_contents = contents(block.body, scope.source, _ARGUMENTS, {"content": 0})
+    if body_contents.problems:
+        raise HclError(body_contents.problems)
+    content = _content(block, body_contents.blocks, scope)
+    for_each = body_contents.arguments.get("for_each")
     if for_each is None:
         raise scope.fault_at(
             block.body.start,
@@ -47,11 +49,11 @@ def expanded(block: Block, known: Mapping[str, int], scope: Scope) -> Iterator[t
             "Missing required argument",
             'The argument "for_each" is required, but no definition was found.',
         )
-    name = _iterator(found.arguments.get("iterator"), kind.text, scope)
-    labels = found.arguments.get("labels")
+    name = _iterator(body_contents.arguments.get("iterator"), kind.text, scope)
+    labels = body_contents.arguments.get("labels")
     for key, value in _elements(for_each.value, scope):
         inner = scope.with_values({name: {"key": key, "value": value}})
-        texts = _labels(labels, known[kind.text], block, inner)
+        texts = _labels(labels, label_counts[kind.text], block, inner)
         yield Block(kind.text, kind.start, kind.end, texts, content), inner
 
 
@@ -95,14 +97,14 @@ def _elements(node: Expression, scope: Scope) -> Iterator[tuple[Value, Value]]:
     if value is None:
         detail = "Cannot use a null value in for_each."
         raise scope.fault(node, "Invalid dynamic for_each value", detail)
-    found = pairs(value)
-    if found is None:
+    key_value_pairs = pairs(value)
+    if key_value_pairs is None:
         detail = (
             f"Cannot use a {type_of(value).name} value in for_each. An iterable collection is "
             "required."
         )
         raise scope.fault(node, "Invalid dynamic for_each value", detail)
-    return found
+    return key_value_pairs
 
 
 def _labels(

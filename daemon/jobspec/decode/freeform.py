@@ -73,7 +73,7 @@ def plain(value: Value, node: Expression, scope: Scope) -> object:
     if isinstance(value, bool) or not isinstance(value, Number):
         items = elements(value)
         if items is not None:
-            return [plain(item, node, scope) for item in items]
+            return [plain(element, node, scope) for element in items]
         named = attributes(value)
         if named is not None:
             return {key: plain(named[key], node, scope) for key in named}

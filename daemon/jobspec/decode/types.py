@@ -89,4 +89,4 @@ def text_map(value: Value) -> object:
 
 def ports(value: Value) -> object:
     """Return a list of port numbers."""
-    return [_whole(0, 65535, item) for item in elements(convert(value, list_of(NUMBER))) or ()]
+    return [_whole(0, 65535, port) for port in elements(convert(value, list_of(NUMBER))) or ()]

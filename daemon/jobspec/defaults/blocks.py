@@ -42,7 +42,7 @@ def set_default_weights(document: Document) -> None:
     """Set default weights of affinities and spreads of a job, group, task or device, in place."""
     for name in ("Affinities", "Spreads"):
         if name in document:
-            document[name] = [{"Weight": DEFAULT_WEIGHT, **item} for item in document[name]]
+            document[name] = [{"Weight": DEFAULT_WEIGHT, **entry} for entry in document[name]]
 
 
 def consul(document: Document, namespace: str = "") -> Document:

@@ -57,7 +57,7 @@ def complete_group(document: Document, job: Document) -> Document:
         block = {"LostAfter": 0, **group["Disconnect"]}
         group["Disconnect"] = {**block, "Reconcile": block.get("Reconcile") or "best_score"}
     if "Networks" in group:
-        group["Networks"] = [network(item) for item in group["Networks"]]
+        group["Networks"] = [network(network_block) for network_block in group["Networks"]]
     if volumes := _volumes(group.pop("Volumes", {})):
         group["Volumes"] = volumes
     if "Services" in group:
@@ -112,7 +112,9 @@ def _volumes(document: Document) -> Document:
 
     Source: Nomad's recorded responses `register-validation`.
     """
-    known = ("host", "csi")
+    known_types = ("host", "csi")
     return {
-        name: volume for name, volume in document.items() if volume and volume.get("Type") in known
+        name: volume
+        for name, volume in document.items()
+        if volume and volume.get("Type") in known_types
     }

@@ -55,16 +55,16 @@ _Item = TypeVar("_Item")
 
 def _change_each(items: list[_Item] | None, change: Callable[[_Item], _Item]) -> list[_Item] | None:
     """Return all items with the change applied; None if no item changes."""
-    changed = [change(item) for item in items or ()]
+    changed = [change(original) for original in items or ()]
     same = all(new is original for new, original in zip(changed, items or (), strict=True))
     return None if same else changed
 
 
 def _constrained(owner: _Owner, implied: Iterable[_Implied]) -> _Owner:
     present = list(owner.constraints or ())
-    for item in implied:
-        if not item.covered(present):
-            present.append(item.constraint)
+    for implied_constraint in implied:
+        if not implied_constraint.covered(present):
+            present.append(implied_constraint.constraint)
     if len(present) == len(owner.constraints or ()):
         return owner
     return msgspec.structs.replace(owner, constraints=present)

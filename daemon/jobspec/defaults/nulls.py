@@ -27,5 +27,5 @@ def with_defaults(document: Document | None, defaults: Document) -> Document:
 def weigh_null(document: Document) -> None:
     """Set default weights of unweighted affinities and spreads, in place."""
     for name in ("Affinities", "Spreads"):
-        for item in document.get(name) or ():
-            replace_nulls(item, {"Weight": DEFAULT_WEIGHT})
+        for entry in document.get(name) or ():
+            replace_nulls(entry, {"Weight": DEFAULT_WEIGHT})

@@ -39,7 +39,7 @@ def complete_task(document: Document, group: Document, job: Document) -> Documen
     _set_identities(task)
     for name, complete in _TASK_BLOCKS.items():
         if name in task:
-            task[name] = [complete(item) for item in task[name]]
+            task[name] = [complete(block) for block in task[name]]
     if "SecretsConfig" in task:
         task["SecretsConfig"] = _secrets_config(task["SecretsConfig"], job)
     if "Consul" in task:
@@ -63,7 +63,7 @@ def _resources(document: Document) -> Document:
     if "Cores" in resources and "CPU" not in resources:
         resources["CPU"] = 0
     if "Networks" in resources:
-        resources["Networks"] = [network(item) for item in resources["Networks"]]
+        resources["Networks"] = [network(network_block) for network_block in resources["Networks"]]
     if "Devices" in resources:
         resources["Devices"] = [dict(device) for device in resources["Devices"]]
         for device in resources["Devices"]:
@@ -77,9 +77,10 @@ def _resources(document: Document) -> Document:
 def _set_identities(task: Document) -> None:
     """Set the task's default identity; named identities keep their names."""
     further = [_identity(identity) for identity in task.pop("Identities", ())]
-    for at in reversed(range(len(further))):
-        if further[at]["Name"] == DEFAULT_IDENTITY:  # the last wins; `validate` reports repetitions
-            task["Identity"] = further.pop(at)
+    for index in reversed(range(len(further))):
+        # The last wins; `validate` reports repetitions.
+        if further[index]["Name"] == DEFAULT_IDENTITY:
+            task["Identity"] = further.pop(index)
             break
     task["Identity"] = _identity(task.get("Identity", {}))
     if further:

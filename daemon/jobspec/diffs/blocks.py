@@ -48,7 +48,7 @@ def affinities(both: BeforeAfter[list[Affinity]]) -> Objects:
 
 def spreads(both: BeforeAfter[list[Spread]]) -> Objects:
     """Compare spreads, matched by attribute."""
-    return diff_each(by_key(both, lambda item: item.attribute), _spread)
+    return diff_each(by_key(both, lambda spread: spread.attribute), _spread)
 
 
 def _spread(both: BeforeAfter[Spread]) -> Objects:
@@ -97,7 +97,7 @@ def disconnect(both: BeforeAfter[Disconnect]) -> Objects:
 
 def scaling(both: BeforeAfter[Scaling]) -> Objects:
     """Compare scaling policies; show only changed values."""
-    free = both.of(lambda item: item.policy or {})
+    free = both.of(lambda record: record.policy or {})
     policy = block("Policy", free, flat=free_values, show=changes) if free.old or free.new else []
     flat = partial(own_values, hidden=_OF_POLICY)
     return block("Scaling", both, flat=flat, objects=policy, show=changes)
@@ -107,9 +107,9 @@ def volumes(both: BeforeAfter[dict[str, Volume]]) -> Objects:
     """Compare volume requests, matched by name."""
     old, new = both.old or {}, both.new or {}
     return [
-        item
+        block_diff
         for name in sorted({**old, **new})
-        for item in _volume(BeforeAfter(old.get(name), new.get(name)))
+        for block_diff in _volume(BeforeAfter(old.get(name), new.get(name)))
     ]
 
 
@@ -125,21 +125,24 @@ def networks(both: BeforeAfter[list[Network]]) -> Objects:
 
 
 def _network(both: BeforeAfter[Network]) -> Objects:
-    args = both.of(lambda network: network.cni).of(lambda item: item.args)
+    args = both.of(lambda network: network.cni).of(lambda cni: cni.args)
     nested = [
-        *_ports("Static Port", both.of(lambda item: item.reserved_ports)),
+        *_ports("Static Port", both.of(lambda network: network.reserved_ports)),
         *_ports(
-            "Dynamic Port", both.of(lambda item: item.dynamic_ports), "Value", "IgnoreCollision"
+            "Dynamic Port",
+            both.of(lambda network: network.dynamic_ports),
+            "Value",
+            "IgnoreCollision",
         ),
-        *block("DNS", both.of(lambda item: item.dns), flat=_name_servers),
+        *block("DNS", both.of(lambda network: network.dns), flat=_name_servers),
         *values("CNIConfig", args, flat=free_values),
     ]
     return block("Network", both, flat=partial(own_values, hidden=_OF_NODE), objects=nested)
 
 
 def _ports(name: str, both: BeforeAfter[list[Port]], *hidden: str) -> Objects:
-    known = by_key(both, lambda port: port.label)
-    return diff_each(known, partial(values, name, flat=partial(own_values, hidden=hidden)))
+    port_pairs = by_key(both, lambda port: port.label)
+    return diff_each(port_pairs, partial(values, name, flat=partial(own_values, hidden=hidden)))
 
 
 def _name_servers(dns: NetworkDNS) -> Flat:
@@ -158,9 +161,9 @@ def config(both: BeforeAfter[dict[str, object]]) -> Objects:
 
 def resources(both: BeforeAfter[Resources]) -> Objects:
     """Compare task resources."""
-    devices = by_key(both.of(lambda item: item.devices), lambda device: device.name)
+    devices = by_key(both.of(lambda resources: resources.devices), lambda device: device.name)
     nested = [
-        *networks(both.of(lambda item: item.networks)),
+        *networks(both.of(lambda resources: resources.networks)),
         *diff_each(devices, partial(block, "Device")),
         *block("NUMA", both.of(lambda resources: resources.numa)),
     ]
@@ -169,14 +172,14 @@ def resources(both: BeforeAfter[Resources]) -> Objects:
 
 def artifacts(both: BeforeAfter[list[Artifact]]) -> Objects:
     """Compare artifacts, matched by destination."""
-    known = by_key(both, lambda artifact: artifact.relative_dest)
-    return diff_each(known, partial(values, "Artifact"))
+    artifact_pairs = by_key(both, lambda artifact: artifact.relative_dest)
+    return diff_each(artifact_pairs, partial(values, "Artifact"))
 
 
 def secrets(both: BeforeAfter[list[Secret]]) -> Objects:
     """Compare secrets, matched by name."""
-    known = by_key(both, lambda item: item.name)
-    return diff_each(known, partial(block, "Secret", flat=_with_config))
+    secret_pairs = by_key(both, lambda secret: secret.name)
+    return diff_each(secret_pairs, partial(block, "Secret", flat=_with_config))
 
 
 def _with_config(secret: Secret) -> Flat:
@@ -199,7 +202,7 @@ def templates(both: BeforeAfter[list[Template]]) -> Objects:
 def _template(both: BeforeAfter[Template]) -> Objects:
     nested = [
         # Nomad's name for a block called wait.
-        *block("Template", both.of(lambda item: item.wait), flat=all_values),
+        *block("Template", both.of(lambda template: template.wait), flat=all_values),
         *_change_script(both.of(lambda template: template.change_script)),
     ]
     return block("Template", both, flat=_with_owner, objects=nested)
@@ -207,22 +210,26 @@ def _template(both: BeforeAfter[Template]) -> Objects:
 
 def _with_owner(template: Template) -> Flat:
     owner = {"Uid": template.uid, "Gid": template.gid}
-    known = {name: str(number) for name, number in owner.items() if number is not None}
-    return own_values(template) | known
+    numbers = {name: str(number) for name, number in owner.items() if number is not None}
+    return own_values(template) | numbers
 
 
 def _change_script(both: BeforeAfter[ChangeScript]) -> Objects:
-    return block("ChangeScript", both, objects=texts("Args", both.of(lambda item: item.args)))
+    return block("ChangeScript", both, objects=texts("Args", both.of(lambda script: script.args)))
 
 
 def identity(both: BeforeAfter[Identity]) -> Objects:
     """Compare workload identities."""
-    return block("Identity", both, objects=texts("Audience", both.of(lambda item: item.audience)))
+    return block(
+        "Identity",
+        both,
+        objects=texts("Audience", both.of(lambda workload_identity: workload_identity.audience)),
+    )
 
 
 def identities(both: BeforeAfter[list[Identity]]) -> Objects:
     """Compare named identities, matched by name."""
-    return diff_each(by_key(both, lambda item: item.name), identity)
+    return diff_each(by_key(both, lambda workload_identity: workload_identity.name), identity)
 
 
 def actions(both: BeforeAfter[list[Action]]) -> Objects:
@@ -231,7 +238,7 @@ def actions(both: BeforeAfter[list[Action]]) -> Objects:
 
 
 def _action(both: BeforeAfter[Action]) -> Objects:
-    return block("Action", both, objects=texts("Args", both.of(lambda item: item.args)))
+    return block("Action", both, objects=texts("Args", both.of(lambda action: action.args)))
 
 
 def volume_mounts(both: BeforeAfter[list[VolumeMount]]) -> Objects:

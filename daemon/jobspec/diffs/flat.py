@@ -26,7 +26,7 @@ def own_values(record: object, hidden: Collection[str] = ()) -> Flat:
     """
     kind: type = type(record)
     values = [(name, getattr(record, field)) for field, name in _scalar_fields(kind)]
-    flat = {name: text for at, value in values for name, text in _flatten_member(at, value)}
+    flat = {name: text for member, value in values for name, text in _flatten_member(member, value)}
     return {name: text for name, text in flat.items() if name not in hidden}
 
 
@@ -75,11 +75,11 @@ def _flatten_member(path: str, value: object) -> Iterator[tuple[str, str]]:
 
 def _free(path: str, value: object) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _free(f"{path}[{key}]" if path else key, item)
+        for key, element in value.items():
+            yield from _free(f"{path}[{key}]" if path else key, element)
     elif isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from _free(f"{path}[{number}]", item)
+        for number, element in enumerate(value):
+            yield from _free(f"{path}[{number}]", element)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield path, _number(value)
     else:

@@ -71,17 +71,19 @@ def by_key(
     The default key is the whole content. With this key, objects are only added or deleted.
     """
     old, new = _numbered(both.old or (), key), _numbered(both.new or (), key)
-    return [BeforeAfter(old.get(item), new.get(item)) for item in {**old, **new}]
+    return [
+        BeforeAfter(old.get(numbered_key), new.get(numbered_key)) for numbered_key in {**old, **new}
+    ]
 
 
 def _numbered(items: Iterable[T], key: Callable[[T], Hashable]) -> dict[tuple[Hashable, int], T]:
     seen: Counter[Hashable] = Counter()
-    found = {}
-    for item in items:
-        name = key(item)
-        found[name, seen[name]] = item
+    numbered = {}
+    for element in items:
+        name = key(element)
+        numbered[name, seen[name]] = element
         seen[name] += 1
-    return found
+    return numbered
 
 
 def pair_by_position(both: BeforeAfter[list[T]]) -> list[BeforeAfter[T]]:
@@ -93,7 +95,7 @@ def diff_each(
     items: Iterable[BeforeAfter[T]], compare: Callable[[BeforeAfter[T]], Objects]
 ) -> Objects:
     """Return the changed items, sorted by name, then type of change, then content."""
-    return sorted((diff for item in items for diff in compare(item)), key=_rank)
+    return sorted((diff for pair in items for diff in compare(pair)), key=_rank)
 
 
 def _rank(object_diff: ObjectDiff) -> tuple[object, ...]:
@@ -161,11 +163,11 @@ def values(name: str, both: BeforeAfter[T], *, flat: Callable[[T], Flat] = own_v
 def texts(name: str, both: BeforeAfter[list[str]]) -> Objects:
     """Return the diff of an unordered list of strings; empty if both lists are empty."""
     old, new = set(both.old or ()), set(both.new or ())
-    found = [
-        _field(name, item if item in old else "", item if item in new else "") for item in old | new
+    text_fields = [
+        _field(name, text if text in old else "", text if text in new else "") for text in old | new
     ]
-    found.sort(key=lambda field: (field.old, field.new))
-    return [_object(_overall(found), name, found)] if found else []
+    text_fields.sort(key=lambda field: (field.old, field.new))
+    return [_object(_overall(text_fields), name, text_fields)] if text_fields else []
 
 
 def changed_texts(name: str, both: BeforeAfter[list[str]]) -> Objects:

@@ -27,15 +27,16 @@ def services(both: BeforeAfter[list[Service]]) -> Objects:
 
 def _most_similar_pairs(old: list[Service], new: list[Service]) -> list[BeforeAfter[Service]]:
     left = dict(enumerate(new))
-    found = []
+    pairs = []
     for position, service in enumerate(old):
         likeness = {
-            at: _similarity(service, candidate) + (at == position) for at, candidate in left.items()
+            index: _similarity(service, candidate) + (index == position)
+            for index, candidate in left.items()
         }
-        best = max(likeness, key=lambda at: likeness[at], default=-1)
+        best = max(likeness, key=lambda index: likeness[index], default=-1)
         is_match = likeness.get(best, 0) > _TOO_LITTLE
-        found.append(BeforeAfter(service, left.pop(best) if is_match else None))
-    return [*found, *(BeforeAfter(None, service) for service in left.values())]
+        pairs.append(BeforeAfter(service, left.pop(best) if is_match else None))
+    return [*pairs, *(BeforeAfter(None, service) for service in left.values())]
 
 
 def _similarity(service: Service, other: Service) -> int:
@@ -46,20 +47,22 @@ def _similarity(service: Service, other: Service) -> int:
 def _service(both: BeforeAfter[Service]) -> Objects:
     nested = [
         *texts("CanaryTags", both.of(lambda service: service.canary_tags)),
-        *texts("Tags", both.of(lambda item: item.tags)),
-        *diff_each(by_key(both.of(lambda item: item.checks), lambda check: check.name), _check),
-        *block("ConsulConnect", both.of(lambda item: item.connect), flat=free_values),
-        *identity(both.of(lambda item: item.identity)),
-        *block("Weights", both.of(lambda item: item.weights), flat=_weights),
+        *texts("Tags", both.of(lambda service: service.tags)),
+        *diff_each(
+            by_key(both.of(lambda service: service.checks), lambda check: check.name), _check
+        ),
+        *block("ConsulConnect", both.of(lambda service: service.connect), flat=free_values),
+        *identity(both.of(lambda service: service.identity)),
+        *block("Weights", both.of(lambda service: service.weights), flat=_weights),
     ]
     return block("Service", both, objects=nested)
 
 
 def _check(both: BeforeAfter[Check]) -> Objects:
-    header = both.of(lambda item: item.header)
+    header = both.of(lambda check: check.header)
     nested = [
         *block("Header", BeforeAfter(header.old or {}, header.new or {}), flat=free_values),
-        *block("CheckRestart", both.of(lambda item: item.check_restart), flat=_with_grace),
+        *block("CheckRestart", both.of(lambda check: check.check_restart), flat=_with_grace),
     ]
     return block("Check", both, objects=nested)
 
@@ -70,5 +73,5 @@ def _with_grace(restart: CheckRestart) -> Flat:
 
 
 def _weights(weights: Weights) -> Flat:
-    known = {"Passing": weights.passing, "Warning": weights.warning}
-    return {name: str(weight) for name, weight in known.items() if weight > 0}
+    weights_by_name = {"Passing": weights.passing, "Warning": weights.warning}
+    return {name: str(weight) for name, weight in weights_by_name.items() if weight > 0}

@@ -42,8 +42,8 @@ class Conditions:
             case Comparison(selector, "equal" | "in"):
                 return len(selector.path) == 1 and selector.path[0] in self._columns
             case Comparison(selector, "matches", value):
-                known = len(selector.path) == 1 and selector.path[0] in self._columns
-                return known and _LITERAL.fullmatch(value) is not None
+                is_column = len(selector.path) == 1 and selector.path[0] in self._columns
+                return is_column and _LITERAL.fullmatch(value) is not None
             case _:
                 return False
 
@@ -62,8 +62,8 @@ class Conditions:
 
     def _match(self, node: Comparison) -> str:
         column, name = self._columns[node.selector.path[0]], f"filter{len(self.values)}"
-        found = _LITERAL.fullmatch(node.value) if node.operator == "matches" else None
-        self.values[name] = found[1] if found else node.value
+        literal = _LITERAL.fullmatch(node.value) if node.operator == "matches" else None
+        self.values[name] = literal[1] if literal else node.value
         match node.operator:
             case "equal":
                 return f"{column} = :{name}"

@@ -87,17 +87,18 @@ class FilterEvaluation:
 
     def match(self, node: Comparison, names: Names) -> bool:
         """Return whether a comparison is true."""
-        found = self.find(node.selector, names)
-        if found is None:  # a missing key counts as empty and nil; no other operator is true for it
+        value_and_shape = self.find(node.selector, names)
+        # A missing key counts as empty and nil. No other operator is true for it.
+        if value_and_shape is None:
             return (node.operator in ("empty", "nil")) is not node.negated
-        return self.apply(node, *found) is not node.negated
+        return self.apply(node, *value_and_shape) is not node.negated
 
     def collection(self, node: CollectionMatch, names: Names) -> bool:
         """Return whether any, or all, items of a list or a map satisfy the condition."""
-        found = self.find(node.selector, names)
-        if found is None:
+        value_and_shape = self.find(node.selector, names)
+        if value_and_shape is None:
             return node.every
-        value, shape = found
+        value, shape = value_and_shape
         if shape.kind not in ("slice", "map"):
             raise Malformed(f"{node.selector} is not a list or a map")
         _, path = resolved(node.selector.path, names)

@@ -44,8 +44,8 @@ def _in_list(node: Comparison, items: list[Any], shape: DocumentShape) -> bool:
         if not shape.scalar:
             raise Malformed(nowhere)
         return _read(node.value, shape) in items
-    for item in items:
-        value, kind = ANY.dynamic(item)
+    for element in items:
+        value, kind = ANY.dynamic(element)
         if not kind.scalar:
             raise Malformed(f"{nowhere} in interface slice: {kind.kind}")
         try:
@@ -105,8 +105,8 @@ def _ordered(
     """Return the operator for an ordered comparison of numbers."""
 
     def compare(node: Comparison, value: Any, shape: DocumentShape) -> bool:
-        found = _number_in(value, node) if shape is NUMERIC else value
-        return holds(found, number(node, shape))
+        operand = _number_in(value, node) if shape is NUMERIC else value
+        return holds(operand, number(node, shape))
 
     return compare
 
@@ -166,8 +166,8 @@ def number(node: Comparison, shape: DocumentShape) -> float:
             return durations.nanoseconds(node.value)
         except ValueError as error:
             raise Malformed(str(error)) from error
-    found = _read(node.value, shape)
-    return found if isinstance(found, int | float) else 0
+    parsed = _read(node.value, shape)
+    return parsed if isinstance(parsed, int | float) else 0
 
 
 def check_value(node: Comparison, shape: DocumentShape) -> None:

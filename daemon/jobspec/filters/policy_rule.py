@@ -48,8 +48,8 @@ def selectors(node: Node) -> Iterator[tuple[str, ...]]:
         case Not(inner):
             yield from selectors(inner)
         case And(nodes) | Or(nodes):
-            for item in nodes:
-                yield from selectors(item)
+            for operand in nodes:
+                yield from selectors(operand)
         case Comparison():
             yield node.selector.path
         case CollectionMatch():
@@ -67,8 +67,8 @@ def equalities(node: Node) -> Iterator[tuple[tuple[str, ...], str]]:
         case Not(inner):
             yield from equalities(inner)
         case And(nodes) | Or(nodes):
-            for item in nodes:
-                yield from equalities(item)
+            for operand in nodes:
+                yield from equalities(operand)
         case Comparison():
             if node.operator == "equal":
                 yield node.selector.path, node.value
@@ -102,11 +102,11 @@ class _Inspection(FilterEvaluation):
 
     def match(self, node: Comparison, names: Names) -> bool:
         """Return whether a comparison is true. A driver matches if any of its aliases matches."""
-        found = self.find(node.selector, names)
-        if found is None or found[1] is not DRIVER:
+        value_and_shape = self.find(node.selector, names)
+        if value_and_shape is None or value_and_shape[1] is not DRIVER:
             return super().match(node, names)
-        known = spellings(found[0])
-        return any(self.apply(node, spelling, STRING) for spelling in known) is not node.negated
+        aliases = spellings(value_and_shape[0])
+        return any(self.apply(node, spelling, STRING) for spelling in aliases) is not node.negated
 
     def collection(self, node: CollectionMatch, names: Names) -> bool:
         """Return whether any, or all, items of all selected lists satisfy the condition."""
@@ -125,10 +125,10 @@ class _Inspection(FilterEvaluation):
         """Yield the path with its omitted list indexes, once for each combination of indexes."""
         self.step()
         for number, part in enumerate(path):
-            found = self.walk(path[:number])
-            if found is None:
+            value_and_shape = self.walk(path[:number])
+            if value_and_shape is None:
                 return
-            value, shape = found
+            value, shape = value_and_shape
             if shape.kind == "slice" and not part.isdecimal():
                 for index in range(len(value)):
                     yield from self._lists((*path[:number], str(index), *path[number:]))
@@ -145,8 +145,8 @@ def _check(node: Node, shape: DocumentShape, names: _Bound) -> None:
         case Not(inner):
             _check(inner, shape, names)
         case And(nodes) | Or(nodes):
-            for item in nodes:
-                _check(item, shape, names)
+            for operand in nodes:
+                _check(operand, shape, names)
         case Comparison():
             document_shape = _shape_at(node.selector, shape, names, through_lists=False)
             if document_shape is not ANY:
@@ -159,9 +159,13 @@ def _check(node: Node, shape: DocumentShape, names: _Bound) -> None:
 
 
 def _bound(node: CollectionMatch, shape: DocumentShape) -> _Bound:
-    item = shape.item or ANY
+    item_shape = shape.item or ANY
     key = STRING if shape.kind == "map" else INT
-    bindings = {node.name: key if shape.kind == "map" else item, node.index: key, node.item: item}
+    bindings = {
+        node.name: key if shape.kind == "map" else item_shape,
+        node.index: key,
+        node.item: item_shape,
+    }
     return {name: value for name, value in bindings.items() if name}
 
 
@@ -170,16 +174,16 @@ def _shape_at(
 ) -> DocumentShape:
     first, *rest = selector.path
     path = rest if first in names else [first, *rest]
-    found = names.get(first, shape)
+    current_shape = names.get(first, shape)
     for part in path:
-        if found.kind == "slice" and not part.isdecimal():
+        if current_shape.kind == "slice" and not part.isdecimal():
             if not through_lists:
                 raise Malformed(
                     f"{selector} goes through a list: write `any` or `all` before {quote(part)}"
                 )
-            found = found.item or ANY
-        found = _member_shape(found, part, selector)
-    return found
+            current_shape = current_shape.item or ANY
+        current_shape = _member_shape(current_shape, part, selector)
+    return current_shape
 
 
 def _member_shape(shape: DocumentShape, part: str, selector: Selector) -> DocumentShape:

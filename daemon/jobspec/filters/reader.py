@@ -53,16 +53,16 @@ class FilterReader:
         listed = f"{', '.join(most)} or {last}" if most else last
         return f"{self.place(self.furthest)}: no match found, expected: {listed}"
 
-    def place(self, at: int) -> str:
+    def place(self, offset: int) -> str:
         """Return a position as line, column and byte offset."""
-        begun = self.text[: at + 1]
+        begun = self.text[: offset + 1]
         line = begun.count("\n") + 1
-        column = at + 1 if line == 1 else at - begun.rindex("\n")
-        return f"{line}:{column} ({len(self.text[:at].encode())})"
+        column = offset + 1 if line == 1 else offset - begun.rindex("\n")
+        return f"{line}:{column} ({len(self.text[:offset].encode())})"
 
-    def problem(self, rule: str, problem: str, at: int | None = None) -> None:
+    def problem(self, rule: str, problem: str, offset: int | None = None) -> None:
         """Record an error with a message, at the current or another position."""
-        position = self.place(self.at if at is None else at)
+        position = self.place(self.at if offset is None else offset)
         self.problems.append(f'{position}: rule "{rule}": {problem}')
 
     # --- basic elements ---
@@ -110,10 +110,10 @@ class FilterReader:
         """Return the result of a form; on a mismatch restore the position."""
         spend(_FORM)
         start = self.at
-        found = form()
-        if found is None:
+        result = form()
+        if result is None:
             self.at = start
-        return found
+        return result
 
     def first_match(self, *forms: Callable[[], Node | None]) -> Node | None:
         """Return the result of the first matching form."""

@@ -103,11 +103,11 @@ def _shape(kind: inspect.Type) -> DocumentShape:
         case inspect.StructType():
             return _struct(kind)
         case inspect.DictType():
-            item = _shape(kind.value_type)
-            return DocumentShape("map", f"map[string]{item.name}", item=item)
+            item_shape = _shape(kind.value_type)
+            return DocumentShape("map", f"map[string]{item_shape.name}", item=item_shape)
         case inspect.ListType() | inspect.VarTupleType():
-            item = _shape(kind.item_type)
-            return DocumentShape("slice", f"[]{item.name}", item=item)
+            item_shape = _shape(kind.item_type)
+            return DocumentShape("slice", f"[]{item_shape.name}", item=item_shape)
         case _:
             return _SCALARS.get(type(kind), ANY)
 

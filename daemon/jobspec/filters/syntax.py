@@ -170,8 +170,8 @@ class _Syntax(FilterReader):
         self.space()
         if node is None or not self.literal("}"):
             return None
-        name, index, item = names
-        return CollectionMatch(matches_all, selector, node, name, index, item)
+        name, index, item_name = names
+        return CollectionMatch(matches_all, selector, node, name, index, item_name)
 
     def names(self) -> tuple[str, str, str] | None:
         """Parse the bound names: one name, or the names of an index and an item.
@@ -212,31 +212,31 @@ class _Syntax(FilterReader):
         selector = self.selector()
         if selector is None:
             return None
-        found = self.first_operator(self.with_value)
-        if found is None:
+        operator = self.first_operator(self.with_value)
+        if operator is None:
             return None
         value = self.value()
-        return None if value is None else Comparison(selector, found[0], value, found[1])
+        return None if value is None else Comparison(selector, operator[0], value, operator[1])
 
     def selector_operator(self) -> Comparison | None:
         selector = self.selector()
         if selector is None:
             return None
-        found = self.first_operator(_ALONE)
-        return None if found is None else Comparison(selector, found[0], "", found[1])
+        operator = self.first_operator(_ALONE)
+        return None if operator is None else Comparison(selector, operator[0], "", operator[1])
 
     def value_operator_selector(self) -> Comparison | None:
         value = self.value()
         if value is None:
             return None
-        found = self.first_operator(_REVERSED)
-        if found is None:
+        operator = self.first_operator(_REVERSED)
+        if operator is None:
             return None
         selector = self.selector()
         if selector is None:
             self.problem("match", "Invalid selector")
             return None
-        return Comparison(selector, found[0], value, found[1])
+        return Comparison(selector, operator[0], value, operator[1])
 
     def first_operator(self, operators: _Operators) -> tuple[str, bool] | None:
         start = self.at
@@ -249,10 +249,10 @@ class _Syntax(FilterReader):
     def operator(self, words: tuple[str, ...]) -> bool:
         if not words[0].isalpha():
             self.space()
-            found = self.literal(words[0])
-            if found:
+            is_present = self.literal(words[0])
+            if is_present:
                 self.space()
-            return found
+            return is_present
         *most, last = words
         if last in ("empty", "nil"):
             return self.spaced_words(*most) and self.literal(last)

@@ -26,9 +26,9 @@ def call(node: CallExpr, values: tuple[Value, ...], scope: Scope) -> Value:
     try:
         return function.run(converted, scope.outside)
     except ArgumentFault as error:
-        at = min(error.position, len(nodes) - 1)
+        index = min(error.position, len(nodes) - 1)
         raise _bad_argument(
-            nodes[at], _parameter(at, function.parameters, function.rest), str(error), scope
+            nodes[index], _parameter(index, function.parameters, function.rest), str(error), scope
         ) from error
     except FunctionFault as error:
         detail = f'Call to function "{node.name}" failed: {error}.'
@@ -70,9 +70,9 @@ def _check_count(
         raise scope.fault_at(*opening(nodes[count]), "Too many function arguments", detail)
 
 
-def _parameter(at: int, parameters: tuple[Parameter, ...], rest: Parameter | None) -> Parameter:
-    if at < len(parameters) or rest is None:
-        return parameters[at]
+def _parameter(index: int, parameters: tuple[Parameter, ...], rest: Parameter | None) -> Parameter:
+    if index < len(parameters) or rest is None:
+        return parameters[index]
     return rest
 
 
@@ -83,21 +83,21 @@ def _converted(
     rest: Parameter | None,
     scope: Scope,
 ) -> tuple[Value, ...]:
-    found: list[Value] = []
+    converted: list[Value] = []
     problems: list[Diagnostic] = []
-    for at, value in enumerate(values):
-        parameter = _parameter(at, parameters, rest)
+    for index, value in enumerate(values):
+        parameter = _parameter(index, parameters, rest)
         why = "argument must not be null"
         if value is not None or parameter.may_be_null:
             try:
-                found.append(convert(value, parameter.type))
+                converted.append(convert(value, parameter.type))
                 continue
             except ConversionError as error:
                 why = str(error)
-        problems += _bad_argument(nodes[at], parameter, why, scope).diagnostics
+        problems += _bad_argument(nodes[index], parameter, why, scope).diagnostics
     if problems:
         raise HclError(problems)
-    return tuple(found)
+    return tuple(converted)
 
 
 def _bad_argument(node: Expression, parameter: Parameter, why: str, scope: Scope) -> HclError:

@@ -104,24 +104,24 @@ def _tuple(node: TupleExpr, scope: Scope) -> Value:
 
 def _object(node: ObjectExpr, scope: Scope) -> Value:
     problems = _Problems()
-    found: dict[str, Value] = {}
+    members: dict[str, Value] = {}
     for key_node, value_node in node.items:
         value = problems.evaluate(value_node, scope)
         try:
             key = _key(key_node, value_node, scope)
-            if key in found and isinstance(key_node, PropertyName):
+            if key in members and isinstance(key_node, PropertyName):
                 raise scope.fault(
                     key_node,
                     "Duplicate object attribute",
                     f'An attribute named "{key}" was already defined.',
                 )
-            found[key] = value
+            members[key] = value
         except BudgetExceeded:
             raise
         except HclError as error:
             problems.add(error)
     problems.raise_any()
-    return found
+    return members
 
 
 def _key(node: Expression, value_node: Expression, scope: Scope) -> str:
@@ -240,8 +240,8 @@ def _splat(node: Splat, scope: Scope) -> Value:
     names = dict(scope.values)
     inner = scope.with_names(names)
     values: list[Value] = []
-    for item in (base,) if items is None else items:
-        names[ELEMENT] = item
+    for element in (base,) if items is None else items:
+        names[ELEMENT] = element
         values.append(problems.evaluate(node.each, inner))
     problems.raise_any()
     return tuple(values)
@@ -257,12 +257,12 @@ def _prefixed(node: UnaryOp, scope: Scope) -> Value:
 def _chain(node: BinaryOp, scope: Scope) -> Value:
     problems = _Problems()
     left = problems.evaluate(node.operands[0], scope)
-    for at, operator in enumerate(node.operators):
-        right = problems.evaluate(node.operands[at + 1], scope)
+    for position, operator in enumerate(node.operators):
+        right = problems.evaluate(node.operands[position + 1], scope)
         if problems.found:  # the operand was evaluated only for its errors
             continue
         try:
-            left = apply(node, at, operator, left, right, scope)
+            left = apply(node, position, operator, left, right, scope)
         except BudgetExceeded:
             raise
         except HclError as error:
@@ -310,8 +310,8 @@ def _for(node: For, scope: Scope) -> Value:
     named: dict[str, Value] = {}
     names = dict(scope.values)
     inner = scope.with_names(names)
-    for key, item in pairs:
-        _name(node, key, item, names)
+    for key, element in pairs:
+        _name(node, key, element, names)
         try:
             if node.condition is not None and not type_checks.for_condition(
                 node.condition, evaluate(node.condition, inner), inner

@@ -83,31 +83,31 @@ def _format_tokens(source: SourceText) -> Iterator[_Word]:
     """Yield all words, comments and newlines. A quoted text or a heredoc is one word."""
     tokens, text = tokenize(source), source.text
     position = 1 if text.startswith("\ufeff") else 0
-    at = 0
-    while tokens.kinds[at] != END:
-        kind, start, end = tokens.kinds[at], tokens.starts[at], tokens.ends[at]
+    index = 0
+    while tokens.kinds[index] != END:
+        kind, start, end = tokens.kinds[index], tokens.starts[index], tokens.ends[index]
         yield from _between(text[position:start])
         if kind in _WHOLE:
-            at = _end_of_whole(tokens.kinds, at)
-            end = tokens.ends[at]
+            index = _end_of_whole(tokens.kinds, index)
+            end = tokens.ends[index]
             kind = STRING if kind == OPEN_QUOTE else HEREDOC
         if kind == NEWLINE:
             yield from _between(text[start:end])
         else:
             yield _Word(kind, text[start:end])
         position = end
-        at += 1
+        index += 1
     yield from _between(text[position:])
 
 
-def _end_of_whole(kinds: Sequence[str], at: int) -> int:
-    """Return the index of the token that closes the quoted text or heredoc opened at `at`."""
+def _end_of_whole(kinds: Sequence[str], index: int) -> int:
+    """Return the index of the token that closes the quoted text or heredoc opened at `index`."""
     depth = 0
     while True:
-        depth += (kinds[at] in _WHOLE) - (kinds[at] in _WHOLE.values())
+        depth += (kinds[index] in _WHOLE) - (kinds[index] in _WHOLE.values())
         if not depth:
-            return at
-        at += 1
+            return index
+        index += 1
 
 
 def _between(text: str) -> Iterator[_Word]:
@@ -123,9 +123,9 @@ def _between(text: str) -> Iterator[_Word]:
 
 def _space(words: list[_Word]) -> None:
     """Set the spaces between the words of a line."""
-    for at, word in enumerate(words):
-        before = words[at - 1] if at else None
-        earlier = words[at - 2] if at > 1 else None
+    for index, word in enumerate(words):
+        before = words[index - 1] if index else None
+        earlier = words[index - 2] if index > 1 else None
         word.spaces = 1 if before and _are_apart(earlier, before, word) else 0
 
 
@@ -159,10 +159,10 @@ def _align_values(lines: Sequence[_Line]) -> None:
     """Align the equals signs of adjacent arguments. A heredoc ends a group of such arguments."""
     chain: list[tuple[_Word, int]] = []
     for line in lines:
-        at = _equals(line)
-        if at is not None:
-            chain.append((line.words[at], _width(line.words[:at])))
-        if at is None or any("\n" in word.text for word in line.words):
+        equals_index = _equals(line)
+        if equals_index is not None:
+            chain.append((line.words[equals_index], _width(line.words[:equals_index])))
+        if equals_index is None or any("\n" in word.text for word in line.words):
             _align(chain)
             chain = []
     _align(chain)
@@ -173,9 +173,9 @@ def _equals(line: _Line) -> int | None:
 
     Return None if the line has none, or if the value continues on the next line.
     """
-    for at, word in enumerate(line.words):
-        if at and word.kind == "=":
-            return at if _depth(line.words[at:]) == 0 else None
+    for index, word in enumerate(line.words):
+        if index and word.kind == "=":
+            return index if _depth(line.words[index:]) == 0 else None
     return None
 
 

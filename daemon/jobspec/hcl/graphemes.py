@@ -24,11 +24,11 @@ def split(text: str) -> Iterator[str]:
         yield from text
         return
     start, flags = 0, 0
-    for at in range(1, len(text)):
-        flags = flags + 1 if _is_flag(text[at - 1]) else 0
-        if _breaks(text[at - 1], text[at], flags):
-            yield text[start:at]
-            start = at
+    for position in range(1, len(text)):
+        flags = flags + 1 if _is_flag(text[position - 1]) else 0
+        if _breaks(text[position - 1], text[position], flags):
+            yield text[start:position]
+            start = position
     if text:
         yield text[start:]
 

@@ -40,13 +40,13 @@ def read_json_body(source: SourceText) -> ObjectExpr:
     """Parse a text that consists of a JSON object. Raises `HclError`."""
     reader = _Reader(source)
     reader.blanks()
-    found = reader.value(0)
+    body = reader.value(0)
     reader.blanks()
     if reader.at < len(source.text):
         raise reader.fault("Extraneous data after value", "Extra characters appear after the end.")
-    if not isinstance(found, ObjectExpr):
+    if not isinstance(body, ObjectExpr):
         raise reader.fault("Root value must be object", "A JSON object is required here.")
-    return found
+    return body
 
 
 class _Reader:

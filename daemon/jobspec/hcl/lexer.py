@@ -300,8 +300,8 @@ class _Lexer:
             self._add(TEXT, start, match.end())
 
 
-def _ends_line(text: str, at: int) -> bool:
-    return _LINE_END.match(text, at) is not None
+def _ends_line(text: str, offset: int) -> bool:
+    return _LINE_END.match(text, offset) is not None
 
 
 _UNKNOWN = ("Invalid character", "This character is not used within the language.")

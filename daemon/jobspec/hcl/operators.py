@@ -34,11 +34,11 @@ def negated(node: UnaryOp, value: Value, scope: Scope) -> Value:
 
 
 def apply(
-    node: BinaryOp, at: int, operator: str, value: Value, right: Value, scope: Scope
+    node: BinaryOp, position: int, operator: str, value: Value, right: Value, scope: Scope
 ) -> Value:
     """Return the result of an operator for two operands.
 
-    `at` is the position of the operator in the chain `node`.
+    `position` is the position of the operator in the chain `node`.
     """
     if operator == "==":
         return equal(value, right)
@@ -46,10 +46,10 @@ def apply(
         return not equal(value, right)
     target_type = BOOL if operator in ("&&", "||") else NUMBER
     problems: list[Diagnostic] = []
-    end = node.operands[at + 1].end
-    span = (node.operands[0].start, node.operands[at].end)
+    end = node.operands[position + 1].end
+    span = (node.operands[0].start, node.operands[position].end)
     left = _operand("left", value, target_type, span, scope, problems)
-    span = (node.operands[at + 1].start, end)
+    span = (node.operands[position + 1].start, end)
     right_value = _operand("right", right, target_type, span, scope, problems)
     if problems:
         raise HclError(problems)
@@ -98,13 +98,13 @@ def _number(value: Value) -> Number:
 
 
 _ON_NUMBERS: dict[str, Callable[[Number, Number], Value]] = {
-    "+": lambda item, other: rounded(item + other),
-    "-": lambda item, other: rounded(item - other),
-    "*": lambda item, other: rounded(item * other),
+    "+": lambda operand, other: rounded(operand + other),
+    "-": lambda operand, other: rounded(operand - other),
+    "*": lambda operand, other: rounded(operand * other),
     "/": divide,
     "%": remainder,
-    "<": lambda item, other: item < other,
-    "<=": lambda item, other: item <= other,
-    ">": lambda item, other: item > other,
-    ">=": lambda item, other: item >= other,
+    "<": lambda operand, other: operand < other,
+    "<=": lambda operand, other: operand <= other,
+    ">": lambda operand, other: operand > other,
+    ">=": lambda operand, other: operand >= other,
 }

@@ -64,12 +64,12 @@ def read_template(source: SourceText, start: int) -> Expression:
     """Parse a text from an offset to its end as a template. Raises `HclError`."""
     reader = _Reader(tokenize(source, start))
     try:
-        found = reader.bare()
+        template = reader.bare()
     except HclSyntaxError as mistake:
         raise HclError([*reader.problems, mistake.diagnostic]) from None
     if reader.problems:
         raise HclError(reader.problems)
-    return found
+    return template
 
 
 class _Reader(Expressions):
@@ -77,14 +77,14 @@ class _Reader(Expressions):
 
     def whole_expression(self) -> Expression:
         """Return the only expression of a text."""
-        found = self.expression()
+        expression = self.expression()
         while self.accept(NEWLINE):
             pass
         if self.kind != END:
             raise self.error(
                 "Extra characters after expression", "The expression has already ended."
             )
-        return found
+        return expression
 
     def body(self, opener: int | None = None) -> Body:
         """Return the body at this position. `opener` is the offset of a block's brace."""
@@ -134,11 +134,11 @@ class _Reader(Expressions):
         start, end = self.starts[self.at], self.ends[self.at]
         name = self._item_name()
         if self.accept("="):
-            found = self._after_equals(name, start, end)
-            if isinstance(found, Argument):
-                self._put(found, arguments)
+            definition = self._after_equals(name, start, end)
+            if isinstance(definition, Argument):
+                self._put(definition, arguments)
             else:
-                blocks.extend(found)
+                blocks.extend(definition)
             noun = "argument"
         elif self.kind in _OPENS_BLOCK:
             blocks.append(self._block(name, start, end))
@@ -193,9 +193,9 @@ class _Reader(Expressions):
         value = self.expression()
         if self.is_v1 and isinstance(value, TupleExpr) and _holds_objects(value):
             return [
-                Block(name, start, end, (), _as_body(item))
-                for item in value.items
-                if isinstance(item, ObjectExpr)
+                Block(name, start, end, (), _as_body(element))
+                for element in value.items
+                if isinstance(element, ObjectExpr)
             ]
         return Argument(name, start, end, value)
 
@@ -305,7 +305,7 @@ class _Reader(Expressions):
 
 
 def _holds_objects(value: TupleExpr) -> bool:
-    return bool(value.items) and all(isinstance(item, ObjectExpr) for item in value.items)
+    return bool(value.items) and all(isinstance(element, ObjectExpr) for element in value.items)
 
 
 def _as_body(node: ObjectExpr) -> Body:

@@ -128,16 +128,18 @@ class HclError(Malformed):
         return self.before + "\n".join([*diagnostics, *([f"and {more} more"] if more else [])])
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """Return a question that suggests the nearest known name; empty if no name is near."""
-    candidate = nearest(name, known)
+    candidate = nearest(name, candidates)
     return f' Did you mean "{candidate}"?' if candidate else ""
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, candidates: Iterable[str]) -> str | None:
     """Return the nearest known name; None if all edit distances are greater than two."""
-    similar = [item for item in known if _may_be_near(name, item)][:_MAX_COMPARED]
-    distances = sorted((_distance(name, item), item) for item in similar)
+    similar = [candidate for candidate in candidates if _may_be_near(name, candidate)][
+        :_MAX_COMPARED
+    ]
+    distances = sorted((_distance(name, candidate), candidate) for candidate in similar)
     return distances[0][1] if distances and distances[0][0] <= _NEAR else None
 
 
@@ -150,11 +152,11 @@ def _may_be_near(name: str, other: str) -> bool:
     return abs(len(name) - len(other)) <= _NEAR and name != other and len(name) <= _MAX_LENGTH
 
 
-def _distance(item: str, other: str) -> int:
+def _distance(name: str, other: str) -> int:
     """Return the edit distance of two texts."""
     row = list(range(len(other) + 1))
-    for at, letter in enumerate(item, 1):
-        diagonal, row[0] = row[0], at
+    for row_number, letter in enumerate(name, 1):
+        diagonal, row[0] = row[0], row_number
         for column, against in enumerate(other, 1):
             diagonal, row[column] = (
                 row[column],

@@ -56,8 +56,8 @@ def unescape(source: SourceText, start: int, end: int, note: Callable[[Diagnosti
             return simple
         char = _from_digits(escape)
         if char is None:
-            at = start + match.start()
-            note(_bad_escape(source, escape, at, start + match.end()))
+            offset = start + match.start()
+            note(_bad_escape(source, escape, offset, start + match.end()))
         return char or ""
 
     return _ESCAPE.sub(meaning, text)

@@ -93,14 +93,14 @@ def pairs(node: Expression, collection: Value, scope: Scope) -> Iterator[tuple[V
     if collection is None:
         detail = "A null value cannot be used as the collection in a 'for' expression."
         raise scope.fault(node, "Iteration over null value", detail)
-    found = pairs_of(collection)
-    if found is None:
+    key_value_pairs = pairs_of(collection)
+    if key_value_pairs is None:
         detail = (
             f"A value of type {type_of(collection).name} cannot be used as the collection in a "
             "'for' expression."
         )
         raise scope.fault(node, "Iteration over non-iterable value", detail)
-    return found
+    return key_value_pairs
 
 
 def for_condition(node: Expression, value: Value, scope: Scope) -> bool:

@@ -42,9 +42,9 @@ def _keyword(node: VariableRef, source: SourceText) -> Type:
             f"The {node.root} type constructor requires one argument specifying {_WHAT[node.root]}."
         )
     else:
-        known = (*_PRIMITIVES, *_CONSTRUCTORS)
+        keywords = (*_PRIMITIVES, *_CONSTRUCTORS)
         detail = f'The keyword "{node.root}" is not a valid type specification.'
-        detail += did_you_mean(node.root, known)
+        detail += did_you_mean(node.root, keywords)
     raise _invalid(node, detail, source)
 
 
@@ -80,7 +80,9 @@ def _constructed(node: CallExpr, source: SourceText) -> Type:
     if node.name == "tuple":
         if not isinstance(argument, TupleExpr):
             raise _invalid(argument, "Tuple type constructor requires a list of types.", source)
-        return Type("tuple", items=tuple([read_type(item, source) for item in argument.items]))
+        return Type(
+            "tuple", items=tuple([read_type(element, source) for element in argument.items])
+        )
     return _object(argument, source)
 
 

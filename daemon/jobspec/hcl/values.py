@@ -88,9 +88,11 @@ def type_of(value: Value) -> Type:
         case int() | Fraction():
             return NUMBER
         case tuple():
-            return Type("tuple", items=tuple([type_of(item) for item in value]))
+            return Type("tuple", items=tuple([type_of(element) for element in value]))
         case dict():
-            return Type("object", attributes={key: type_of(item) for key, item in value.items()})
+            return Type(
+                "object", attributes={key: type_of(member) for key, member in value.items()}
+            )
         case CollectionType():
             return Type(value.kind, value.element)
 
@@ -226,12 +228,12 @@ def _to_sequence(value: Value, type_: Type) -> Value:
         raise _mismatch(value, type_)
     element = type_.element
     if element.kind == "any":
-        found = unify([type_of(item) for item in items])
-        if found is None:
+        element_type = unify([type_of(part) for part in items])
+        if element_type is None:
             raise ConversionError("all elements must be of the same type")
-        element = found
+        element = element_type
     converted = tuple(
-        [_convert_at(f"element {at}", item, element) for at, item in enumerate(items)]
+        [_convert_at(f"element {index}", part, element) for index, part in enumerate(items)]
     )
     return make_set(element, converted) if type_.kind == "set" else _list(element, converted)
 
@@ -253,12 +255,13 @@ def _to_map(value: Value, type_: Type) -> Value:
         raise ConversionError(f"{type_.name} required")
     element = type_.element
     if element.kind == "any":
-        found = unify([type_of(item) for item in items.values()])
-        if found is None:
+        element_type = unify([type_of(member) for member in items.values()])
+        if element_type is None:
             raise ConversionError("all elements must be of the same type")
-        element = found
+        element = element_type
     converted = {
-        key: _convert_at(f'element "{key}"', item, element) for key, item in sorted(items.items())
+        key: _convert_at(f'element "{key}"', member, element)
+        for key, member in sorted(items.items())
     }
     return CollectionType("map", element, converted)
 
@@ -271,7 +274,7 @@ def _to_tuple(value: Value, type_: Type) -> Value:
         raise ConversionError(f"a tuple of {len(type_.items)} elements is required")
     pairs = zip(items, type_.items, strict=True)
     return tuple(
-        [_convert_at(f"element {at}", item, kind) for at, (item, kind) in enumerate(pairs)]
+        [_convert_at(f"element {index}", part, kind) for index, (part, kind) in enumerate(pairs)]
     )
 
 
@@ -292,19 +295,19 @@ def _to_object(value: Value, type_: Type) -> Value:
 
 def unify(types: Sequence[Type]) -> Type | None:
     """Return the type that values of all these types can be converted to, or None."""
-    known = [type_ for type_ in types if type_.kind != "any"]
-    if not known:
+    concrete_types = [type_ for type_ in types if type_.kind != "any"]
+    if not concrete_types:
         return ANY
-    first = known[0]
-    if all(type_ == first for type_ in known[1:]):
+    first = concrete_types[0]
+    if all(type_ == first for type_ in concrete_types[1:]):
         return first
-    kinds = {type_.kind for type_ in known}
+    kinds = {type_.kind for type_ in concrete_types}
     if kinds <= {"string", "number", "bool"}:
         return STRING if "string" in kinds else None
     if kinds <= {"tuple", "list", "set"}:
-        return _unify_sequences(known, kinds)
+        return _unify_sequences(concrete_types, kinds)
     if kinds <= {"object", "map"}:
-        return _unify_mappings(known, kinds)
+        return _unify_mappings(concrete_types, kinds)
     return None
 
 
@@ -326,9 +329,13 @@ def _unify_sequences(types: Sequence[Type], kinds: set[str]) -> Type | None:
 def _unify_mappings(types: Sequence[Type], kinds: set[str]) -> Type | None:
     names = {tuple(sorted(type_.attributes)) for type_ in types}
     if kinds == {"object"} and len(names) == 1:
-        found = {name: unify([type_.attributes[name] for type_ in types]) for name in names.pop()}
-        known = {name: item for name, item in found.items() if item is not None}
-        return Type("object", attributes=known) if len(known) == len(found) else None
+        unified = {name: unify([type_.attributes[name] for type_ in types]) for name in names.pop()}
+        unified_attributes = {name: type_ for name, type_ in unified.items() if type_ is not None}
+        return (
+            Type("object", attributes=unified_attributes)
+            if len(unified_attributes) == len(unified)
+            else None
+        )
     parts = [
         part
         for type_ in types
@@ -365,7 +372,7 @@ def equal(value: Value, other: Value) -> bool:
 
 def make_set(element: Type, items: Sequence[Value]) -> CollectionType:
     """Return a set without duplicates, with numbers ordered by value and text by its bytes."""
-    unique = {sort_key(item): item for item in items}
+    unique = {sort_key(value): value for value in items}
     return CollectionType("set", element, tuple([unique[key] for key in sorted(unique)]))
 
 
@@ -387,7 +394,7 @@ def sort_key(value: Value) -> tuple[int, Number, bytes]:
 def _comparable(value: Value) -> object:
     items = elements(value)
     if items is not None:
-        return [_comparable(item) for item in items]
+        return [_comparable(part) for part in items]
     named = attributes(value)
     if named is not None:
         return [(key, _comparable(named[key])) for key in sorted(named)]
@@ -413,8 +420,8 @@ def measure(value: Value, limit: int, depth: int) -> int:
         size = 1
     if not depth:
         raise RecursionError
-    for item in items:
-        size += measure(item, limit - size, depth - 1)
+    for part in items:
+        size += measure(part, limit - size, depth - 1)
         if size > limit:
             break
     return size

@@ -66,8 +66,8 @@ def artifact(artifact: Artifact) -> Iterator[str]:
     if not artifact.getter_source:
         yield "source must be specified"
     if artifact.getter_mode and artifact.getter_mode not in _GETTER_MODES:
-        mode, known = quote(artifact.getter_mode), ", ".join(_GETTER_MODES)
-        yield f"invalid artifact mode {mode}; must be one of: {known}"
+        mode, modes = quote(artifact.getter_mode), ", ".join(_GETTER_MODES)
+        yield f"invalid artifact mode {mode}; must be one of: {modes}"
     if escapes("task", artifact.relative_dest):
         yield "destination escapes allocation directory"
     elif artifact.relative_dest and "${" not in artifact.relative_dest:

@@ -89,8 +89,8 @@ def _common(check: Check, types: tuple[str, ...]) -> Iterator[str]:
         yield "script type must have a valid script path"
     yield from _times(check)
     if check.initial_status and check.initial_status not in _STATUSES:
-        known = ", ".join(quote(status) for status in _STATUSES)
-        yield f"invalid initial check state ({check.initial_status}), must be one of {known} or empty"
+        statuses = ", ".join(quote(status) for status in _STATUSES)
+        yield f"invalid initial check state ({check.initial_status}), must be one of {statuses} or empty"
     yield from _modes(check)
     yield from _restart(check)
 

@@ -35,8 +35,8 @@ def each(
     kind: str, items: Iterable[_Item] | None, rule: Callable[[_Item], Iterator[str]]
 ) -> Iterator[str]:
     """Yield the errors of each item of a list, with the item's number, which starts at 1."""
-    for number, item in enumerate(items or (), 1):
-        yield from wrap_error(f"{kind} {number} validation failed", rule(item))
+    for number, element in enumerate(items or (), 1):
+        yield from wrap_error(f"{kind} {number} validation failed", rule(element))
 
 
 def affinities(items: list[Affinity] | None, job_type: str) -> Iterator[str]:
@@ -58,55 +58,55 @@ def spreads(items: list[Spread] | None, job_type: str) -> Iterator[str]:
 # --- single items ---
 
 
-def constraint(item: Constraint) -> Iterator[str]:
+def constraint(constraint: Constraint) -> Iterator[str]:
     """Yield the errors of a constraint."""
-    if not item.operand:
+    if not constraint.operand:
         yield "Missing constraint operand"
-    if item.operand == "distinct_property":
-        yield from _distinct_count(item.r_target)
-    elif item.operand in _PRESENCE:
-        if item.r_target:
-            yield f"Operator {quote(item.operand)} does not support an RTarget"
-    elif item.operand != "distinct_hosts":
+    if constraint.operand == "distinct_property":
+        yield from _distinct_count(constraint.r_target)
+    elif constraint.operand in _PRESENCE:
+        if constraint.r_target:
+            yield f"Operator {quote(constraint.operand)} does not support an RTarget"
+    elif constraint.operand != "distinct_hosts":
         yield from _operand(
-            item.operand,
-            item.r_target,
+            constraint.operand,
+            constraint.r_target,
             subject="constraint",
             empty_set="Set contains constraint requires an RTarget",
             unknown="Unknown constraint type",
         )
-    if item.operand != "distinct_hosts":
-        yield from _attribute(item.l_target)
-    yield from _search(item)
+    if constraint.operand != "distinct_hosts":
+        yield from _attribute(constraint.l_target)
+    yield from _search(constraint)
 
 
-def affinity(item: Affinity) -> Iterator[str]:
+def affinity(affinity: Affinity) -> Iterator[str]:
     """Yield the errors of an affinity."""
-    if not item.operand:
+    if not affinity.operand:
         yield "Missing affinity operand"
     yield from _operand(
-        item.operand,
-        item.r_target,
+        affinity.operand,
+        affinity.r_target,
         subject="affinity",
         empty_set="Set contains operators require an RTarget",
         unknown="Unknown affinity operator",
     )
-    if not item.l_target:
+    if not affinity.l_target:
         yield "No LTarget provided but is required"
-    yield from _search(item)
-    if item.weight == 0:
+    yield from _search(affinity)
+    if affinity.weight == 0:
         yield "Affinity weight cannot be zero"
-    if not -100 <= item.weight <= 100:
+    if not -100 <= affinity.weight <= 100:
         yield "Affinity weight must be within the range [-100,100]"
 
 
-def spread(item: Spread) -> Iterator[str]:
+def spread(spread: Spread) -> Iterator[str]:
     """Yield the errors of a spread."""
-    if not item.attribute:
+    if not spread.attribute:
         yield "Missing spread attribute"
-    if not 0 < item.weight <= 100:
+    if not 0 < spread.weight <= 100:
         yield "Spread block must have a positive weight from 0 to 100"
-    targets = item.spread_target or []
+    targets = spread.spread_target or []
     seen: Counter[str] = Counter()
     for target in targets:
         seen[target.value] += 1
@@ -143,12 +143,12 @@ def _operand(
         yield f"{unknown} {quote(operand)}"
 
 
-def _search(item: Constraint | Affinity) -> Iterator[str]:
+def _search(condition: Constraint | Affinity) -> Iterator[str]:
     """Yield an error if a regexp search in a literal text would take too long."""
-    if item.operand != "regexp" or item.l_target.startswith("${"):
+    if condition.operand != "regexp" or condition.l_target.startswith("${"):
         return
     try:
-        problem = regexp.search_error(item.r_target, item.l_target)
+        problem = regexp.search_error(condition.r_target, condition.l_target)
     except regexp.PatternsTooCostly:
         raise
     except Invalid:  # an error of the pattern, which has its own text

@@ -75,8 +75,8 @@ def _delay(policy: ReschedulePolicy) -> Iterator[str]:
     if policy.delay < MIN_RESCHEDULE_DELAY:
         yield f"Delay cannot be less than {least} (got {delay})"
     if policy.delay_function not in _DELAY_FUNCTIONS:
-        known = " ".join(quote(function) for function in DelayFunction)
-        yield f"Invalid delay function {quote(policy.delay_function)}, must be one of [{known}]"
+        functions = " ".join(quote(function) for function in DelayFunction)
+        yield f"Invalid delay function {quote(policy.delay_function)}, must be one of [{functions}]"
     if policy.delay_function == DelayFunction.CONSTANT:
         return
     if policy.max_delay < MIN_RESCHEDULE_DELAY:

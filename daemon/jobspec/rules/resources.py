@@ -63,17 +63,17 @@ def _device(device: Device) -> Iterator[str]:
             "device name must be given as one of the following: "
             "type, vendor/type, or vendor/type/name"
         )
-    for number, item in enumerate(device.constraints or (), 1):
-        yield from _device_constraint(number, item)
+    for number, device_constraint in enumerate(device.constraints or (), 1):
+        yield from _device_constraint(number, device_constraint)
     yield from each("Affinity", device.affinities, affinity)
 
 
-def _device_constraint(number: int, item: Constraint) -> Iterator[str]:
+def _device_constraint(number: int, device_constraint: Constraint) -> Iterator[str]:
     subject = f"Constraint {number} validation failed"
-    if item.operand in DISTINCT:
-        yield f"{subject}: using unsupported operand {quote(item.operand)}"
+    if device_constraint.operand in DISTINCT:
+        yield f"{subject}: using unsupported operand {quote(device_constraint.operand)}"
     else:
-        yield from wrap_error(subject, constraint(item))
+        yield from wrap_error(subject, constraint(device_constraint))
 
 
 def disk(ephemeral_disk: EphemeralDisk) -> Iterator[str]:

@@ -42,7 +42,7 @@ def service(service: Service) -> Iterator[str]:
         mode = quote(service.address_mode)
         yield f'Service address_mode must be "auto", "host", or "driver"; not {mode}'
     if service.on_update and service.on_update not in ON_UPDATE:
-        healthy, warnings, ignore = (quote(known) for known in ON_UPDATE)
+        healthy, warnings, ignore = (quote(value) for value in ON_UPDATE)
         mode = quote(service.on_update)
         yield f"Service on_update must be {healthy}, {warnings}, or {ignore}; not {mode}"
     yield from _provider(service)
@@ -56,13 +56,13 @@ def sidecar_errors(job: Job) -> Iterator[str]:
     Nomad reports these errors before all other errors.
     """
     for group in job.task_groups or ():
-        for item in group.services or ():
-            if (item.connect or {}).get("SidecarService") is None:
+        for group_service in group.services or ():
+            if (group_service.connect or {}).get("SidecarService") is None:
                 continue
             subject = f"group {quote(group.name)}"
-            if item.name != item.name.lower():
+            if group_service.name != group_service.name.lower():
                 yield (
-                    f"Consul Connect service name {quote(item.name)} in {subject} must not contain "
+                    f"Consul Connect service name {quote(group_service.name)} in {subject} must not contain "
                     "uppercase characters"
                 )
             mode = next((network.mode or "host" for network in group.networks or ()), "bridge")
@@ -151,13 +151,13 @@ def of_group(group: TaskGroup) -> Iterator[str]:
 
 
 def _owners(task: Task) -> Iterator[str]:
-    for item in task.services or ():
-        if item.task_name not in ("", task.name):
+    for task_service in task.services or ():
+        if task_service.task_name not in ("", task.name):
             yield (
-                f"Service {item.name} is invalid: may only specify task the service belongs to, "
-                f"got {quote(item.task_name)}"
+                f"Service {task_service.name} is invalid: may only specify task the service belongs to, "
+                f"got {quote(task_service.task_name)}"
             )
-        for check in item.checks or ():
+        for check in task_service.checks or ():
             if check.task_name not in ("", task.name):
                 yield (
                     f"Check {check.name} is invalid: may only specify task the check belongs to, "
@@ -196,11 +196,11 @@ def _duplicates(group: TaskGroup) -> Iterator[str]:
 
 def script_checks(group: TaskGroup) -> Iterator[str]:
     """Yield errors for script checks without a task to run in."""
-    for item in group.services or ():
-        for check in item.checks or ():
-            if check.type == "script" and not item.task_name and not check.task_name:
+    for group_service in group.services or ():
+        for check in group_service.checks or ():
+            if check.type == "script" and not group_service.task_name and not check.task_name:
                 yield (
-                    f"Service [{group.name}]->{item.name} or Check {check.name} must specify "
+                    f"Service [{group.name}]->{group_service.name} or Check {check.name} must specify "
                     "task parameter"
                 )
 
@@ -211,16 +211,16 @@ def script_checks(group: TaskGroup) -> Iterator[str]:
 def of_task(task: Task, group: TaskGroup) -> Iterator[str]:
     """Yield the errors of a task's services, and an error for each unknown port label in them."""
     ports: defaultdict[str, set[str]] = defaultdict(set)  # label -> services that name it
-    known: set[tuple[str, str]] = set()
+    service_ports: set[tuple[str, str]] = set()
     for number, task_service in enumerate(task.services or ()):
         name = quote(task_service.name, ascii_only=True)
         yield from wrap_error(f"service[{number}] {name} validation failed", service(task_service))
         for mode in _ONLY_IN_GROUPS:
             if task_service.address_mode == mode:
                 yield _only_in_groups("service", task_service.name, mode)
-        if (task_service.name, task_service.port_label) in known:
+        if (task_service.name, task_service.port_label) in service_ports:
             yield f"service {quote(task_service.name)} is duplicate"
-        known.add((task_service.name, task_service.port_label))
+        service_ports.add((task_service.name, task_service.port_label))
         numeric = task_service.address_mode == "driver" and _NUMBER.fullmatch(
             task_service.port_label
         )
@@ -248,11 +248,11 @@ def _only_in_groups(kind: str, name: str, mode: str) -> str:
 
 
 def _task_checks(service: Service, ports: defaultdict[str, set[str]]) -> Iterator[str]:
-    known: set[str] = set()
+    check_names: set[str] = set()
     for check in service.checks or ():
-        if check.name in known:
+        if check.name in check_names:
             yield f"check {quote(check.name)} is duplicate"
-        known.add(check.name)
+        check_names.add(check.name)
         for mode in _ONLY_IN_GROUPS:
             if check.address_mode == mode:
                 yield _only_in_groups("check", service.name, mode)

@@ -74,10 +74,10 @@ def _times(task: Task, group: TaskGroup, job_type: str) -> Iterator[str]:
 
 
 def _constraints(task: Task) -> Iterator[str]:
-    for number, item in enumerate(task.constraints or (), 1):
-        yield from wrap_error(f"Constraint {number} validation failed", constraint(item))
-        if item.operand in DISTINCT:
-            yield f"Constraint {number} has disallowed Operand at task level: {item.operand}"
+    for number, task_constraint in enumerate(task.constraints or (), 1):
+        yield from wrap_error(f"Constraint {number} validation failed", constraint(task_constraint))
+        if task_constraint.operand in DISTINCT:
+            yield f"Constraint {number} has disallowed Operand at task level: {task_constraint.operand}"
 
 
 def _templates(task: Task) -> Iterator[str]:

@@ -77,9 +77,9 @@ def _without_channels(meta: Mapping[str, str]) -> Iterator[str]:
 def _queue(job: Job) -> Iterator[str]:
     """Yield the errors of queue keys that depend on other keys or on the job."""
     meta = job.meta or {}
-    for item in (RUN_SLOTS, RUN_BEYOND):
-        if item.name in meta and RUN_QUEUE.name not in meta:
-            yield f"{item.name} needs {RUN_QUEUE.name}"
+    for meta_key in (RUN_SLOTS, RUN_BEYOND):
+        if meta_key.name in meta and RUN_QUEUE.name not in meta:
+            yield f"{meta_key.name} needs {RUN_QUEUE.name}"
     if RUN_QUEUE.name in meta and job.type != JobType.BATCH:
         yield f"{RUN_QUEUE.name} needs a job of type batch"
     # A dispatch may provide the meta that the job does not have.
@@ -120,9 +120,9 @@ def _after(job: Job) -> Iterator[str]:
         yield f"{AFTER.name} needs a parameterized job"
         return
     if AFTER_JOIN.of(meta) != TriggerJoin.ALL:
-        for item in (AFTER_KEY, AFTER_WITHIN):
-            if item.name in meta:
-                yield f'{item.name} needs {AFTER_JOIN.name} = "{TriggerJoin.ALL}"'
+        for meta_key in (AFTER_KEY, AFTER_WITHIN):
+            if meta_key.name in meta:
+                yield f'{meta_key.name} needs {AFTER_JOIN.name} = "{TriggerJoin.ALL}"'
     passed, required = AFTER_META.of(meta), block.meta_required or ()
     if unknown := sorted(passed.keys() - {*required, *(block.meta_optional or ())}):
         yield (
@@ -154,11 +154,11 @@ def _without_schedule(job: Job) -> Iterator[str]:
 
 def _in(level: str, name: str, meta: Meta, hints: "Hints") -> Iterator[str]:
     where = f"{level} {quote(name)}" if name else level
-    known = _BY_NAME
+    keys_by_name = _BY_NAME
     for key, text in (meta or {}).items():
-        if not key.startswith(PREFIX) and key.lower() not in known:
+        if not key.startswith(PREFIX) and key.lower() not in keys_by_name:
             continue
-        extension = known.get(key)
+        extension = keys_by_name.get(key)
         if extension is None:
             yield f"Meta of {where}: unknown key {quote(key)}{_nearest(key, hints)}"
         elif level not in extension.place.split(" or "):
@@ -184,5 +184,5 @@ def _nearest(key: str, hints: "Hints") -> str:
 
     The keys are compared without their common prefix, which would make all of them similar.
     """
-    found = hints.closest(key.lower().removeprefix(PREFIX), _STEMS)
-    return f"; did you mean {quote(PREFIX + found)}?" if found else ""
+    stem = hints.closest(key.lower().removeprefix(PREFIX), _STEMS)
+    return f"; did you mean {quote(PREFIX + stem)}?" if stem else ""

@@ -46,12 +46,12 @@ def after_meta(text: str) -> dict[str, str]:
     if len(text) > _MAX_AFTER_META:
         raise Invalid(f"must be at most {_MAX_AFTER_META} bytes long")
     try:
-        found = _TEXTS.decode(text)
+        passed_meta = _TEXTS.decode(text)
     except (msgspec.DecodeError, RecursionError):
         raise Invalid('must be a JSON object of strings, such as {"day": "${meta.day}"}') from None
-    if len(found) > _MOST_PASSED:
-        raise Invalid(f"has {len(found)} names; the maximum is {_MOST_PASSED}")
-    for name, value in found.items():
+    if len(passed_meta) > _MOST_PASSED:
+        raise Invalid(f"has {len(passed_meta)} names; the maximum is {_MOST_PASSED}")
+    for name, value in passed_meta.items():
         rest = PASSED.sub("", value)
         if "${" in rest:
             wrong = rest[rest.index("${") :][:SHOWN]
@@ -59,7 +59,7 @@ def after_meta(text: str) -> dict[str, str]:
                 f"has {quote(wrong)} in {quote(name[:SHOWN])}; write ${{meta.NAME}}, "
                 "${output.STEP.NAME}, ${run.job}, ${run.namespace}, ${run.number} or ${run.status}"
             )
-    return found
+    return passed_meta
 
 
 def meta_name(text: str) -> str:
@@ -81,17 +81,17 @@ _MOST_MONTH_DAYS = 31
 
 def month_days(text: str) -> tuple[int, ...]:
     """Parse numbers of days of a month, such as `1, -1`; negative numbers count from the end."""
-    found = []
+    days = []
     for name in names(text):
         digits = name.removeprefix("-")
         try:
-            found.append(number(1, _MOST_MONTH_DAYS)(digits) * (-1 if name[0] == "-" else 1))
+            days.append(number(1, _MOST_MONTH_DAYS)(digits) * (-1 if name[0] == "-" else 1))
         except Invalid:
             raise Invalid(
                 f"has {quote(name[:SHOWN])}; write days of the month from 1 to 31, or from -1 to -31, "
                 "which count from the end of the month"
             ) from None
-    return tuple(found)
+    return tuple(days)
 
 
 _QUEUE = re.compile(r"(?:[A-Za-z0-9_.-]|\$\{NOMAD_META_[A-Za-z0-9_.-]+\})+")

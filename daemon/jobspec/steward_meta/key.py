@@ -111,15 +111,15 @@ def names(text: str) -> tuple[str, ...]:
     """Parse a list of distinct names, separated by commas."""
     if len(text) > MAX_NEEDS_LENGTH:
         raise Invalid(f"must be at most {MAX_NEEDS_LENGTH} bytes long")
-    found = tuple(part.strip() for part in text.split(","))
-    if not all(found):
+    entries = tuple(part.strip() for part in text.split(","))
+    if not all(entries):
         raise Invalid("must be names separated by commas")
     seen = set[str]()
-    for item in found:
-        if item in seen:
-            raise Invalid(f"names {quote(item)} twice")
-        seen.add(item)
-    return found
+    for entry in entries:
+        if entry in seen:
+            raise Invalid(f"names {quote(entry)} twice")
+        seen.add(entry)
+    return entries
 
 
 SHOWN = 80  # characters of an invalid text in an error
@@ -128,15 +128,15 @@ SHOWN = 80  # characters of an invalid text in an error
 def moment(text: str) -> int:
     """Parse a date and time such as `2026-12-24T18:00:00Z` to nanoseconds since the epoch."""
     try:
-        found = datetime.fromisoformat(text) if len(text) <= _LONGEST_MOMENT else None
+        date_time = datetime.fromisoformat(text) if len(text) <= _LONGEST_MOMENT else None
     except ValueError:
-        found = None
-    if found is None or found.tzinfo is None or found.year not in range(1970, 2200):
+        date_time = None
+    if date_time is None or date_time.tzinfo is None or date_time.year not in range(1970, 2200):
         raise Invalid(
             "must be a time of day such as 22:00, a date and time such as 2026-12-24T18:00:00Z, "
             "or a delay such as +15m"
         )
-    return int(found.timestamp()) * SECOND
+    return int(date_time.timestamp()) * SECOND
 
 
 _LONGEST_MOMENT = 40  # characters

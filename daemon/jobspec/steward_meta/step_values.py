@@ -60,24 +60,24 @@ def read_nested(decoder: msgspec.json.Decoder[T], text: str) -> T:
     Raises `msgspec.DecodeError`, or `Invalid` beyond the limit.
     """
     try:
-        found = json_steps.decode_as(text.encode(), decoder.type)
+        decoded = json_steps.decode_as(text.encode(), decoder.type)
     except Malformed as error:
         raise Invalid(f"cannot be read: {error}") from None
     except RecursionError:
         level: list[object] = [()]
     else:
-        level = [found]
+        level = [decoded]
         for _ in range(_MAX_LEVELS):
-            level = [inner for item in level for inner in _inner(item)]
+            level = [inner for nested in level for inner in _inner(nested)]
     if level:
         raise Invalid(f"has more than {_MAX_LEVELS} levels of lists and objects")
-    return found
+    return decoded
 
 
 def _inner(value: object) -> Iterable[object]:
     """Return the lists and objects directly inside a list or an object."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [item for item in inner if isinstance(item, dict | list)]
+    return [part for part in inner if isinstance(part, dict | list)]
 
 
 def is_output(text: str) -> bool:
@@ -92,13 +92,13 @@ def for_each(text: str) -> str:
     if is_output(text):
         return text
     try:
-        found = read_nested(LIST, text)
+        elements = read_nested(LIST, text)
     except msgspec.DecodeError:
         raise Invalid(
             "must be a JSON list or object, or one reference such as ${output.plan.shards}"
         ) from None
-    if len(found) > MAX_ELEMENTS:
-        raise Invalid(f"has {len(found)} items; the maximum is {MAX_ELEMENTS}")
+    if len(elements) > MAX_ELEMENTS:
+        raise Invalid(f"has {len(elements)} items; the maximum is {MAX_ELEMENTS}")
     return text
 
 
@@ -107,21 +107,21 @@ def matrix(text: str) -> dict[str, list[object]]:
     if len(text) > _MAX_LIST_LENGTH:
         raise Invalid(f"must be at most {_MAX_LIST_LENGTH} bytes long")
     try:
-        found = read_nested(_MATRIX, text)
+        lists = read_nested(_MATRIX, text)
     except msgspec.DecodeError:
         raise Invalid('must be a JSON object of lists, such as {"os": ["a", "b"]}') from None
-    for name in found:
+    for name in lists:
         if not _MATRIX_NAME.fullmatch(name):
             raise Invalid(
                 f"contains the invalid name {quote(name[:SHOWN])}; a name consists of letters, "
                 "digits and _"
             )
-    number_of_all = math.prod(map(len, found.values()))
+    number_of_all = math.prod(map(len, lists.values()))
     if number_of_all > MAX_ELEMENTS:
         raise Invalid(f"has {number_of_all} combinations; the maximum is {MAX_ELEMENTS}")
-    if not found or not number_of_all:
+    if not lists or not number_of_all:
         raise Invalid("must have at least one list, and no empty list")
-    return found
+    return lists
 
 
 def check_names(text: str) -> None:
@@ -188,14 +188,14 @@ def question(text: str) -> str:
 
 def approvers(text: str) -> tuple[str, ...]:
     """Parse a list of roles and policies, such as `role:release, policy:ops`."""
-    found = names(text)
-    if len(found) > _MOST_APPROVERS:
+    entries = names(text)
+    if len(entries) > _MOST_APPROVERS:
         raise Invalid(f"must have at most {_MOST_APPROVERS} roles and policies")
-    for line in found:
+    for line in entries:
         kind, colon, name = line.partition(":")
         if kind not in ("role", "policy") or not colon or not name:
             raise Invalid(f"has {quote(line[:SHOWN])}; write role:NAME or policy:NAME")
-    return found
+    return entries
 
 
 _MOST_APPROVERS = 50
@@ -224,8 +224,8 @@ _LONGEST_DELAY = 8760 * HOUR
 
 def begin_time(text: str) -> BeginTime:
     """Parse a time of day, a date and time, or a delay, such as `22:00` or `+15m`."""
-    if found := _TIME_OF_DAY.fullmatch(text):
-        return BeginTime(minute=int(found[1]) * 60 + int(found[2]))
+    if match := _TIME_OF_DAY.fullmatch(text):
+        return BeginTime(minute=int(match[1]) * 60 + int(match[2]))
     if text.startswith("+"):
         return BeginTime(delay=span(_LONGEST_DELAY)(text[1:]))
     return BeginTime(moment=moment(text))
@@ -244,22 +244,22 @@ def zone_name(text: str) -> str:
 
 def exit_codes(text: str) -> ExitCodes:
     """Parse a list of exit codes and ranges, such as `75, 100-110`."""
-    found = []
+    ranges = []
     for name in names(text):
         first, dash, last = name.partition("-")
         try:
             code = number(1, _HIGHEST_EXIT_CODE)
-            found.append((code(first), code(last if dash else first)))
+            ranges.append((code(first), code(last if dash else first)))
         except Invalid:
             raise Invalid(
                 f"has {quote(name[:SHOWN])}; write exit codes from 1 to 255 and ranges, "
                 "such as 75, 100-110"
             ) from None
-        if found[-1][0] > found[-1][1]:
+        if ranges[-1][0] > ranges[-1][1]:
             raise Invalid(f"has the range {quote(name)}, whose first code is higher than its last")
-    if len(found) > _MOST_RANGES:
+    if len(ranges) > _MOST_RANGES:
         raise Invalid(f"must have at most {_MOST_RANGES} codes and ranges")
-    return tuple(found)
+    return tuple(ranges)
 
 
 MAX_OUTPUTS = 128  # names of a task group
@@ -274,16 +274,16 @@ def is_output_name(text: str) -> bool:
 
 def outputs(text: str) -> tuple[str, ...]:
     """Parse the list of outputs that a step must write."""
-    found = names(text)
-    if len(found) > MAX_OUTPUTS:
+    output_names = names(text)
+    if len(output_names) > MAX_OUTPUTS:
         raise Invalid(f"must have at most {MAX_OUTPUTS} names")
-    for name in found:
+    for name in output_names:
         if not is_output_name(name):
             raise Invalid(
                 f"contains the invalid name {quote(name[:_LONGEST_OUTPUT_NAME])}; a name consists "
                 "of letters, digits and _, and does not begin with a digit"
             )
-    return found
+    return output_names
 
 
 MAX_PATTERNS = 32  # patterns of one task
@@ -293,10 +293,10 @@ _NEVER_KEPT = frozenset({"secrets", "private"})  # directories of a task
 
 def patterns(text: str) -> tuple[str, ...]:
     """Parse the patterns of the files to keep: relative paths, separated by commas."""
-    found = names(text)
-    if len(found) > MAX_PATTERNS:
+    file_patterns = names(text)
+    if len(file_patterns) > MAX_PATTERNS:
         raise Invalid(f"must have at most {MAX_PATTERNS} patterns")
-    for name in found:
+    for name in file_patterns:
         parts = name.split("/")
         if len(name) > _LONGEST_PATTERN or "\0" in name:
             raise Invalid(f"has the pattern {quote(name[:SHOWN])}, which is not a valid path")
@@ -315,7 +315,7 @@ def patterns(text: str) -> tuple[str, ...]:
             raise Invalid(
                 f"has the pattern {quote(name[:SHOWN])}; write {quote(name[:SHOWN] + '/*')}"
             )
-    return found
+    return file_patterns
 
 
 _MOST_STEP_QUEUES = 8
@@ -323,13 +323,13 @@ _MOST_STEP_QUEUES = 8
 
 def step_queues(text: str) -> tuple[str, ...]:
     """Parse the queues of a step: distinct names, separated by commas."""
-    found = names(text)
-    if len(found) > _MOST_STEP_QUEUES:
+    queue_names = names(text)
+    if len(queue_names) > _MOST_STEP_QUEUES:
         raise Invalid(f"must have at most {_MOST_STEP_QUEUES} queues")
-    for name in found:
+    for name in queue_names:
         if not QUEUE_LETTERS.fullmatch(name):
             raise Invalid(
                 f"has {quote(name[:SHOWN])}; a queue has a name of 1 to {LONGEST_QUEUE} letters, "
                 "digits, -, _ and ."
             )
-    return found
+    return queue_names

@@ -51,13 +51,13 @@ def json_text(value: Value) -> str:
 def _write(value: Value, parts: list[str]) -> None:
     items, named = elements(value), attributes(value)
     if items is not None:
-        for at, item in enumerate(items):
-            parts.append("," if at else "[")
-            _write(item, parts)
+        for index, element in enumerate(items):
+            parts.append("," if index else "[")
+            _write(element, parts)
         parts.append("]" if items else "[]")
     elif named is not None:
-        for at, key in enumerate(sorted(named)):
-            parts.append(f"{',' if at else '{'}{quoted(key)}:")
+        for index, key in enumerate(sorted(named)):
+            parts.append(f"{',' if index else '{'}{quoted(key)}:")
             _write(named[key], parts)
         parts.append("}" if named else "{}")
     else:
@@ -87,7 +87,7 @@ def _jsondecode(value: str) -> Value:
     if len(value) > MAX_DOCUMENT:
         raise FunctionFault(f"the document has more than {MAX_DOCUMENT} characters")
     try:
-        found = json.loads(
+        document = json.loads(
             value, parse_float=read_number, parse_int=read_number, parse_constant=_no_constant
         )
     except json.JSONDecodeError as error:
@@ -96,7 +96,7 @@ def _jsondecode(value: str) -> Value:
         raise FunctionFault("the document is nested too deep") from error
     except ValueError as error:
         raise FunctionFault(str(error)) from error
-    return from_document(found, MAX_DEPTH)
+    return from_document(document, MAX_DEPTH)
 
 
 def _no_constant(name: str) -> Number:
@@ -106,12 +106,12 @@ def _no_constant(name: str) -> Number:
 def _complaint(error: json.JSONDecodeError) -> str:
     if error.msg == "Extra data":
         return "extraneous data after JSON object"
-    at = error.pos
-    while at < len(error.doc) and error.doc[at] in " \t\r\n{[,":
-        at += 1  # skip the text before the invalid character
-    if at >= len(error.doc):
+    offset = error.pos
+    while offset < len(error.doc) and error.doc[offset] in " \t\r\n{[,":
+        offset += 1  # skip the text before the invalid character
+    if offset >= len(error.doc):
         return "unexpected end of JSON input"
-    return f"invalid character '{error.doc[at]}'"
+    return f"invalid character '{error.doc[offset]}'"
 
 
 def from_document(value: object, depth: int) -> Value:
@@ -121,11 +121,11 @@ def from_document(value: object, depth: int) -> Value:
     match value:
         case dict():
             return {
-                normal(replace_surrogates(str(key))): from_document(item, depth - 1)
-                for key, item in value.items()
+                normal(replace_surrogates(str(key))): from_document(member, depth - 1)
+                for key, member in value.items()
             }
         case list():
-            return tuple([from_document(item, depth - 1) for item in value])
+            return tuple([from_document(element, depth - 1) for element in value])
         case str():
             return normal(replace_surrogates(value))
         case bool() | None:
@@ -147,8 +147,8 @@ def _csvdecode(value: str) -> Value:
     if not rows:
         raise FunctionFault("missing header line")
     (header, _), *rest = rows
-    for at, name in enumerate(header):
-        if name in header[:at]:
+    for index, name in enumerate(header):
+        if name in header[:index]:
             raise FunctionFault(f'duplicate column name "{name}"')
     bounded(sum(map(len, header)) * len(rest))
     for row, line in rest:

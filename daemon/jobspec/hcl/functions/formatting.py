@@ -55,16 +55,16 @@ class _Verb(msgspec.Struct, frozen=True):
 def _format(form: str, *values: Value) -> str:
     """Return the text `form`, in which each verb is replaced by a value."""
     pieces, position, following, highest = [], 0, 0, 0
-    while (at := form.find("%", position)) >= 0:
-        pieces.append(form[position:at])
-        if form.startswith("%%", at):
+    while (offset := form.find("%", position)) >= 0:
+        pieces.append(form[position:offset])
+        if form.startswith("%%", offset):
             pieces.append("%")
-            position = at + 2
+            position = offset + 2
             continue
-        match = _VERB.match(form, at)
+        match = _VERB.match(form, offset)
         if match is None:
-            raise FunctionFault(f"unrecognized format at offset {at}")
-        verb = _read_verb(match, len(form[:at].encode()))
+            raise FunctionFault(f"unrecognized format at offset {offset}")
+        verb = _read_verb(match, len(form[:offset].encode()))
         index = parse_integer(match["index"]) if match["index"] else following + 1
         if not 1 <= index <= len(values):
             raise FunctionFault(
@@ -83,20 +83,22 @@ def _format(form: str, *values: Value) -> str:
     return "".join(pieces)
 
 
-def _read_verb(match: re.Match[str], at: int) -> _Verb:
+def _read_verb(match: re.Match[str], verb_offset: int) -> _Verb:
     mode = match["mode"]
     if not mode:
-        raise FunctionFault(f"unterminated format verb at offset {at}")
+        raise FunctionFault(f"unterminated format verb at offset {verb_offset}")
     if not mode.isalpha():
-        offset = at + len(match[0].encode()) - len(mode.encode())
+        offset = verb_offset + len(match[0].encode()) - len(mode.encode())
         raise FunctionFault(f"unrecognized format character '{mode}' at offset {offset}")
     if mode not in _FIELDS:
-        raise FunctionFault(f"unsupported format verb '{mode}' in \"{match[0]}\" at offset {at}")
+        raise FunctionFault(
+            f"unsupported format verb '{mode}' in \"{match[0]}\" at offset {verb_offset}"
+        )
     width = int(match["width"][:5] or 0)
     precision = None if match["precision"] is None else int(match["precision"][:5] or 0)
     if max(width, precision or 0) > MAX_WIDTH:
         raise FunctionFault(f"the width of a field is at most {MAX_WIDTH}")
-    return _Verb(match[0], at, mode, match["flags"], width, precision)
+    return _Verb(match[0], verb_offset, mode, match["flags"], width, precision)
 
 
 def _field(verb: _Verb, value: Value) -> str:
@@ -113,8 +115,8 @@ def _converted(verb: _Verb, value: Value, type_: Type) -> Value:
 
 
 def _number(verb: _Verb, value: Value) -> Number:
-    found = _converted(verb, value, NUMBER)
-    return found if is_number(found) else 0
+    number = _converted(verb, value, NUMBER)
+    return number if is_number(number) else 0
 
 
 # --- text ---
@@ -245,27 +247,27 @@ def _formatlist(form: str, *values: Value) -> Value:
     """Return one text for each position in the lists. Other values are the same in all texts."""
     lists = [elements(value) for value in values]
     length, first = None, 0
-    for at, items in enumerate(lists):
+    for index, items in enumerate(lists):
         if items is None:
             continue
         if length is None:
-            length, first = len(items), at
+            length, first = len(items), index
         elif len(items) != length:
             raise ArgumentFault(
-                at + 1,
-                f"argument {at + 1} has length {len(items)}, which is inconsistent with argument "
+                index + 1,
+                f"argument {index + 1} has length {len(items)}, which is inconsistent with argument "
                 f"{first + 1} of length {length}",
             )
     texts = []
-    for at in range(1 if length is None else length):
+    for index in range(1 if length is None else length):
         row = [
-            value if items is None else items[at]
+            value if items is None else items[index]
             for value, items in zip(values, lists, strict=True)
         ]
         try:
             texts.append(_format(form, *row))
         except FunctionFault as error:
-            raise FunctionFault(f"error on format iteration {at}: {error}") from error
+            raise FunctionFault(f"error on format iteration {index}: {error}") from error
         bounded(len(texts) * len(texts[-1]))
     return text_list(texts)
 

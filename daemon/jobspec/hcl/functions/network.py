@@ -22,13 +22,13 @@ def _network(prefix: str) -> _Network:
 
 
 def _host(prefix: str, position: Value) -> Value:
-    network, at = _network(prefix), whole_number(position, "hostnum")
+    network, host_number = _network(prefix), whole_number(position, "hostnum")
     count = network.num_addresses
-    if not -count <= at < count:
+    if not -count <= host_number < count:
         raise FunctionFault(
-            f"prefix of {network.prefixlen} does not accommodate a host numbered {at}"
+            f"prefix of {network.prefixlen} does not accommodate a host numbered {host_number}"
         )
-    return str(network[at])
+    return str(network[host_number])
 
 
 def _netmask(prefix: str) -> Value:
@@ -48,12 +48,14 @@ def _new_bits(network: _Network, value: Value) -> int:
 
 def _subnet(prefix: str, extension: Value, position: Value) -> Value:
     network = _network(prefix)
-    bits, at = _new_bits(network, extension), whole_number(position, "netnum")
-    if not 0 <= at < 1 << bits:
+    bits, subnet_number = _new_bits(network, extension), whole_number(position, "netnum")
+    if not 0 <= subnet_number < 1 << bits:
         raise FunctionFault(
-            f"prefix extension of {bits} does not accommodate a subnet numbered {at}"
+            f"prefix extension of {bits} does not accommodate a subnet numbered {subnet_number}"
         )
-    return str(_within(network, bits, at << (network.max_prefixlen - network.prefixlen - bits)))
+    return str(
+        _within(network, bits, subnet_number << (network.max_prefixlen - network.prefixlen - bits))
+    )
 
 
 def _within(network: _Network, bits: int, offset: int) -> _Network:
@@ -63,7 +65,7 @@ def _within(network: _Network, bits: int, offset: int) -> _Network:
 
 def _subnets(prefix: str, *extensions: Value) -> Value:
     network = _network(prefix)
-    offset, found = 0, []
+    offset, subnets = 0, []
     for extension in extensions:
         bits = _new_bits(network, extension)
         if bits < 1:
@@ -75,9 +77,9 @@ def _subnets(prefix: str, *extensions: Value) -> Value:
                 "not enough remaining address space for a subnet with a prefix of "
                 f"{network.prefixlen + bits} bits"
             )
-        found.append(str(_within(network, bits, offset)))
+        subnets.append(str(_within(network, bits, offset)))
         offset += size
-    return text_list(found)
+    return text_list(subnets)
 
 
 FUNCTIONS: dict[str, HclFunction] = {

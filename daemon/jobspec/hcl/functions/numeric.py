@@ -28,8 +28,8 @@ def _extreme(choose: Callable[..., Number]) -> Callable[..., Value]:
 
 
 def _signum(value: Value) -> Value:
-    found = whole_number(value, "the number")
-    return (found > 0) - (found < 0)
+    parsed = whole_number(value, "the number")
+    return (parsed > 0) - (parsed < 0)
 
 
 def _floating(compute: Callable[[float, float], float], number: Number, other: Number) -> Value:
@@ -54,10 +54,10 @@ def _parseint(value: Value, base: Number) -> Value:
     folded = digits.lower() if base <= _CASELESS else digits
     if not digits or len(digits) > MAX_EXPONENT or set(folded) - set(_DIGITS[:base]):
         raise ArgumentFault(0, f'cannot parse "{value[:100]}" as a base {base} integer')
-    found = 0
+    parsed = 0
     for digit in folded:
-        found = found * base + _DIGITS.index(digit)
-    return rounded(-found if value.startswith("-") else found)
+        parsed = parsed * base + _DIGITS.index(digit)
+    return rounded(-parsed if value.startswith("-") else parsed)
 
 
 FUNCTIONS: dict[str, HclFunction] = {

@@ -106,4 +106,4 @@ def items_of(value: Value) -> tuple[Value, ...]:
 
 def strings_of(value: Value) -> list[str]:
     """Return the strings in a list of strings, without the nulls."""
-    return [item for item in items_of(value) if isinstance(item, str)]
+    return [string for string in items_of(value) if isinstance(string, str)]

@@ -54,20 +54,20 @@ def _length(value: Value) -> Value:
 
 
 def _named(value: Value) -> Mapping[str, Value]:
-    found = attributes(value)
-    if found is None:
+    members = attributes(value)
+    if members is None:
         raise ArgumentFault(0, "must have map or object type")
-    return found
+    return members
 
 
 def _keys(value: Value) -> Value:
-    found = sorted(_named(value))
-    return text_list(found) if isinstance(value, CollectionType) else tuple(found)
+    keys = sorted(_named(value))
+    return text_list(keys) if isinstance(value, CollectionType) else tuple(keys)
 
 
 def _values(value: Value) -> Value:
-    found = _named(value)
-    return _same_kind(value, tuple([found[key] for key in sorted(found)]))
+    members = _named(value)
+    return _same_kind(value, tuple([members[key] for key in sorted(members)]))
 
 
 def _same_kind(value: Value, items: tuple[Value, ...]) -> Value:
@@ -82,10 +82,10 @@ def _merge(*values: Value) -> Value:
     for value in values:
         if value is None:
             continue
-        found = attributes(value)
-        if found is None:
+        members = attributes(value)
+        if members is None:
             raise FunctionFault(f'arguments must be maps or objects, got "{kind_of(value)}"')
-        merged.update(found)
+        merged.update(members)
     kinds = [type_of(value) for value in values if value is not None]
     first = kinds[0] if kinds else ANY
     if first.kind == "map" and first.element and all(kind == first for kind in kinds):
@@ -96,11 +96,11 @@ def _merge(*values: Value) -> Value:
 def _concat(*values: Value) -> Value:
     if not values:
         raise FunctionFault("at least one argument is required")
-    for at, value in enumerate(values):
+    for index, value in enumerate(values):
         if kind_of(value) not in ("list", "tuple"):
             kind = kind_of(value)
-            raise ArgumentFault(at, f"all arguments must be lists or tuples; got {kind}")
-    joined = tuple([item for value in values for item in items_of(value)])
+            raise ArgumentFault(index, f"all arguments must be lists or tuples; got {kind}")
+    joined = tuple([element for value in values for element in items_of(value)])
     kinds = [type_of(value) for value in values]
     if kinds[0].kind == "list" and all(kind == kinds[0] for kind in kinds):
         return _same_kind(values[0], joined)
@@ -111,12 +111,12 @@ def _contains(value: Value, expected: Value) -> Value:
     items = elements(value)
     if items is None:
         raise FunctionFault("argument must be list, tuple, or set")
-    return any(equal(item, expected) for item in items)
+    return any(equal(element, expected) for element in items)
 
 
 def _distinct(value: CollectionType) -> Value:
-    unique = {sort_key(item): item for item in reversed(items_of(value))}
-    sorted_keys = list({sort_key(item): None for item in items_of(value)})
+    unique = {sort_key(element): element for element in reversed(items_of(value))}
+    sorted_keys = list({sort_key(element): None for element in items_of(value)})
     return _same_kind(value, tuple([unique[key] for key in sorted_keys]))
 
 
@@ -140,10 +140,10 @@ def _flatten(value: Value) -> Value:
     flat: list[Value] = []
     waiting = list(reversed(items_of(value)))
     while waiting:
-        item = waiting.pop()
-        inner = elements(item)
+        element = waiting.pop()
+        inner = elements(element)
         if inner is None:
-            flat.append(item)
+            flat.append(element)
         else:
             waiting.extend(reversed(inner))
     return tuple(flat)
@@ -167,8 +167,8 @@ def _index(value: Value, key: Value) -> Value:
 
 
 def _lookup(value: Value, key: str, default: Value) -> Value:
-    found = attributes(value)
-    if found is None:
+    members = attributes(value)
+    if members is None:
         raise ArgumentFault(0, "lookup() requires a map as the first argument")
     if isinstance(value, CollectionType):
         try:
@@ -177,7 +177,7 @@ def _lookup(value: Value, key: str, default: Value) -> Value:
             raise ArgumentFault(
                 2, "the default value must have the same type as the map elements"
             ) from error
-    return found.get(key, default)
+    return members.get(key, default)
 
 
 def _range(*limits: Number) -> Value:
@@ -198,10 +198,10 @@ def _range(*limits: Number) -> Value:
             "between start and end or use a smaller step"
         )
     values: list[Value] = []
-    at: Number = start
-    while (at < end) if step > 0 else (at > end):
-        values.append(at.numerator if at.denominator == 1 else at)
-        at += step
+    current: Number = start
+    while (current < end) if step > 0 else (current > end):
+        values.append(current.numerator if current.denominator == 1 else current)
+        current += step
     return tuple(values)
 
 
@@ -223,10 +223,10 @@ def _zipmap(keys: Value, values: Value) -> Value:
         raise FunctionFault(
             f"number of keys ({len(names)}) does not match number of values ({len(items)})"
         )
-    found = dict(zip(names, items, strict=True))
+    mapping = dict(zip(names, items, strict=True))
     if isinstance(values, CollectionType):
-        return CollectionType("map", values.element, found)
-    return found
+        return CollectionType("map", values.element, mapping)
+    return mapping
 
 
 def _zipped(value: Value) -> tuple[Value, ...]:
@@ -264,7 +264,7 @@ def _chunklist(value: Value, size: Value) -> Value:
         return ()
     length = length or len(items)
     return tuple(
-        [_same_kind(value, items[at : at + length]) for at in range(0, len(items), length)]
+        [_same_kind(value, items[start : start + length]) for start in range(0, len(items), length)]
     )
 
 
@@ -277,7 +277,7 @@ def _of_sets(join: Callable[[list[dict[object, Value]]], list[Value]]) -> Callab
             raise FunctionFault("given sets must all have compatible element types")
         converted = [items_of(convert(value, set_of(element))) for value in values]
         keyed: list[dict[object, Value]] = [
-            {sort_key(item): item for item in items} for items in converted
+            {sort_key(member): member for member in items} for items in converted
         ]
         return make_set(element, join(keyed))
 
@@ -285,13 +285,15 @@ def _of_sets(join: Callable[[list[dict[object, Value]]], list[Value]]) -> Callab
 
 
 def _union(sets: list[dict[object, Value]]) -> list[Value]:
-    return [item for set_ in sets for item in set_.values()]
+    return [element for set_ in sets for element in set_.values()]
 
 
 def _intersection(sets: list[dict[object, Value]]) -> list[Value]:
     first, *further = sets
     return [
-        item for key, item in first.items() if all(key in further_set for further_set in further)
+        element
+        for key, element in first.items()
+        if all(key in further_set for further_set in further)
     ]
 
 
@@ -299,14 +301,16 @@ def _setproduct(*values: Value) -> Value:
     if len(values) < 2:
         raise FunctionFault("at least two arguments are required")
     size = 1
-    for at, value in enumerate(values):
+    for index, value in enumerate(values):
         items = elements(value)
         if items is None:
-            raise ArgumentFault(at, "a set or a list is required")
+            raise ArgumentFault(index, "a set or a list is required")
         size *= len(items)
     if size > MAX_PRODUCT:
         raise FunctionFault(f"there are more than {MAX_PRODUCT} combinations")
-    combined: Sequence[Value] = [tuple(item) for item in product(*map(items_of, values))]
+    combined: Sequence[Value] = [
+        tuple(combination) for combination in product(*map(items_of, values))
+    ]
     if any(kind_of(value) != "set" for value in values):
         return tuple(combined)
     kinds = Type("tuple", items=tuple([type_of(value).element or ANY for value in values]))
@@ -334,7 +338,7 @@ FUNCTIONS: dict[str, HclFunction] = {
     "coalesce": function(_coalesce, rest=any_value("vals", may_be_null=True)),
     "coalescelist": function(_coalescelist, rest=any_value("vals", may_be_null=True)),
     "compact": function(
-        lambda value: text_list([item for item in strings_of(value) if item]), texts("list")
+        lambda value: text_list([string for string in strings_of(value) if string]), texts("list")
     ),
     "chunklist": function(_chunklist, _LIST, number("size")),
     "setunion": function(_of_sets(_union), rest=Parameter("sets", set_of(ANY)), cost=per_part),

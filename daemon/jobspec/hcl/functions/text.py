@@ -89,13 +89,13 @@ def _split(separator: str, value: str) -> Value:
 def _join(separator: str, *lists: Value) -> Value:
     if not lists:
         raise FunctionFault("at least one list is required")
-    for at, elements in enumerate(lists):
+    for index, elements in enumerate(lists):
         if None in items_of(elements):
             position = items_of(elements).index(None)
             raise FunctionFault(
-                f"element {position} of list {at} is null; cannot concatenate null values"
+                f"element {position} of list {index} is null; cannot concatenate null values"
             )
-    parts = [part for item in lists for part in strings_of(item)]
+    parts = [part for strings in lists for part in strings_of(strings)]
     bounded(sum(map(len, parts)) + len(separator) * len(parts))
     return separator.join(parts)
 

@@ -28,19 +28,19 @@ _TOKEN = re.compile(r"'((?:[^']|'')*)'|(([a-zA-Z])\3*)|([^a-zA-Z']+)|(')")
 
 def read_time(value: str) -> datetime:
     """Parse a timestamp without fractions of a second. Raises `ValueError`."""
-    at = 0
+    position = 0
     numbers: list[int] = []
     for pattern, part in _PARTS:
-        match = pattern.match(value, at)
+        match = pattern.match(value, position)
         if match is None:
-            raise ValueError(f'{_NOT_ONE}: cannot use "{value[at:][:50]}" as {part}')
+            raise ValueError(f'{_NOT_ONE}: cannot use "{value[position:][:50]}" as {part}')
         numbers.append(int(match[1]))
-        at = match.end()
-    if at == len(value):
+        position = match.end()
+    if position == len(value):
         raise ValueError(f"{_NOT_ONE}: missing required time introducer 'T'")
-    match = _CLOCK.fullmatch(value, at)
+    match = _CLOCK.fullmatch(value, position)
     if match is None:
-        raise ValueError(f'{_NOT_ONE}: cannot use "{value[at + 1 :][:50]}" as time of day')
+        raise ValueError(f'{_NOT_ONE}: cannot use "{value[position + 1 :][:50]}" as time of day')
     hour, minute, second, _, offset = match.groups()
     try:
         year, month, day = numbers

@@ -69,7 +69,9 @@ class _Reader:
             return value
         self._count(1)
         if isinstance(event, yaml.SequenceStartEvent):
-            value = tuple([self._value(item, depth - 1) for item in self._until_end()])
+            value = tuple(
+                [self._value(element_event, depth - 1) for element_event in self._until_end()]
+            )
         elif isinstance(event, yaml.MappingStartEvent):
             value = self._mapping(depth)
         else:
@@ -183,7 +185,7 @@ def _lines(value: Value) -> list[str]:
     """Return the lines of a value without indentation."""
     items, named = elements(value), attributes(value)
     if items:
-        return [line for item in items for line in _lines_after_marker("- ", "  ", item)]
+        return [line for element in items for line in _lines_after_marker("- ", "  ", element)]
     if named:
         return [line for key in sorted(named) for line in _lines_below_key(key, named[key])]
     if items is not None or named is not None:
