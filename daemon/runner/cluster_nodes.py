@@ -82,22 +82,22 @@ async def register_pools(
     The attempts of these tasks are cancelled, so that no attempt runs at the same time as its
     replacement. `drivers` has the drivers of each pool.
     """
-    known = {node.node_pool: node for node in store.read(nodes.list_all) if node.engine}
-    found = {}
+    stored_nodes = {node.node_pool: node for node in store.read(nodes.list_all) if node.engine}
+    registered = {}
     for name, pool in config.pools.items():
-        before = known.pop(name, None) or _new(config, name, next(ids))
+        before = stored_nodes.pop(name, None) or _new(config, name, next(ids))
         node = _configured(before, config, pool, drivers.get(name, {}), now)
         if before.status in (NodeStatus.DOWN, NodeStatus.INITIALIZING):
             node = _with_status(node, NodeStatus.INITIALIZING, NOT_ASKED, now)
-        found[name] = await _keep(store, before, node, "NodeRegistration")
-    for before in known.values():
+        registered[name] = await _keep(store, before, node, "NodeRegistration")
+    for before in stored_nodes.values():
         departed = _with_status(before, NodeStatus.DOWN, LEFT, now)
         if departed != before:
             _log.warning("pool %s: %s", before.node_pool, LEFT)
             departed = _with_event(departed, LEFT, now)
         if left := await store.write(partial(_remove_pool_node, before, departed)):
             _log.warning(_STILL, before.node_pool, left)
-    return found
+    return registered
 
 
 def _remove_pool_node(before: Node, departed: Node, tx: Transaction) -> int:
@@ -243,7 +243,7 @@ def _of_hosts(seen: Partition) -> str:
 
 def _drivers(before: Node, drivers: Drivers, problem: str, now: int) -> dict[str, DriverInfo]:
     """Return the driver states of a pool. An unchanged state keeps its update time."""
-    found = {}
+    driver_infos = {}
     for name, driver in drivers.items():
         fingerprint = driver.fingerprint()
         wrong = fingerprint.trouble or problem
@@ -253,21 +253,21 @@ def _drivers(before: Node, drivers: Drivers, problem: str, now: int) -> dict[str
             healthy=not wrong,
             health_description=wrong or "Healthy",
         )
-        known = before.drivers.get(name)
-        at = known.update_time if known else ""
-        found[name] = msgspec.structs.replace(info, update_time=at)
-        if found[name] != known:
-            found[name] = msgspec.structs.replace(info, update_time=rfc3339(now))
-    return found
+        earlier = before.drivers.get(name)
+        update_time = earlier.update_time if earlier else ""
+        driver_infos[name] = msgspec.structs.replace(info, update_time=update_time)
+        if driver_infos[name] != earlier:
+            driver_infos[name] = msgspec.structs.replace(info, update_time=rfc3339(now))
+    return driver_infos
 
 
 def _driver_attributes(drivers: Mapping[str, DriverInfo]) -> dict[str, str]:
     """Return the node attributes of the drivers, which constraints can use."""
-    found: dict[str, str] = {}
+    attributes: dict[str, str] = {}
     for name, info in drivers.items():
         if info.detected:
-            found |= {**(info.attributes or {}), f"driver.{name}": "1"}
-    return found
+            attributes |= {**(info.attributes or {}), f"driver.{name}": "1"}
+    return attributes
 
 
 def _with_status(node: Node, status: NodeStatus, description: str, now: int) -> Node:
@@ -298,8 +298,8 @@ def describe_change(before: Node, node: Node) -> str:
     changes = [
         f"{host.name} {host.description}"
         for host in node.hosts or ()
-        if (known := old.pop(host.name, None)) is None
-        or (known.state, known.reason) != (host.state, host.reason)
+        if (earlier_host := old.pop(host.name, None)) is None
+        or (earlier_host.state, earlier_host.reason) != (host.state, host.reason)
     ]
     changes += [f"{name} was removed" for name in old]
     more = len(changes) - _TOLD_HOSTS
@@ -328,13 +328,16 @@ async def find_clusters(
     programs.
     """
     store, clock = local.store, local.clock
-    found = await register_pools(store, config, drivers, ids, clock.now())
-    hosts = [cluster_runtime(local, found[name], drivers.get(name, {}), config) for name in found]
+    pool_nodes = await register_pools(store, config, drivers, ids, clock.now())
+    hosts = [
+        cluster_runtime(local, pool_nodes[name], drivers.get(name, {}), config)
+        for name in pool_nodes
+    ]
     mirror = PoolSync(
         store=store,
         clock=clock,
         pools=config.pools,
-        nodes=found,
+        nodes=pool_nodes,
         drivers=drivers,
         path=path,
         launcher=local.launcher,

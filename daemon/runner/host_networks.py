@@ -78,7 +78,7 @@ def host_networks(
     Each network uses the first matching address. A network without a matching address is omitted,
     with a warning in the log.
     """
-    found: dict[str, dict[str, object]] = {}
+    networks: dict[str, dict[str, object]] = {}
     for host_network in configured:
         ip = next((address.ip for address in host_addresses if _is_of(host_network, address)), None)
         if ip is None:
@@ -89,14 +89,14 @@ def host_networks(
                 *(host_network.name, host_network.cidr, host_network.interface, there),
             )
             continue
-        found[host_network.name] = {
+        networks[host_network.name] = {
             "Name": host_network.name,
             "CIDR": host_network.cidr,
             "Interface": host_network.interface,
             "ReservedPorts": host_network.reserved_ports,
             "IP": ip,
         }
-    return found
+    return networks
 
 
 def _is_of(network: HostNetwork, address: HostAddress) -> bool:
@@ -153,8 +153,8 @@ def address_of(body: bytes) -> str | None:
     own = values.get(_IFA_LOCAL) or values.get(_IFA_ADDRESS)
     if own is None or family not in (socket.AF_INET, socket.AF_INET6):
         return None
-    found = ip_address(own)
-    return None if found.is_link_local else str(found)
+    address = ip_address(own)
+    return None if address.is_link_local else str(address)
 
 
 def _aligned(length: int) -> int:

@@ -74,10 +74,12 @@ class HostMeter:
         ticks = dict(sample_cpus().processors)
         now = _Counters(self._clock.now(), ticks, received, sent)
         before, self._before[reader] = self._before.get(reader), now
-        found = {UsageMetric.MEMORY: memory(Path("/proc/meminfo").read_text()).used // _KIBIBYTE}
+        usage_samples = {
+            UsageMetric.MEMORY: memory(Path("/proc/meminfo").read_text()).used // _KIBIBYTE
+        }
         if (disk := _disk_used(self._alloc_dir)) is not None:
-            found[UsageMetric.DISK] = disk
-        return {**found, **_rates(before, now)} if before else found
+            usage_samples[UsageMetric.DISK] = disk
+        return {**usage_samples, **_rates(before, now)} if before else usage_samples
 
 
 def _disk_used(path: Path) -> int | None:

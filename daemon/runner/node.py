@@ -172,20 +172,20 @@ class NodeRunner:
 
         `sees` returns whether the caller may read the allocations of a namespace.
         """
-        found = []
+        usage_lines = []
         for alloc_id in ids:
             runner = self._running.get(alloc_id)
             if runner is not None and not runner.is_over and sees(runner.namespace):
-                found.append(self._with_recent(await runner.brief_usage(), runner.namespace))
+                usage_lines.append(self._with_recent(await runner.brief_usage(), runner.namespace))
             await trio.lowlevel.checkpoint()
-        return found
+        return usage_lines
 
     def _with_recent(self, line: AllocationUsageLine, namespace: str) -> AllocationUsageLine:
         if self.recorder is None:
             return line
         recent = self.recorder.recent_cpu(line.id, namespace, _RECENT)
         return msgspec.structs.replace(
-            line, recent=[None if item is None else item / 10 for item in recent]
+            line, recent=[None if value is None else value / 10 for value in recent]
         )
 
     async def usage_history(
@@ -247,15 +247,15 @@ class NodeRunner:
         while True:
             await self._collection.wait()
             self._collection = trio.Event()
-            for item in await self.ended():
-                with self._host.fences.around(_FENCED_REMOVAL, item):
-                    await self.remove_directory(item)
+            for alloc_id in await self.ended():
+                with self._host.fences.around(_FENCED_REMOVAL, alloc_id):
+                    await self.remove_directory(alloc_id)
 
     async def ended(self) -> list[str]:
         """Return the IDs of terminal allocations that still have a directory, oldest first."""
         present = await self._host.launcher.present()
         ended = await self._store.read_long(partial(allocations.terminal, ids=present))
-        return [item for item in ended if item not in self._running]
+        return [alloc_id for alloc_id in ended if alloc_id not in self._running]
 
     async def owners(self, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
         """Return the namespace and the job ID of each allocation, by allocation ID."""
@@ -263,7 +263,7 @@ class NodeRunner:
 
     def present(self) -> list[AllocRunner]:
         """Return the allocations that are running on this host or its clusters."""
-        return [item for item in self._running.values() if not item.is_over]
+        return [runner for runner in self._running.values() if not runner.is_over]
 
     def _is_known(self, alloc_id: str) -> bool:
         return self._store.read(lambda db: allocations.find(db, alloc_id)) is not None
@@ -354,8 +354,12 @@ class NodeRunner:
 
     def _until_next_attempt(self) -> float:
         """Return the seconds until an allocation that failed to start is retried."""
-        at = self._host.fences.next_time(_FENCED)
-        return float("inf") if at is None else max(at - self._host.clock.now(), 0) / SECOND
+        retry_time = self._host.fences.next_time(_FENCED)
+        return (
+            float("inf")
+            if retry_time is None
+            else max(retry_time - self._host.clock.now(), 0) / SECOND
+        )
 
     def _renew_metadata(self) -> None:
         """Update the node metadata, which tasks see when they start."""
@@ -374,28 +378,28 @@ class NodeRunner:
             node_ids=self._hosts,
             after=self._seen,
             failed=self._failed,
-            known=self._running,
+            running_ids=self._running,
             now=self._host.clock.now(),
         )
-        self._seen, found, unreadable = self._store.read(load)
+        self._seen, desired, unreadable = self._store.read(load)
         fences = self._host.fences
         for row in unreadable:
             with fences.unless_paused(_FENCED, row.id) as has_turn:
                 if has_turn:
                     raise row.error
         # Stop allocations first, because new ones may have to wait for their end.
-        for alloc in sorted(found, key=lambda alloc: alloc.is_to_run):
+        for alloc in sorted(desired, key=lambda alloc: alloc.is_to_run):
             allocation = alloc.allocation
             with fences.unless_paused(_FENCED, allocation.id) as has_turn:
                 if not has_turn:
                     pass
-                elif known := self._running.get(allocation.id):
-                    known.update(allocation, alloc.job)
+                elif running := self._running.get(allocation.id):
+                    running.update(allocation, alloc.job)
                 elif not allocation.client_terminal:
                     self._begin(alloc)
         # These changes are applied again.
-        ids = (*(row.id for row in unreadable), *(alloc.allocation.id for alloc in found))
-        self._failed = {item for item in ids if fences.of(_FENCED, item) is not None}
+        ids = (*(row.id for row in unreadable), *(alloc.allocation.id for alloc in desired))
+        self._failed = {alloc_id for alloc_id in ids if fences.of(_FENCED, alloc_id) is not None}
 
     def _begin(self, alloc: DesiredAllocation) -> None:
         host, running = self._hosts[alloc.allocation.node_id], self._running.values()
@@ -467,8 +471,8 @@ class NodeRunner:
     async def _tidy(self) -> None:
         """Stop the processes and remove the directories of unknown allocations."""
         # Stop purged allocations first, because new allocations may reuse their resources.
-        known = self._store.read(partial(allocations.existing_ids, ids=self._running))
-        for alloc_id in self._running.keys() - known:
+        existing = self._store.read(partial(allocations.existing_ids, ids=self._running))
+        for alloc_id in self._running.keys() - existing:
             self._running[alloc_id].purge()
         for alloc_id in await self._finished_ids(self._host.secret_dirs.allocations()):
             await self._host.secret_dirs.release(alloc_id)
@@ -490,8 +494,8 @@ class NodeRunner:
     async def _forgotten(self) -> set[str]:
         """Return the allocations that have local files or processes but are not in the store."""
         present = await self._host.launcher.present()
-        known = await self._store.read_long(partial(allocations.existing_ids, ids=present))
-        return set(present) - known - set(self._running) - self._host.workshops
+        existing = await self._store.read_long(partial(allocations.existing_ids, ids=present))
+        return set(present) - existing - set(self._running) - self._host.workshops
 
     async def _remove(self, alloc_id: str) -> None:
         with self._host.fences.around(_FENCED_REMOVAL, alloc_id):

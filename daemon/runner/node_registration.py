@@ -52,7 +52,7 @@ async def drivers_of(
     most = config.task_processes
     walled = (holding.limited, inherited, launcher, holding.bounds, most)
     raw = walled if config.raw_exec_limits else (holding.groups, inherited, launcher)
-    made: list[Driver] = [
+    found_drivers: list[Driver] = [
         RawExecDriver(*raw, enabled=config.runs_raw_exec),
         ExecDriver(*walled, unfiltered=config.opens_filters),
     ]
@@ -61,7 +61,7 @@ async def drivers_of(
         # Imported late: many hosts have no Podman.
         from daemon.runner.drivers.podman import driver as podman
 
-        made += await podman.find(
+        found_drivers += await podman.find(
             config.podman_service,
             inherited,
             launcher.connect if config.podman_root else None,
@@ -69,8 +69,8 @@ async def drivers_of(
             processes=most,
         )
     if config.dev:
-        made.append(MockDriver())
-    drivers = {driver.name: driver for driver in made}
+        found_drivers.append(MockDriver())
+    drivers = {driver.name: driver for driver in found_drivers}
     absent = dict.fromkeys(spellings("podman"), Fingerprint(trouble=missing)) if missing else {}
     return drivers, {**absent, **fingerprints(drivers)}
 
@@ -167,11 +167,11 @@ async def restore_unreadable(store: Store) -> str:
         damaged = await store.read_long(nodes.unreadable)
     else:
         return ""
-    for item in damaged:
-        if (last := item.last) is not None:
+    for damaged_node in damaged:
+        if (last := damaged_node.last) is not None:
             await store.write(partial(nodes.put, node=last, kind="NodeEvent"))
-            _log.warning("%s; the row was restored from the node's newest event", item.reason)
-    lost = [item for item in damaged if item.last is None]
+            _log.warning("%s; the row was restored from the node's newest event", damaged_node.reason)
+    lost = [unrestored for unrestored in damaged if unrestored.last is None]
     if not lost:
         return ""
     is_other = any(not node.engine for node in store.read(nodes.list_readable))
@@ -206,14 +206,14 @@ async def register(
 
     `attributes` are added to the detected attributes.
     """
-    found = fingerprint(config, drivers, now, attributes)
+    fingerprinted = fingerprint(config, drivers, now, attributes)
     # A row that `restore_unreadable` could not restore is replaced.
-    known = store.read(nodes.list_readable)
-    before = next((node for node in known if not node.engine), None)
+    stored_nodes = store.read(nodes.list_readable)
+    before = next((node for node in stored_nodes if not node.engine), None)
     message = "Node re-registered" if before else "Node registered"
     happened = NodeEvent(message=message, subsystem="Cluster", timestamp=rfc3339(now))
     node = msgspec.structs.replace(
-        found,
+        fingerprinted,
         id=before.id if before else fresh_id,
         status_updated_at=now // SECOND,
         events=[*((before and before.events) or ()), happened][-_SHOWN_EVENTS:],
@@ -222,11 +222,11 @@ async def register(
         from storage.queries import host_volumes  # imported late: a new store has none
 
         changes = store.read(lambda db: nodes.meta_changes(db, before.id))
-        made = store.read(lambda db: host_volumes.on_node(db, before.id))
+        created_volumes = store.read(lambda db: host_volumes.on_node(db, before.id))
         node = nodes.with_meta(node, config.node_meta, changes)
         node = msgspec.structs.replace(
             node,
-            host_volumes={**made, **node.host_volumes},
+            host_volumes={**created_volumes, **node.host_volumes},
             create_index=before.create_index,
             drain=before.drain,
             drain_strategy=before.drain_strategy,

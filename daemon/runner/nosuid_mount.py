@@ -48,7 +48,7 @@ def cover(tasks: Path) -> str:
     path = os.path.realpath(tasks)
     if os.geteuid() != 0:
         return "the daemon is not root"
-    if (found := _topmost_mount(path)) and found.options >= _WANTED:
+    if (mount := _topmost_mount(path)) and mount.options >= _WANTED:
         return ""
     try:
         if is_elsewhere(path):
@@ -78,8 +78,8 @@ def _cover(path: str) -> None:
         inner = [mount.place for mount in mounts() if mount.place.startswith(f"{path}/")]
         _mount(below, below, _BIND | _RECURSIVE)
         # If the mount above is shared, unmounting a copy would also unmount the original.
-        for item in inner if not above.is_shared else ():
-            _unmount(below + item.removeprefix(path), _DETACH | _NO_FOLLOW)
+        for mount_point in inner if not above.is_shared else ():
+            _unmount(below + mount_point.removeprefix(path), _DETACH | _NO_FOLLOW)
     upper = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     mount_flags = os.statvfs(upper).f_flag
     flags = mount_flags & _KEPT | (_RELATIME if mount_flags & os.ST_RELATIME else 0)

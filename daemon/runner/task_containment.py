@@ -46,8 +46,8 @@ class TaskCgroups(msgspec.Struct, frozen=True):
         """
         limited = [*cgroup_v2.mount_points(self.limited.parent), *self.bounds.above]
         raw = limited if config.raw_exec_limits else cgroup_v2.mount_points(self.groups.parent)
-        found = {"groups": self.above, "raw_exec_groups": raw, "exec_groups": limited}
-        return {name: [*map(str, pids)] for name, pids in found.items()}
+        cgroups_by_name = {"groups": self.above, "raw_exec_groups": raw, "exec_groups": limited}
+        return {name: [*map(str, cgroups)] for name, cgroups in cgroups_by_name.items()}
 
     def release(self) -> None:
         """Remove the cgroups of all tasks, if no task is running."""
@@ -58,10 +58,10 @@ class TaskCgroups(msgspec.Struct, frozen=True):
 
 def hold(config: Settings, owner: tuple[int, int]) -> TaskCgroups:
     """Set up the parent cgroups for a daemon that will run as the user and group `owner`."""
-    found = cgroup_v2.find(config.groups_of)
+    tree = cgroup_v2.find(config.groups_of)
     groups: ProcessGroups = ProcessScanner()
-    if found and not _delegation_error(found, owner):
-        groups = found
+    if tree and not _delegation_error(tree, owner):
+        groups = tree
     limited, bounding = _limits(groups, config, owner)
     return TaskCgroups(groups, limited, bounding)
 
@@ -85,15 +85,15 @@ def _limits(
 ) -> tuple[ProcessGroups, LimitEnforcer]:
     """Return the process tracking for tasks with limits, and their limit enforcer."""
     tree = cgroup_v2_limits.own_tree()
-    found = cgroup_v2_limits.find(
+    enforcer_or_reason = cgroup_v2_limits.find(
         config.groups_of, config.cgroup_parent, tree, cgroup_v2_limits.CgroupFiles()
     )
-    if isinstance(found, cgroup_v2_limits.CgroupV2Enforcer):
-        if not (found_trouble := _delegation_error(found, owner)):
-            return found, found
-        found = f"cgroup v2: {found_trouble}"
+    if isinstance(enforcer_or_reason, cgroup_v2_limits.CgroupV2Enforcer):
+        if not (found_trouble := _delegation_error(enforcer_or_reason, owner)):
+            return enforcer_or_reason, enforcer_or_reason
+        enforcer_or_reason = f"cgroup v2: {found_trouble}"
     reasons = dict.fromkeys(
-        CONTROLLERS, f"{found}, and the daemon cannot create a cgroup of version 1"
+        CONTROLLERS, f"{enforcer_or_reason}, and the daemon cannot create a cgroup of version 1"
     )
     old = cgroup_v1.find(config.groups_of, reasons)
     return groups, RlimitEnforcer(with_rlimits({}), reasons) if _delegation_error(

@@ -110,9 +110,9 @@ def _own_addresses(config: Settings) -> list[str]:
     wrapper = config.wrapper_host if config.pools else ""
     hosts = {config.bind, config.issuer_bind, wrapper} - {"", "localhost"}
     bound = {ip_address(host) for host in hosts if _is_address(host)}
-    if any(item.is_unspecified for item in bound) or len(bound) < len(hosts):
+    if any(address.is_unspecified for address in bound) or len(bound) < len(hosts):
         return sorted({address.ip for address in host_networks.addresses()})
-    return sorted(str(item) for item in bound if not item.is_loopback)
+    return sorted(str(address) for address in bound if not address.is_loopback)
 
 
 def _is_address(text: str) -> bool:

@@ -170,11 +170,11 @@ class UsageRecorder:
             if _is_of(key, series)
         }  # copies, because a thread reads them
         work = partial(_read, key=key, begin=begin, end=end, step=step)
-        found = await self._store.read_any(work)
+        parts_by_series = await self._store.read_any(work)
         for series, block in open_block.items():
-            found.setdefault(series, []).append((FINE, opened, block))
-        garbage.free_in_thread(found)
-        return await garbage.in_thread(partial(_binned_parts, found, begin, end, step))
+            parts_by_series.setdefault(series, []).append((FINE, opened, block))
+        garbage.free_in_thread(parts_by_series)
+        return await garbage.in_thread(partial(_binned_parts, parts_by_series, begin, end, step))
 
     def recent_cpu(self, alloc_id: str, namespace: str, count: int) -> Values:
         """Return the latest `count` CPU samples of an allocation, oldest first.
@@ -206,9 +206,10 @@ class UsageRecorder:
         """Load the samples of the current block that an earlier daemon has stored."""
         begin = _begin(now // FINE)
         find = partial(usage_history.within, step=FINE, begin=begin, end=begin + 1)
-        found = await self._store.read_long(find)
+        stored_blocks = await self._store.read_long(find)
         self._open = _OpenBlock(
-            begin, {key: dict(blocks[begin]) for key, blocks in found.items() if begin in blocks}
+            begin,
+            {key: dict(blocks[begin]) for key, blocks in stored_blocks.items() if begin in blocks},
         )
 
     async def _round(self) -> None:
@@ -237,8 +238,10 @@ class UsageRecorder:
         runners = self._present()
         turns = -(-len(runners) // _EACH_ROUND) or 1
         await self._measure(runners[slot % turns :: turns])
-        known = {runner.id for runner in runners}
-        self._latest = {key: measured for key, measured in self._latest.items() if key in known}
+        running_ids = {runner.id for runner in runners}
+        self._latest = {
+            key: measured for key, measured in self._latest.items() if key in running_ids
+        }
         for key, samples in self._all_samples(runners):
             self._open.record(slot % _SLOTS, key, samples)
         if slot % _SLOTS == _SLOTS - 1:
@@ -385,10 +388,10 @@ def _samples(usage: ResourceUsage) -> UsageSamples:
 
 
 def _traffic(usage: ResourceUsage) -> UsageSamples:
-    found = usage.network_stats
-    if found is msgspec.UNSET:
+    network_usage = usage.network_stats
+    if network_usage is msgspec.UNSET:
         return {}
-    return {UsageMetric.RECEIVED: found.received, UsageMetric.SENT: found.sent}
+    return {UsageMetric.RECEIVED: network_usage.received, UsageMetric.SENT: network_usage.sent}
 
 
 def _shared_traffic(usage: AllocationUsage) -> UsageSamples:
@@ -439,15 +442,15 @@ def _read(
     remaining time, or if `step` is shorter, fine blocks are returned.
     """
     find = partial(usage_history.of_owner, db, key.kind, key.namespace, key.owner)
-    found: dict[SeriesKey, Parts] = {}
+    parts_by_series: dict[SeriesKey, Parts] = {}
     fine_begin = begin
     if step >= COARSE:
         last = usage_history.last_begin(db, COARSE)
         fine_begin = max(begin, last + LENGTH[COARSE] if last is not None else begin)
-        _collect(found, COARSE, find(step=COARSE, begin=begin, end=end))
+        _collect(parts_by_series, COARSE, find(step=COARSE, begin=begin, end=end))
     if fine_begin < end:
-        _collect(found, FINE, find(step=FINE, begin=fine_begin, end=end))
-    return found
+        _collect(parts_by_series, FINE, find(step=FINE, begin=fine_begin, end=end))
+    return parts_by_series
 
 
 def _binned_parts(
@@ -460,26 +463,33 @@ def _binned_live(
     live: Mapping[str, deque[tuple[int, UsageSamples]]], begin: int, end: int, step: int
 ) -> dict[str, UsageBlock]:
     """Return the one-second samples by task. This runs in a thread while samples are added."""
-    found = {}
+    binned_by_task = {}
     for task, samples in live.items():
         parts: Parts = [
-            (1, at, {metric: [value] for metric, value in sample.items()})
-            for at, sample in samples.copy()  # one operation, which no other thread interrupts
+            (1, second, {metric: [value] for metric, value in sample.items()})
+            for second, sample in samples.copy()  # one operation, which no other thread interrupts
         ]
-        found[task] = binned(parts, begin, end, step)
-    return found
+        binned_by_task[task] = binned(parts, begin, end, step)
+    return binned_by_task
 
 
 def _collect(parts_by_series: dict[SeriesKey, Parts], step: int, blocks: Blocks) -> None:
     for key, parts in blocks.items():
-        parts_by_series.setdefault(key, []).extend((step, at, block) for at, block in parts.items())
+        parts_by_series.setdefault(key, []).extend(
+            (step, begin_of_block, block) for begin_of_block, block in parts.items()
+        )
 
 
 def _folded(db: ReadSnapshot, *, begin: int) -> dict[SeriesKey, UsageBlock]:
     """Return the coarse blocks of the window that begins at `begin`."""
     end = begin + LENGTH[COARSE]
-    found = usage_history.within(db, FINE, begin, end)
+    stored_blocks = usage_history.within(db, FINE, begin, end)
     return {
-        key: binned([(FINE, at, block) for at, block in blocks.items()], begin, end, COARSE)
-        for key, blocks in found.items()
+        key: binned(
+            [(FINE, begin_of_block, block) for begin_of_block, block in blocks.items()],
+            begin,
+            end,
+            COARSE,
+        )
+        for key, blocks in stored_blocks.items()
     }

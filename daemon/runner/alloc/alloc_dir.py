@@ -40,11 +40,13 @@ async def prepare_alloc_dir(host: RuntimeContext, instance: TaskInstance) -> dic
                 )
             )
         layout = AllocDirLayout(rooms=task_dirs, about=msgspec.json.encode(_log_manifest(instance)))
-        found = await host.launcher.lay_out(alloc_id, layout, previous)
+        layout_errors = await host.launcher.lay_out(alloc_id, layout, previous)
     except (OSError, ValueError) as error:
         problem = f"failed to build the allocation's directory: {error}"
         return {task.name: problem for task in instance.tasks}
-    failures |= {name: f"failed to build task directory: {why}" for name, why in found.items()}
+    failures |= {
+        name: f"failed to build task directory: {why}" for name, why in layout_errors.items()
+    }
     for task in instance.tasks:
         if task.name not in failures:
             try:
@@ -83,8 +85,8 @@ def _migration_source(host: RuntimeContext, instance: TaskInstance) -> str | Non
     before = allocation.desired.previous_allocation
     if not before or not (disk.sticky or disk.migrate):
         return None
-    found = host.store.read(lambda db: allocations.find(db, before))
-    if found is None or _group_key(found) != _group_key(allocation):
+    predecessor = host.store.read(lambda db: allocations.find(db, before))
+    if predecessor is None or _group_key(predecessor) != _group_key(allocation):
         return None
     return before
 

@@ -87,15 +87,15 @@ def excess_dirs(
     ['a']
     """
     sizes_by_owner: dict[Key, int] = {}
-    found = []
+    excess = []
     for alloc_id in reversed(ended):
         if (owner := owners.get(alloc_id)) is None:
             continue
         is_newest = owner not in sizes_by_owner
         sizes_by_owner[owner] = sizes_by_owner.get(owner, 0) + sizes[alloc_id]
         if sizes_by_owner[owner] > most and not is_newest:
-            found.append(alloc_id)
-    return found[::-1]
+            excess.append(alloc_id)
+    return excess[::-1]
 
 
 async def in_rounds(
@@ -136,10 +136,13 @@ async def enforce_retention(
 
     async def look_once() -> None:
         nonlocal sizes
-        found = await ended()
+        alloc_ids = await ended()
         if most := config.retention_alloc_mb * _MB:
-            sizes = {item: sizes.get(item) or await _taken(item, measure) for item in found}
-            removed = excess_dirs(found, await owners(found), sizes, most)
+            sizes = {
+                ended_id: sizes.get(ended_id) or await _taken(ended_id, measure)
+                for ended_id in alloc_ids
+            }
+            removed = excess_dirs(alloc_ids, await owners(alloc_ids), sizes, most)
             for alloc_id in removed:
                 _log.info(
                     "removing the files of terminal allocation %s: the files of its job"
@@ -147,9 +150,9 @@ async def enforce_retention(
                     *(alloc_id, config.retention_alloc_mb),
                 )
                 await remove(alloc_id)
-            found = [item for item in found if item not in set(removed)]
+            alloc_ids = [ended_id for ended_id in alloc_ids if ended_id not in set(removed)]
         await free_disk_space(
-            found, bounds, measure=partial(filesystem_usage, config.alloc_dir), remove=remove
+            alloc_ids, bounds, measure=partial(filesystem_usage, config.alloc_dir), remove=remove
         )
 
     period = config.gc_interval_seconds

@@ -98,11 +98,11 @@ def unhealthy_reasons(
     tasks: Iterable[Task], states: Mapping[str, TaskState], rule: HealthCriteria, now: int
 ) -> dict[str, str]:
     """Return the reasons, by task name, why tasks are not healthy at the deadline."""
-    found = {}
+    reasons = {}
     for task in tasks:
         if hook(task) != Hook.POSTSTOP and (text := _complaint(states[task.name], rule, now)):
-            found[task.name] = text
-    return found
+            reasons[task.name] = text
+    return reasons
 
 
 def failing_checks(task: str, failing: Iterable[CheckResult]) -> str:

@@ -183,8 +183,8 @@ class AllocRunner:
 
     async def usage(self, reader: str = "") -> AllocationUsage:
         """Return the resource usage of the tasks since the previous call with the same `reader`."""
-        found = {task.name: await task.usage(reader) for task in self.tasks}
-        tasks = {name: usage for name, usage in found.items() if usage}
+        readings = {task.name: await task.usage(reader) for task in self.tasks}
+        tasks = {name: usage for name, usage in readings.items() if usage}
         return of_allocation(tasks, self._now(), self._network_usage(reader))
 
     def _network_usage(self, reader: str) -> NetworkUsage | msgspec.UnsetType:

@@ -40,19 +40,19 @@ def load_desired(
     node_ids: Collection[str],
     after: int,
     failed: Collection[str],
-    known: Collection[str],
+    running_ids: Collection[str],
     now: int,
 ) -> tuple[int, list[DesiredAllocation], list[UnreadableAllocation]]:
     """Return the allocations that the scheduler has changed after the index `after`.
 
     The result has the index of the last change, the loaded allocations, and the unreadable ones. A
     negative `after` selects all allocations that should run. Allocations in `failed` are included
-    even if unchanged. Allocations in `known` have a runner, so the stored states of their tasks are
-    not loaded.
+    even if unchanged. Allocations in `running_ids` have a runner, so the stored states of their
+    tasks are not loaded.
     """
     changes = [change for node_id in node_ids for change in allocations.changed(db, node_id, after)]
     definitions: dict[tuple[str, str, int], Job | None] = {}
-    found, unreadable = list[DesiredAllocation](), list[UnreadableAllocation]()
+    desired, unreadable = list[DesiredAllocation](), list[UnreadableAllocation]()
     for alloc_id in dict.fromkeys((*failed, *(change.id for change in changes))):
         try:
             if (allocation := allocations.find(db, alloc_id)) is None:
@@ -61,11 +61,13 @@ def load_desired(
             if key not in definitions:
                 definitions[key] = jobs.version(db, *key)
             if (job := definitions[key]) is not None:
-                pasts = {} if allocation.id in known else _restored_states(db, allocation, now)
-                found.append(DesiredAllocation(allocation, job, pasts))
+                pasts = (
+                    {} if allocation.id in running_ids else _restored_states(db, allocation, now)
+                )
+                desired.append(DesiredAllocation(allocation, job, pasts))
         except StorageUnreadable as error:
             unreadable.append(UnreadableAllocation(alloc_id, error))
-    return max((change.modify_index for change in changes), default=after), found, unreadable
+    return max((change.modify_index for change in changes), default=after), desired, unreadable
 
 
 def _restored_states(

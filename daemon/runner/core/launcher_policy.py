@@ -90,9 +90,11 @@ def policy_of(
 
 def programs_of(pools: Mapping[str, Pool], path: str) -> dict[str, Any]:
     """Return the policy fields with the programs of clusters; empty without pools."""
-    found = {name: find_program(name, path) for name in PROGRAMS if pools}
+    program_paths = {name: find_program(name, path) for name in PROGRAMS if pools}
     return {
-        "programs": {name: program for name, program in found.items() if program is not None},
+        "programs": {
+            name: program for name, program in program_paths.items() if program is not None
+        },
         "cluster_configs": sorted({pool.cluster_config for pool in pools.values()} - {""}),
     }
 
@@ -116,5 +118,9 @@ def filters_of() -> dict[str, Any]:
     return {"filter": filters.of_tasks(machine), "wide_filter": wide, "no_filter": ""}
 
 
-def _spans(found: Ranges) -> list[Span]:
-    return [(item.start, min(item.stop - 1, _LAST)) for item in found if item.start <= _LAST]
+def _spans(id_ranges: Ranges) -> list[Span]:
+    return [
+        (id_range.start, min(id_range.stop - 1, _LAST))
+        for id_range in id_ranges
+        if id_range.start <= _LAST
+    ]

@@ -54,7 +54,7 @@ def is_one_shot(job_type: str, task: Task) -> bool:
 
 def may_start(task: Task, tasks: Iterable[Task], states: States) -> bool:
     """Return whether a task may start now, given the states of the other tasks."""
-    other_tasks = [item for item in tasks if item.name != task.name]
+    other_tasks = [other for other in tasks if other.name != task.name]
     match hook(task):
         case Hook.PRESTART:
             return True

@@ -32,5 +32,5 @@ async def wait_any(*waits: Callable[[], Awaitable[object]]) -> None:
             await awaitable()
             nursery.cancel_scope.cancel()
 
-        for item in waits:
-            nursery.start_soon(wait, item)
+        for wait_function in waits:
+            nursery.start_soon(wait, wait_function)

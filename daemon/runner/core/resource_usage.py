@@ -107,7 +107,7 @@ def sample_of(status: str, stat: str) -> dict[int, ProcessSample]:
 
 def samples(pids: Iterable[int]) -> dict[int, ProcessSample]:
     """Return samples by process ID, without processes that have ended."""
-    return {pid: found for pid in pids if (found := sample(pid)) is not None}
+    return {pid: process_sample for pid in pids if (process_sample := sample(pid)) is not None}
 
 
 def _bytes(text: str | None) -> int:
@@ -192,11 +192,11 @@ def sum_usage(parts: Iterable[ResourceUsage]) -> ResourceUsage:
 def _sum_networks(
     parts: Iterable[NetworkUsage | msgspec.UnsetType],
 ) -> NetworkUsage | msgspec.UnsetType:
-    known = [part for part in parts if part is not msgspec.UNSET]
-    if not known:
+    reported = [part for part in parts if part is not msgspec.UNSET]
+    if not reported:
         return msgspec.UNSET
     return NetworkUsage(
-        received=sum(part.received for part in known), sent=sum(part.sent for part in known)
+        received=sum(part.received for part in reported), sent=sum(part.sent for part in reported)
     )
 
 
@@ -302,15 +302,15 @@ def memory(meminfo: str) -> HostMemory:
 def _disk(path: Path) -> DiskUsage:
     while not path.exists():
         path = path.parent
-    found = os.statvfs(path)
-    size, free = found.f_blocks * found.f_frsize, found.f_bfree * found.f_frsize
-    inodes = max(1, found.f_files)
+    filesystem = os.statvfs(path)
+    size, free = filesystem.f_blocks * filesystem.f_frsize, filesystem.f_bfree * filesystem.f_frsize
+    inodes = max(1, filesystem.f_files)
     return DiskUsage(
         device="",
         mountpoint=str(path),
         size=size,
         used=size - free,
-        available=found.f_bavail * found.f_frsize,
+        available=filesystem.f_bavail * filesystem.f_frsize,
         used_percent=(size - free) * 100 / max(1, size),
-        inodes_used_percent=(found.f_files - found.f_ffree) * 100 / inodes,
+        inodes_used_percent=(filesystem.f_files - filesystem.f_ffree) * 100 / inodes,
     )

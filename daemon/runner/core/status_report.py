@@ -417,13 +417,13 @@ def _store_outputs(
 
 
 def _health(before: Allocation, snapshot: AllocStatus) -> DeploymentHealth | None:
-    known = before.health
+    health = before.health
     if snapshot.healthy is None or snapshot.deployment_id != before.deployment_id:
-        return known
-    if known is not None and known.healthy == snapshot.healthy:
-        return known
+        return health
+    if health is not None and health.healthy == snapshot.healthy:
+        return health
     return msgspec.structs.replace(
-        known or DeploymentHealth(),
+        health or DeploymentHealth(),
         healthy=snapshot.healthy,
         timestamp=rfc3339(snapshot.healthy_at or snapshot.now),
     )

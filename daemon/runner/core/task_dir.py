@@ -42,18 +42,18 @@ def resolve_task_path(task: str, task_directories: TaskDirectories, path: str) -
     relative to the task directory. Raises `PathEscape` for a path outside the task and shared
     directories.
     """
-    found = relative_path(f"{task}/{path}")
+    resolved = relative_path(f"{task}/{path}")
     for seen, here in (
         (task_directories.shared, SHARED),
         (task_directories.local, f"{task}/local"),
         (task_directories.secrets, f"{task}/{SECRETS}"),
     ):
         if path == seen or path.startswith(f"{seen}/"):
-            found = relative_path(here + path.removeprefix(seen))
+            resolved = relative_path(here + path.removeprefix(seen))
             break
-    if found.partition("/")[0] not in (task, SHARED):
+    if resolved.partition("/")[0] not in (task, SHARED):
         raise PathEscape
-    return found
+    return resolved
 
 
 def can_name(task: str) -> bool:

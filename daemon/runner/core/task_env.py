@@ -49,15 +49,15 @@ def inherited_environment(
     allowed = {*_PASSED_ON, *names}
     # Compiling a pattern is slow.
     patterns = [name for name in allowed if not _WILDCARDS.isdisjoint(name)]
-    found = dict(environment)
+    variables = dict(environment)
     if bundled:
-        found.pop("LD_LIBRARY_PATH", None)
-    original = found.pop("LD_LIBRARY_PATH_ORIG", None)
+        variables.pop("LD_LIBRARY_PATH", None)
+    original = variables.pop("LD_LIBRARY_PATH_ORIG", None)
     if original is not None:
-        found["LD_LIBRARY_PATH"] = original
+        variables["LD_LIBRARY_PATH"] = original
     return {
         name: value
-        for name, value in found.items()
+        for name, value in variables.items()
         if name in allowed or any(fnmatchcase(name, pattern) for pattern in patterns)
     }
 
@@ -100,9 +100,9 @@ def task_environment(
     environment |= _meta(job, allocation, task)
     for port in allocation.placement.resources.ports_of(task.name):
         environment |= _port(port)
-    known = dict(environment)
+    defaults = dict(environment)
     for name, value in (task.env or {}).items():
-        environment[name] = resolve(value, known, values)
+        environment[name] = resolve(value, defaults, values)
     return environment
 
 
@@ -179,16 +179,16 @@ def network_variables(
     allocation: Allocation, task: Task, network: NetworkStatus | None
 ) -> dict[str, str]:
     """For each port, return the variables with the allocation's interface and IP on the bridge."""
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for port in allocation.placement.resources.ports_of(task.name) if network else ():
         assert network is not None  # noqa: S101  # for the type checker
         label, inside = _UNFIT.sub("_", port.label), port.to if port.to > 0 else port.value
-        found |= {
+        variables |= {
             f"NOMAD_ALLOC_INTERFACE_{label}": network.interface_name,
             f"NOMAD_ALLOC_IP_{label}": network.address,
             f"NOMAD_ALLOC_ADDR_{label}": f"{network.address}:{inside}",
         }
-    return found
+    return variables
 
 
 def resolve(text: str, environment: Mapping[str, str], values: Mapping[str, str]) -> str:
@@ -202,9 +202,13 @@ def resolve(text: str, environment: Mapping[str, str], values: Mapping[str, str]
         variable, name = match.groups()
         if variable is not None:
             return environment.get(variable, match[0])
-        found = environment.get(name)
+        variable_value = environment.get(name)
         is_field = name.startswith("each.value.") and "each.value" in values
-        return found if found is not None else values.get(name, "" if is_field else match[0])
+        return (
+            variable_value
+            if variable_value is not None
+            else values.get(name, "" if is_field else match[0])
+        )
 
     return _REFERENCE.sub(replace, text)
 
@@ -216,10 +220,11 @@ def resolve_config(
     if isinstance(config, str):
         return resolve(config, environment, values)
     if isinstance(config, list):
-        return [resolve_config(item, environment, values) for item in config]
+        return [resolve_config(element, environment, values) for element in config]
     if isinstance(config, dict):
         return {
-            str(name): resolve_config(item, environment, values) for name, item in config.items()
+            str(name): resolve_config(member, environment, values)
+            for name, member in config.items()
         }
     return config
 
@@ -237,7 +242,7 @@ def pairs(text: str, most: int | None = None) -> dict[str, str]:
     >>> pairs("# note\nA=1\nexport B = \"x y\" # more\n")
     {'A': '1', 'B': 'x y'}
     """
-    found = dict[str, str]()
+    variables = dict[str, str]()
     for number, line in enumerate(text.splitlines(), 1):
         bare = line.strip()
         if not bare or bare.startswith("#"):
@@ -245,10 +250,10 @@ def pairs(text: str, most: int | None = None) -> dict[str, str]:
         name, equals, value = bare.removeprefix("export ").partition("=")
         if not equals or not _NAME.fullmatch(name.strip()) or "\0" in value:
             raise ValueError(f"line {number} of the environment is not of the form NAME=value")
-        found[name.strip()] = _value(value.strip(), number)
-        if most is not None and len(found) > most:
+        variables[name.strip()] = _value(value.strip(), number)
+        if most is not None and len(variables) > most:
             raise ValueError(f"line {number} exceeds the maximum of {most} variables")
-    return found
+    return variables
 
 
 def _value(written: str, number: int) -> str:

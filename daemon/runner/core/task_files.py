@@ -92,8 +92,8 @@ class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
         Raises `PathEscape` or `OSError`.
         """
         with _escaping():
-            found, _ = await self.launcher.read(self._read(path, 0))
-        return found.inode, found.size, found.modified
+            metadata, _ = await self.launcher.read(self._read(path, 0))
+        return metadata.inode, metadata.size, metadata.modified
 
     def _read(self, path: str, most: int) -> ReadFile:
         return ReadFile(allocation=self.allocation, task=self.task, path=path, most=most)

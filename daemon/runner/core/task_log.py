@@ -120,17 +120,17 @@ class Logs:
 
     async def reading(self, key: Place) -> OpenedFile | None:
         """Return a task's log file, opened for reading, or None if it cannot be opened."""
-        found = self._open.pop(key, None)
-        if found is None or found.is_gone:
+        opened_file = self._open.pop(key, None)
+        if opened_file is None or opened_file.is_gone:
             try:
-                found = await self._opened(key, "log")
+                opened_file = await self._opened(key, "log")
             except OSError:
                 return None
         if key in self._grows:
-            self._open[key] = found
+            self._open[key] = opened_file
         while len(self._open) > self._most:
             self._open.popitem(last=False)
-        return found
+        return opened_file
 
     async def writing(self, key: Place) -> OpenedFile:
         """Return a task's log file, opened so that the log can be rotated. Raises `OSError`.
@@ -149,11 +149,11 @@ class Logs:
 
     def marks(self, key: Place) -> Marks:
         """Return the marks of a log. Only the most recently used logs have marks."""
-        found = self._marks.pop(key, None) or Marks()
-        self._marks[key] = found
+        marks = self._marks.pop(key, None) or Marks()
+        self._marks[key] = marks
         while len(self._marks) > _MOST_MARKED:
             self._marks.popitem(last=False)
-        return found
+        return marks
 
     def grow(self, key: Place, *, grows: bool) -> None:
         """Record whether a log can still grow, and remove its descriptor from the cache.
@@ -174,9 +174,9 @@ class TaskLog:
 
     def of(self, alloc_id: str) -> "TaskLog":
         """Return the same stream of another allocation."""
-        found = copy(self)
-        found.place = (alloc_id, *self.place[1:])
-        return found
+        other_log = copy(self)
+        other_log.place = (alloc_id, *self.place[1:])
+        return other_log
 
     @property
     def marks(self) -> Marks:
@@ -269,13 +269,13 @@ class Stream:
 
     def pieces(self) -> list[LogSegment]:
         """Return the files on disk in the order of the stream."""
-        pieces = sorted(self._moved(), key=lambda segment: segment.start)
-        start, facts = pieces[-1].end if pieces else 0, self.facts
-        return [*pieces, LogSegment("", start, facts.st_size if facts else 0)]
+        segments = sorted(self._moved(), key=lambda segment: segment.start)
+        start, facts = segments[-1].end if segments else 0, self.facts
+        return [*segments, LogSegment("", start, facts.st_size if facts else 0)]
 
     def start(self) -> int:
         """Return the offset at which the task's file begins."""
-        return max(self._moved(), key=lambda piece: piece.start, default=_NOTHING).end
+        return max(self._moved(), key=lambda segment: segment.start, default=_NOTHING).end
 
     def _moved(self) -> list[LogSegment]:
         beside, prefix = self._log.rotation_dir, f"{self._log.stem}."
@@ -291,16 +291,16 @@ class Stream:
 
     def span(self) -> tuple[int, int]:
         """Return the first readable offset and the end offset."""
-        pieces = self.pieces()
-        return self.first(pieces), pieces[-1].end
+        segments = self.pieces()
+        return self.first(segments), segments[-1].end
 
-    def first(self, pieces: list[LogSegment]) -> int:
+    def first(self, segments: list[LogSegment]) -> int:
         """Return the first retained offset of a stream that consists of these files.
 
         If the log's limits were lower before, more data was removed. The result is then the first
         offset after the hole.
         """
-        oldest, *_, present = (pieces[0], *pieces)
+        oldest, *_, present = (segments[0], *segments)
         first = max(self._log.first_retained(present.end), oldest.start)
         if self._present is None or not present.start <= first < present.end:
             return first
@@ -346,14 +346,17 @@ class Stream:
 
         If the offset is before the retained data, the result begins at the first retained offset.
         """
-        pieces = self.pieces()
-        position = max(position, self.first(pieces))
-        piece = next((piece for piece in pieces if piece.start <= position < piece.end), None)
-        if piece is None:
+        segments = self.pieces()
+        position = max(position, self.first(segments))
+        segment = next(
+            (candidate for candidate in segments if candidate.start <= position < candidate.end),
+            None,
+        )
+        if segment is None:
             return None
         limit = self._log.limit
         most = min(most, limit - position % limit)
-        data = self.content(piece, position - piece.start, most)
+        data = self.content(segment, position - segment.start, most)
         if not data:
             return None
         end = position + len(data)
@@ -378,11 +381,11 @@ class Stream:
 
     def chunks(self, position: int) -> list[LogChunk]:
         """Return all data from an offset to the current end."""
-        found = []
+        log_chunks = []
         while (chunk := self.read(position)) is not None:
-            found.append(chunk)
+            log_chunks.append(chunk)
             position = chunk.end
-        return found
+        return log_chunks
 
     def last_file(self) -> int:
         """Return the start offset of the last numbered file."""
@@ -402,7 +405,7 @@ def _data_from(descriptor: int, offset: int) -> int:
 
 def _size(path: str) -> int:
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return 0
-    return found.st_size if stat.S_ISREG(found.st_mode) else 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0

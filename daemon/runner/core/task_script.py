@@ -24,8 +24,8 @@ async def run_script(session: ExecStream, seconds: float = math.inf) -> ScriptRe
     received = bytearray()
 
     async def drain(output: str) -> None:
-        while piece := await session.read(output):
-            received.extend(piece)
+        while chunk := await session.read(output):
+            received.extend(chunk)
             del received[:-_MOST_KEPT]
 
     code = _TOO_LONG

@@ -20,9 +20,9 @@ def reachable_servers(files: Iterable[str]) -> NetworkDNS | None:
     """Return the DNS settings of the first file with an IPv4 server that is not on loopback."""
     for text in files:
         lines = [words for line in text.splitlines() if len(words := line.split()) > 1]
-        found = [words[1] for words in lines if words[0] == "nameserver"]
+        addresses = [words[1] for words in lines if words[0] == "nameserver"]
         servers = [
-            server for server in found if ":" not in server and not server.startswith("127.")
+            server for server in addresses if ":" not in server and not server.startswith("127.")
         ]
         if servers:
             searches = [words[1:] for words in lines if words[0] == "search"]

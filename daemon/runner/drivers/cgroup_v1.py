@@ -229,20 +229,20 @@ def find(owner: Path, missing: Mapping[str, str]) -> CgroupV1:
 
 def mounts(mountinfo: str) -> dict[str, Path]:
     """Return the mount point of each controller, from the text of `mountinfo`."""
-    found = {}
+    mount_points = {}
     for line in mountinfo.split("\n"):  # a path may contain other line separators
         before, _, after = line.partition(" - ")
         words = after.split(" ")
         if words[:1] == ["cgroup"]:
             for kind in _KINDS.intersection(words[-1].split(",")):
-                found[kind] = Path(before.split(" ")[4].encode().decode("unicode_escape"))
-    return found
+                mount_points[kind] = Path(before.split(" ")[4].encode().decode("unicode_escape"))
+    return mount_points
 
 
 def memberships(text: str) -> dict[str, str]:
     """Return the cgroup of a process by controller, from the text of `/proc/.../cgroup`."""
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for line in text.splitlines():
         _, kinds, path = [*line.split(":", 2), "", ""][:3]
-        found |= dict.fromkeys(kinds.split(","), path)
-    return found
+        paths |= dict.fromkeys(kinds.split(","), path)
+    return paths

@@ -281,7 +281,7 @@ def _remove(path: str) -> bool:
         return True
     except OSError:
         below = _below(path)
-        if not below or not all(_remove(item) for item in below):
+        if not below or not all(_remove(child) for child in below):
             return False
         return _remove(path)
     return True

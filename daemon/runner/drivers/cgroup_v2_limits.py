@@ -77,7 +77,7 @@ class CgroupFiles:
     def groups(self, path: str) -> list[str]:
         """Return the child cgroups."""
         try:
-            return [item.path for item in os.scandir(path) if item.is_dir(follow_symlinks=False)]
+            return [entry.path for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
         except OSError:
             return []
 

@@ -117,7 +117,7 @@ def _value(kind: ConfigType, value: object) -> object | None:
         case ConfigType.TEXT:
             return _text(value)
         case ConfigType.TEXTS:
-            texts = [_text(item) for item in value] if isinstance(value, list) else [None]
+            texts = [_text(element) for element in value] if isinstance(value, list) else [None]
             return None if None in texts else texts
         case ConfigType.MAP:
             return _map(value)
@@ -129,15 +129,15 @@ def _value(kind: ConfigType, value: object) -> object | None:
 
 def _map(blocks: object) -> dict[str, str] | None:
     """Convert a map or a list of HCL blocks to one map of strings; return None for other values."""
-    found: dict[str, str] = {}
+    text_map: dict[str, str] = {}
     for block in blocks if isinstance(blocks, list) else [blocks]:
         if not isinstance(block, dict):
             return None
         for name, value in block.items():
             if (text := _text(value)) is None:
                 return None
-            found[str(name)] = text
-    return found
+            text_map[str(name)] = text
+    return text_map
 
 
 def _text(value: object) -> str | None:

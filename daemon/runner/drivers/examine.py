@@ -43,13 +43,13 @@ def look(task: Task) -> DriverFindings:
 
 
 def _config_warnings(task: Task, block: Mapping[str, object]) -> list[str]:
-    found = []
+    warnings = []
     command = block.get("command")
     if isinstance(command, str) and _is_missing(command):
-        found.append(f"this host has no program {command}: install it before the task starts")
+        warnings.append(f"this host has no program {command}: install it before the task starts")
     if task.user and "${" not in task.user and not _is_user(task.user):
-        found.append(f'this host has no user "{task.user}": create the user or name another one')
-    return found
+        warnings.append(f'this host has no user "{task.user}": create the user or name another one')
+    return warnings
 
 
 def _is_missing(command: str) -> bool:

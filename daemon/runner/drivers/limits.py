@@ -73,12 +73,12 @@ def exclusive_cores(all_cores: str, core_lists: Iterable[str]) -> str:
 
 def _cores(text: str) -> set[int]:
     """Parse a kernel CPU list such as `0-3,7`."""
-    found: set[int] = set()
+    cores: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
         if first:
-            found.update(range(int(first), int(last or first) + 1))
-    return found
+            cores.update(range(int(first), int(last or first) + 1))
+    return cores
 
 
 def limits_of(

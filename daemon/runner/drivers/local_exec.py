@@ -74,7 +74,7 @@ class PassedSession(_Conversation):
     """
 
     def __init__(self, launcher: Launcher, number: int, descriptor: int, *ends: int) -> None:
-        streams = [trio.lowlevel.FdStream(item) for item in ends]
+        streams = [trio.lowlevel.FdStream(end) for end in ends]
         names = ("stdout", "stderr") if len(streams) > 1 else ("stdout",)
         super().__init__(streams[0], dict(zip(names, streams[1:] or streams, strict=True)))
         self._launcher, self._number, self._descriptor = launcher, number, descriptor

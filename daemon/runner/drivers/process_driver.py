@@ -120,9 +120,12 @@ class ProcessDriver:
         if problem := self._launcher.walls.tools:
             return Fingerprint(trouble=problem)
         prefix = f"driver.{self.name}"
-        known = {**attributes, **self._groups.attributes}
+        all_attributes = {**attributes, **self._groups.attributes}
         return Fingerprint(
-            attributes={prefix: "true", **{f"{prefix}.{key}": text for key, text in known.items()}}
+            attributes={
+                prefix: "true",
+                **{f"{prefix}.{key}": text for key, text in all_attributes.items()},
+            }
         )
 
     async def start(self, attempt: Attempt) -> TaskHandle:
@@ -156,8 +159,8 @@ class ProcessDriver:
     async def adopt(self, attempt: Attempt, handle: bytes) -> TaskHandle | None:
         """Re-attach to an attempt by its claim file; return None if it was not started."""
         del handle  # the claim file is sufficient
-        if (found := await self._present(attempt)) is not None:
-            return found
+        if (present_task := await self._present(attempt)) is not None:
+            return present_task
         # The claim file may have been deleted. Remaining processes must not run next to the next
         # attempt.
         await self._groups.of(attempt.alloc_id, attempt.task).clear(self._launcher)
@@ -250,12 +253,12 @@ class ProcessDriver:
             task_command = self._order(attempt, self._common(attempt, [group.entry, *entries]))
         # After an earlier start of the attempt, an input of the start may be gone.
         except (StartFailed, InvalidConfig, OSError):
-            if (found := await self._present(attempt)) is not None:
-                return found
+            if (present_task := await self._present(attempt)) is not None:
+                return present_task
             raise
         if group.is_populated():
-            if (found := await self._present(attempt)) is not None:
-                return found
+            if (present_task := await self._present(attempt)) is not None:
+                return present_task
             # If the claim file was deleted, processes may be left. Start nothing next to them.
             if problem := await group.clear(self._launcher):
                 raise StartFailed(f"an earlier attempt has not ended: {problem}", recoverable=True)

@@ -228,15 +228,15 @@ class ProcessHandle:
         started = self._started
         members = await self._group.members(self._launcher, started.number)
         async with _READING:
-            found = samples(members)
-        if members and not found:  # hidepid hides processes of other users
+            process_samples = samples(members)
+        if members and not process_samples:  # hidepid hides processes of other users
             request = GetProcessInfo(
                 allocation=started.alloc_id, task=started.task, attempt=started.number
             )
             texts = await self._launcher.usage(request)
             for status, stat in zip(texts[::2], texts[1::2], strict=True):
-                found |= sample_of(status, stat)
-        return UsageReading(found, self._bounded.account())
+                process_samples |= sample_of(status, stat)
+        return UsageReading(process_samples, self._bounded.account())
 
     async def pause(self) -> None:
         """Pause all processes."""

@@ -42,11 +42,11 @@ class ScannedGroup:
 
     async def clear(self, launcher: Launcher, attempt: int | None = None) -> str:
         """Kill all processes that can be found; return the error or an empty string."""
-        found: list[int] = []
+        remaining: list[int] = []
         with trio.move_on_after(_PATIENCE):
-            while found := await self._act_on_processes(launcher, "end", attempt):
+            while remaining := await self._act_on_processes(launcher, "end", attempt):
                 pass
-        return f"these processes do not end: {' '.join(map(str, found))}" if found else ""
+        return f"these processes do not end: {' '.join(map(str, remaining))}" if remaining else ""
 
     async def members(self, launcher: Launcher, attempt: int) -> list[int]:
         """Return the processes of an attempt, found by a scan of all processes."""
@@ -110,7 +110,7 @@ class ProcessScanner:
         marks = [first, *(self._wanted - {first})][:MOST_MARKS]
         self._wanted.difference_update(marks)
         began = trio.current_time()
-        found = await launcher.sweep(ScanProcesses(marks=marks))
+        scanned = await launcher.sweep(ScanProcesses(marks=marks))
         ended = trio.current_time()
         self._not_before = ended + _SHARE * (ended - began)
-        self._found.update(zip(marks, found, strict=True))
+        self._found.update(zip(marks, scanned, strict=True))

@@ -112,10 +112,10 @@ class _Plain:
 
     @property
     def info(self) -> FileMetadata:
-        found = self._found
+        file_metadata = self._found
         if self._opened is not None:
-            found = found_of(os.fstat(self._opened.descriptor))
-        return _info(self._name, found, self._kind)
+            file_metadata = found_of(os.fstat(self._opened.descriptor))
+        return _info(self._name, file_metadata, self._kind)
 
     def read(self, offset: int, most: int) -> bytes:
         if self._opened is not None:
@@ -194,8 +194,8 @@ class AllocFiles:
                 position=position,
             )
             with _refused(path):
-                found, position = await self._launcher.entries(request)
-            entries += found
+                batch, position = await self._launcher.entries(request)
+            entries += batch
             _check_number(len(entries), path)
         logs = [await log.current() for log in self._logs.values()] if relative == _LOGS else []
         number = len(entries) + sum(len(log.numbers()) for log in logs)
@@ -227,9 +227,9 @@ class AllocFiles:
             allocation=self._alloc_id, path=relative, sees_secrets=self._sees_secrets
         )
         with _refused(path):
-            found, descriptor = await self._launcher.open(request)
+            metadata, descriptor = await self._launcher.open(request)
         opened = None if descriptor is None else OpenedFile(descriptor)
-        return _Plain(path, name or os.path.basename(self._root), found, opened)
+        return _Plain(path, name or os.path.basename(self._root), metadata, opened)
 
     async def _numbered(self, path: str, relative: str) -> File:
         stream = await self._logs[relative.rpartition("/")[2].rpartition(".")[0]].current()

@@ -41,13 +41,13 @@ class LogManifest(msgspec.Struct, frozen=True, kw_only=True):
 async def read_manifest(launcher: Launcher, alloc_id: str) -> LogManifest | None:
     """Return the description of an allocation's logs; None if it is missing or unreadable."""
     try:
-        found, descriptor = await launcher.open(
+        metadata, descriptor = await launcher.open(
             OpenFile(allocation=alloc_id, path=ABOUT, sees_secrets=False)
         )
         if descriptor is None:
             return None
         opened_file = OpenedFile(descriptor)
-        content = os.pread(opened_file.descriptor, found.size, 0)
+        content = os.pread(opened_file.descriptor, metadata.size, 0)
         return msgspec.json.decode(content, type=LogManifest)
     except (OSError, msgspec.MsgspecError):
         return None
@@ -55,12 +55,14 @@ async def read_manifest(launcher: Launcher, alloc_id: str) -> LogManifest | None
 
 async def delete_expired(launcher: Launcher, *, days: int, megabytes: int, now: float) -> None:
     """Remove logs older than `days`, and the oldest logs while the total exceeds `megabytes`."""
-    found = {
-        item: await launcher.measure(item, is_kept=True)
-        for item in await launcher.present(is_kept=True)
+    manifests = {
+        kept_id: await launcher.measure(kept_id, is_kept=True)
+        for kept_id in await launcher.present(is_kept=True)
     }
     used = 0
-    for alloc_id, manifest in sorted(found.items(), key=lambda item: item[1].written, reverse=True):
+    for alloc_id, manifest in sorted(
+        manifests.items(), key=lambda pair: pair[1].written, reverse=True
+    ):
         used += manifest.used
         is_old = manifest.written < (now - days * 86_400) * SECOND
         if is_old or used > megabytes * 1024 * 1024:
@@ -71,6 +73,6 @@ async def delete_expired(launcher: Launcher, *, days: int, megabytes: int, now: 
 async def tidy(launcher: Launcher, output: Path) -> None:
     """Remove rotated data of allocations whose logs no longer exist."""
     with suppress(FileNotFoundError):  # the first rotation creates the directory
-        for item in os.listdir(output):
-            if re.fullmatch(ID, item) and not await is_there(launcher, item):
-                await trio.to_thread.run_sync(partial(shutil.rmtree, output / item, True))
+        for alloc_id in os.listdir(output):
+            if re.fullmatch(ID, alloc_id) and not await is_there(launcher, alloc_id):
+                await trio.to_thread.run_sync(partial(shutil.rmtree, output / alloc_id, True))

@@ -178,13 +178,13 @@ def _forget(log: TaskLog, moved: list[LogSegment], first: int) -> None:
     The end of the last moved file is the start offset of the log. To keep this offset, an empty
     file with the offset in its name replaces the last file when it is deleted.
     """
-    for piece in moved:
-        last = piece is moved[-1]
-        if piece.end > first or (last and not piece.size):
+    for segment in moved:
+        last = segment is moved[-1]
+        if segment.end > first or (last and not segment.size):
             continue
         if last:
-            Path(log.moved_path(piece.end)).touch(mode=0o600)
-        os.unlink(piece.path)
+            Path(log.moved_path(segment.end)).touch(mode=0o600)
+        os.unlink(segment.path)
 
 
 def _copy_path(log: TaskLog, start: int) -> str:
@@ -242,14 +242,14 @@ def recover_rotation(log: TaskLog, stream: Stream) -> None:
 
     A log that is shorter than its copy was already truncated, so only the copy has the data.
     """
-    found = _unfinished(log)
-    if found is None:
+    unfinished = _unfinished(log)
+    if unfinished is None:
         return
     present = stream.pieces()[-1]
-    if present.size < found.end - present.start:
-        os.rename(found.path, log.moved_path(found.start))
+    if present.size < unfinished.end - present.start:
+        os.rename(unfinished.path, log.moved_path(unfinished.start))
     else:
-        os.unlink(found.path)
+        os.unlink(unfinished.path)
 
 
 def _unfinished(log: TaskLog) -> LogSegment | None:

@@ -71,8 +71,8 @@ class CheckRunner:
         Checks with `on_update = ignore` do not count. The time is in nanoseconds.
         """
         counted = [probe.id for probe in probes if probe.check.on_update != _READINESS]
-        found = [self._found.get(item) for item in counted]
-        if any(item is None or item.status != CheckStatus.SUCCESS for item in found):
+        results = [self._found.get(probe_id) for probe_id in counted]
+        if any(result is None or result.status != CheckStatus.SUCCESS for result in results):
             return None
         return self._since
 
@@ -82,13 +82,13 @@ class CheckRunner:
         Checks with `on_update = ignore` do not count.
         """
         counted = [probe.id for probe in probes if probe.check.on_update != _READINESS]
-        found = [self._found[item] for item in counted if item in self._found]
-        return [item for item in found if item.status != CheckStatus.SUCCESS]
+        results = [self._found[probe_id] for probe_id in counted if probe_id in self._found]
+        return [result for result in results if result.status != CheckStatus.SUCCESS]
 
     def ready(self, probes: Iterable[CheckTarget]) -> bool | None:
         """Return whether all checks pass; None if no check fails but some have no result yet."""
-        found = [self._found.get(probe.id) for probe in probes]
-        statuses = {item.status if item else CheckStatus.PENDING for item in found}
+        results = [self._found.get(probe.id) for probe in probes]
+        statuses = {result.status if result else CheckStatus.PENDING for result in results}
         if CheckStatus.FAILURE in statuses:
             return False
         return None if CheckStatus.PENDING in statuses else True
@@ -146,10 +146,10 @@ class CheckRunner:
 
     async def _run_check(self, probe: CheckTarget) -> tuple[CheckStatus, int, str]:
         """Run a check. An error of the check counts as a failure and affects nothing else."""
-        found = CheckStatus.FAILURE, 0, "nomad: the check could not be made"
+        outcome = CheckStatus.FAILURE, 0, "nomad: the check could not be made"
         with self._fences.around(_FENCED, probe.id) if self._fences else nullcontext():
-            found = await run_check(probe, self._run, self._permit)
-        return found  # noqa: RET504  # an error does not change the result
+            outcome = await run_check(probe, self._run, self._permit)
+        return outcome  # noqa: RET504  # an error does not change the result
 
     def _is_enough(self, probe: CheckTarget, failures: int, began: int) -> bool:
         rule = probe.check.check_restart
@@ -232,7 +232,7 @@ async def _request_grpc(
     )
 
     check = probe.check
-    found = await check_health(
+    serving_status = await check_health(
         probe.address,
         probe.port,
         check.grpc_service,
@@ -241,8 +241,8 @@ async def _request_grpc(
         known_as=check.tls_server_name,
         permit=permit,
     )
-    status = CheckStatus.SUCCESS if found == SERVING else CheckStatus.FAILURE
-    return status, 0, f"nomad: grpc {found}"
+    status = CheckStatus.SUCCESS if serving_status == SERVING else CheckStatus.FAILURE
+    return status, 0, f"nomad: grpc {serving_status}"
 
 
 async def _request_http(
@@ -267,8 +267,8 @@ async def _request_http(
         if answer.status < _FAILED:
             return CheckStatus.SUCCESS, answer.status, "nomad: http ok"
         text = b""
-        async for piece in answer.body:
-            text += piece
+        async for chunk in answer.body:
+            text += chunk
             if len(text) >= _MOST:
                 break
         return CheckStatus.FAILURE, answer.status, text[:_MOST].decode(errors="replace")

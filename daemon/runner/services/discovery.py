@@ -66,8 +66,8 @@ class ServiceRegistrar:
         """Return the current registrations with their readiness."""
         context = self._service_context()
         return [
-            ServiceAddress(item.registration, self._checks.ready(probes(context, [item])))
-            for item in self._active()
+            ServiceAddress(service.registration, self._checks.ready(probes(context, [service])))
+            for service in self._active()
         ]
 
     def _changed(self) -> None:
@@ -84,8 +84,8 @@ class ServiceRegistrar:
         Call this before any task runs.
         """
         ports = self._instance().allocation.placement.resources.static_ports
-        found = self._host.listeners({number for _, number in ports})
-        for text in describe_conflicts(ports, found):
+        listening = self._host.listeners({number for _, number in ports})
+        for text in describe_conflicts(ports, listening):
             yield from ((task.name, text) for task in self._instance().tasks)
 
     @property

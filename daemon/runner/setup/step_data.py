@@ -98,10 +98,10 @@ def load(db: ReadSnapshot, instance: TaskInstance) -> StepData:
         return StepData(values, document)
     index = instance.allocation.index
     try:
-        item = lists.item(group, index, text)
+        list_item = lists.item(group, index, text)
     except lists.Faulty as error:
         raise Refused(f"the list of the step is invalid: {error}") from error
-    return StepData(values | lists.values(item, index), document, lists.environment(item))
+    return StepData(values | lists.values(list_item, index), document, lists.environment(list_item))
 
 
 def read_output(db: ReadSnapshot, instance: TaskInstance, text: str) -> str:
@@ -296,8 +296,8 @@ def _check(
     `unstored` counts the bytes of outputs that other allocations have reported, but that are not
     stored yet: first for the step, then for the run.
     """
-    for task, known in outputs_of_others.items():
-        if repeated := sorted(outputs_of_task.keys() & known.keys()):
+    for task, other_outputs in outputs_of_others.items():
+        if repeated := sorted(outputs_of_task.keys() & other_outputs.keys()):
             raise Refused(f"task {task} has already written the output {repeated[0]}")
     size = len(encode(outputs_of_task))
     of_others = sum(len(encode(task_outputs)) for task_outputs in outputs_of_others.values())

@@ -123,8 +123,8 @@ class TemplateSources:
 
         Without an `@`, the namespace is that of the task. A region after the namespace is ignored.
         """
-        plain, at, where = name.rpartition("@")
-        return (plain, where.partition(".")[0]) if at else (name, self._namespace)
+        plain, at_sign, where = name.rpartition("@")
+        return (plain, where.partition(".")[0]) if at_sign else (name, self._namespace)
 
     @property
     def _workload(self) -> Workload:

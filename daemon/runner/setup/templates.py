@@ -247,9 +247,9 @@ class TemplateRunner:
         )
 
     async def _program(self, template: Template) -> ParsedTemplate:
-        known = self._programs.get(template.dest_path)
-        if known is not None and not template.source_path:
-            return known
+        parsed_template = self._programs.get(template.dest_path)
+        if parsed_template is not None and not template.source_path:
+            return parsed_template
         text = await self._source(template)
         work = partial(read, text, template.left_delim, template.right_delim)
         if len(text) > _SHORT:

@@ -172,8 +172,8 @@ class PodmanClient:
                 async with send_request(
                     url, method=method, headers=[*sort, *headers], body=content, dial=self.dial
                 ) as reply:
-                    async for piece in reply.body:
-                        received += piece
+                    async for chunk in reply.body:
+                        received += chunk
                         if len(received) > _MOST:
                             raise PodmanFailed(f"podman: the response to {path} is too large")
         except trio.TooSlowError as error:
@@ -254,18 +254,20 @@ class PodmanClient:
         query = {"all": "true", "filters": msgspec.json.encode(words).decode()}
         body = await self._request("GET", "/containers/json", query)
         return [
-            item.id
-            for item in _decode(list[ContainerListItem], b"[]" if body.strip() == b"null" else body)
+            container.id
+            for container in _decode(
+                list[ContainerListItem], b"[]" if body.strip() == b"null" else body
+            )
         ]
 
     async def stats(self, name: str) -> ContainerStats | None:
         """Return the usage of a container; None if it is not running."""
         query = {"containers": name, "stream": "false"}
         try:
-            found = await self._read(AllStats, "/containers/stats", query)
+            all_stats = await self._read(AllStats, "/containers/stats", query)
         except PodmanFailed:
             return None
-        return next(iter(found.stats or ()), None)
+        return next(iter(all_stats.stats or ()), None)
 
     async def prepare(self, name: str, command: Mapping[str, object]) -> str:
         """Create an exec session in a container and return its ID."""

@@ -137,10 +137,10 @@ def credentials(settings: PodmanConfig) -> list[tuple[str, str]]:
     auth = {name: text for name, text in settings.auth.items() if text}
     if not auth:
         return []
-    known = {"username": auth.get("username", ""), "password": auth.get("password", "")}
+    account = {"username": auth.get("username", ""), "password": auth.get("password", "")}
     if server := auth.get("server_address"):
-        known["serveraddress"] = server
-    encoded = base64.urlsafe_b64encode(msgspec.json.encode(known)).decode()
+        account["serveraddress"] = server
+    encoded = base64.urlsafe_b64encode(msgspec.json.encode(account)).decode()
     return [("x-registry-auth", encoded)]
 
 
@@ -234,18 +234,18 @@ def _resources(settings: PodmanConfig, limits: ResourceLimits) -> dict[str, obje
     cpu: dict[str, object] = {"shares": limits.shares}
     if limits.cores:
         cpu["cpus"] = limits.cpus
-    found: dict[str, object] = {"cpu": cpu}
+    resources: dict[str, object] = {"cpu": cpu}
     if limits.memory_max:
         memory = {"limit": limits.memory_max, "swap": limits.memory_max}
         if limits.memory < limits.memory_max:
             memory["reservation"] = limits.memory
-        found["memory"] = memory
+        resources["memory"] = memory
     processes = limits.processes
     if settings.pids_limit > 0:
         processes = min(settings.pids_limit, processes or settings.pids_limit)
     if processes:
-        found["pids"] = {"limit": processes}
-    return found
+        resources["pids"] = {"limit": processes}
+    return resources
 
 
 def _ports(attempt: Attempt, settings: PodmanConfig) -> Iterator[dict[str, object]]:

@@ -180,13 +180,13 @@ class PodmanDriver:
         name = container_spec.container_name(attempt)
         while True:
             try:
-                found = await self._podman.find(name)
+                container = await self._podman.find(name)
             except PodmanFailed as error:
                 # The container may be running. Treating it as lost would start the task twice.
                 _log.warning("cannot search for container %s: %s", name, error)
                 await trio.sleep(_AGAIN)
                 continue
-            return self._running(attempt) if found is not None else None
+            return self._running(attempt) if container is not None else None
 
     async def open_session(
         self, attempt: Attempt, command: Sequence[str], *, tty: bool
@@ -214,8 +214,10 @@ class PodmanDriver:
     async def destroy(self, alloc_id: str, directory: str) -> None:
         """Remove all containers of a purged allocation."""
         try:
-            for item in await self._podman.labelled(container_spec.labels_of(alloc_id, directory)):
-                await self._podman.remove(item)
+            for name_of_container in await self._podman.labelled(
+                container_spec.labels_of(alloc_id, directory)
+            ):
+                await self._podman.remove(name_of_container)
         except PodmanFailed as error:
             _log.warning("containers of allocation %s cannot be removed: %s", alloc_id, error)
 
@@ -244,7 +246,7 @@ class ContainerTask:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._output.follow)
             nursery.start_soon(self._send)
-            found = await self._end()
+            container = await self._end()
             nursery.cancel_scope.cancel()
         await self._output.finish()
         self._output.remove()
@@ -253,16 +255,16 @@ class ContainerTask:
             await self._podman.remove(self._name)
         except PodmanFailed as error:
             _log.warning("container %s cannot be removed: %s", self._name, error)
-        return _GONE if found is None else exit_result(found)
+        return _GONE if container is None else exit_result(container)
 
     async def _end(self) -> Container | None:
         """Wait until the container has ended, and return it; return None if it was removed."""
         while True:
             try:
                 await self._podman.wait(self._name)
-                found = await self._podman.find(self._name)
-                if found is None or not found.state.running:
-                    return found
+                container = await self._podman.find(self._name)
+                if container is None or not container.state.running:
+                    return container
             except PodmanFailed as error:
                 _log.warning("cannot watch container %s: %s", self._name, error)
             await trio.sleep(_AGAIN)
@@ -363,15 +365,17 @@ async def find(
     `dial` connects to the socket if the daemon has no permission to do so.
     """
     podman = PodmanClient(socket, dial)
-    found: PodmanInfo | str = (
+    podman_info: PodmanInfo | str = (
         f"podman does not answer at {socket} within {_ANSWERS_WITHIN:.0f} seconds"
     )
     with trio.move_on_after(_ANSWERS_WITHIN):
         try:
-            found = await podman.info()
+            podman_info = await podman.info()
         except PodmanFailed as error:
-            found = str(error)
+            podman_info = str(error)
     return [
-        PodmanDriver(name, podman, found, inherited=inherited, volumes=volumes, processes=processes)
+        PodmanDriver(
+            name, podman, podman_info, inherited=inherited, volumes=volumes, processes=processes
+        )
         for name in _NAMES
     ]

@@ -140,12 +140,12 @@ class PodmanSession:
         """Wait until the command has started, and open a pidfd of its process if possible."""
         while self._process is None:
             try:
-                found = await self._podman.command(self._command)
+                command_state = await self._podman.command(self._command)
             except PodmanFailed:
                 return
-            if found.running and found.pid:
+            if command_state.running and command_state.pid:
                 try:
-                    self._process = os.pidfd_open(found.pid)
+                    self._process = os.pidfd_open(command_state.pid)
                 except OSError:
                     return
                 continue
@@ -155,11 +155,11 @@ class PodmanSession:
         """Return the exit status of a command whose streams are closed."""
         try:
             # Podman reports the end of a command only on request.
-            while (found := await self._podman.command(self._command)).running:  # noqa: ASYNC110
+            while (command_state := await self._podman.command(self._command)).running:  # noqa: ASYNC110
                 await trio.sleep(_AGAIN)
         except PodmanFailed:  # the container was removed, with the command
             return 128 + signal.SIGKILL
-        return found.exit_code
+        return command_state.exit_code
 
     async def kill(self) -> None:
         """Kill the command unless it has ended."""

@@ -549,11 +549,11 @@ class SlurmAttempt:
         `kept_by_path` has the kept files of an ended task. They replace the files of earlier
         attempts.
         """
-        known, keeps = self.row, kept_by_path is not None and bool(self.attempt.keep)
+        row_before, keeps = self.row, kept_by_path is not None and bool(self.attempt.keep)
 
         def write(tx: Transaction) -> ClusterRun:
-            row = cluster_runs.find(tx, *self.key) or known
-            is_as_known = (row.status, row.claim_hash) == (known.status, known.claim_hash)
+            row = cluster_runs.find(tx, *self.key) or row_before
+            is_as_known = (row.status, row.claim_hash) == (row_before.status, row_before.claim_hash)
             if row.status in OVER or not is_as_known:
                 return row
             if keeps:
@@ -577,10 +577,10 @@ class SlurmAttempt:
 def _number_of(user: str, users: TaskUsers) -> int:
     """Return the ID of the task's user, or of the daemon's user if the task names no user."""
     try:
-        found = users.find(SLURM, user) if user else None
+        task_user = users.find(SLURM, user) if user else None
     except StartFailed:  # reported at submission
-        found = None
-    return found.uid if found else os.geteuid()
+        task_user = None
+    return task_user.uid if task_user else os.geteuid()
 
 
 def _discard_message(text: str) -> None:

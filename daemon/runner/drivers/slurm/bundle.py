@@ -90,10 +90,10 @@ def pack_files(file: IO[bytes], attempt: Attempt) -> None:
 def _write(file: IO[bytes], attempt: Attempt, texts: Mapping[str, str]) -> None:
     with tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as archive:
         for name, text in texts.items():
-            found = tarfile.TarInfo(f"{_OWN}/{name}")
+            header = tarfile.TarInfo(f"{_OWN}/{name}")
             data = text.encode("utf-8", "surrogateescape")
-            found.size, found.mode = len(data), 0o600
-            archive.addfile(found, io.BytesIO(data))
+            header.size, header.mode = len(data), 0o600
+            archive.addfile(header, io.BytesIO(data))
         task = attempt.task
         # A running task may have written outputs already, so its outputs file is left out.
         fits = partial(_plain, without="" if texts else attempt.outputs)

@@ -186,14 +186,14 @@ class SlurmCluster:
         async with self._finding:
             now = trio.current_time()
             self._arrays = {
-                name: known for name, known in self._arrays.items() if now < known[0] + _LOOK
+                name: listed for name, listed in self._arrays.items() if now < listed[0] + _LOOK
             }
             if row.array not in self._arrays:
-                found: dict[int, list[str]] = {}
+                jobs_by_element: dict[int, list[str]] = {}
                 for job in await self.listed(row.array):
                     if job.is_active:
-                        found.setdefault(job.element, []).append(job.job_id)
-                self._arrays[row.array] = now, found
+                        jobs_by_element.setdefault(job.element, []).append(job.job_id)
+                self._arrays[row.array] = now, jobs_by_element
             return self._arrays[row.array][1].get(row.element, [])
 
     async def _is_of(self, job_id: str, row: ClusterRun) -> bool:
@@ -233,7 +233,7 @@ class SlurmCluster:
 
     async def _poll(self, void: list[ClusterRun]) -> None:
         watched, asked_at = dict(self._watched), trio.current_time()
-        names = {item.row.name for item in watched.values()} | {
+        names = {attempt.row.name for attempt in watched.values()} | {
             cluster_run.name for cluster_run in void
         }
         if not names:
@@ -244,17 +244,17 @@ class SlurmCluster:
             self._record_failure(str(error))
             return
         self._record_answer()
-        found: dict[tuple[str, int], list[SlurmJobState]] = {}
-        for item in listed:
-            found.setdefault((item.name, item.element), []).append(item)
-        arrays = {(item.name, item.array_id) for item in listed}
+        jobs_by_key: dict[tuple[str, int], list[SlurmJobState]] = {}
+        for job_state in listed:
+            jobs_by_key.setdefault((job_state.name, job_state.element), []).append(job_state)
+        arrays = {(listed_job.name, listed_job.array_id) for listed_job in listed}
         for run in watched.values():
             row = run.row
-            known = bool(row.array) and (row.name, row.job_id.partition("_")[0]) in arrays
-            jobs = found.get((row.name, row.element), [])
-            run.update_jobs(jobs, asked_at, is_array_known=known)
+            is_array_known = bool(row.array) and (row.name, row.job_id.partition("_")[0]) in arrays
+            jobs = jobs_by_key.get((row.name, row.element), [])
+            run.update_jobs(jobs, asked_at, is_array_known=is_array_known)
         for row in void:
-            await self._clear(row, found.get((row.name, row.element), []))
+            await self._clear(row, jobs_by_key.get((row.name, row.element), []))
 
     async def _clear(self, row: ClusterRun, jobs: list[SlurmJobState]) -> None:
         """Cancel the jobs of a withdrawn attempt, and delete its record when no job is left.
@@ -302,17 +302,17 @@ class SlurmCluster:
         words = [*_ALL, f"--format={job_states.FORMAT}"]
         if not self.users.is_root:
             words.append(f"--user={os.geteuid()}")
-        found: list[SlurmJobState] = []
+        job_list: list[SlurmJobState] = []
         for first in range(0, len(names), _MOST_NAMES):
             chunk = names[first : first + _MOST_NAMES]
             async with self._turn:
                 text = await self.tools.run("squeue", *words, f"--name={','.join(chunk)}")
-            found += [
+            job_list += [
                 job_state
                 for job_state in job_states.parse_job_list(text)
                 if job_state.name in chunk
             ]
-        return found
+        return job_list
 
     def _record_failure(self, problem: str) -> None:
         self.trouble, self._failed = problem, min(self._failed + 1, _TRIES)

@@ -100,8 +100,10 @@ class SlurmCommands(msgspec.Struct, frozen=True, kw_only=True):
         session = PassedSession(self.launcher, number, *ends)
         try:
             async with trio.open_nursery() as nursery:
-                for name, found in (("stdout", out), ("stderr", err)):
-                    nursery.start_soon(_read, session, name, found, self.most, nursery.cancel_scope)
+                for name, received in (("stdout", out), ("stderr", err)):
+                    nursery.start_soon(
+                        _read, session, name, received, self.most, nursery.cancel_scope
+                    )
             status = 0 if max(len(out), len(err)) > self.most else await session.wait()
         finally:
             await session.close()

@@ -63,9 +63,9 @@ class SlurmDriver:
     def fingerprint(self) -> Fingerprint:
         """Return the node attributes."""
         missing = [
-            item
-            for item in ("sbatch", "squeue", "scancel", "srun", "scontrol")
-            if self._cluster.tools.find(item) is None
+            program
+            for program in ("sbatch", "squeue", "scancel", "srun", "scontrol")
+            if self._cluster.tools.find(program) is None
         ]
         if missing:
             return Fingerprint(
@@ -98,9 +98,9 @@ class SlurmDriver:
 
         def write(tx: Transaction) -> ClusterRun:
             key = attempt.alloc_id, attempt.task, attempt.number
-            known = cluster_runs.find(tx, *key)
-            if known is not None:
-                return known
+            stored_run = cluster_runs.find(tx, *key)
+            if stored_run is not None:
+                return stored_run
             row = ClusterRun(
                 allocation_id=key[0], task=key[1], number=key[2], pool=self._cluster.name
             )
@@ -160,7 +160,9 @@ class SlurmDriver:
         try:
             program_command = msgspec.structs.replace(
                 self._cluster.tools.order("srun", *words, user=str(user.uid) if user else ""),
-                command=[os.fsencode(item) for item in (_SH, "-c", _INSIDE, home, *command)],
+                command=[
+                    os.fsencode(argument) for argument in (_SH, "-c", _INSIDE, home, *command)
+                ],
                 terminal=attempt.env.get("TERM", "")[:_LONGEST_TERM],
             )
             number, ends = await launcher.start_program(program_command, is_terminal=tty)

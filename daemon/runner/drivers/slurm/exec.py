@@ -30,11 +30,11 @@ class SlurmExec:
         if output == "stdout":
             return await self._inner.read(output)
         while data := await self._inner.read(output):
-            known = _SAID.sub(b"", self._rest + data)
+            filtered = _SAID.sub(b"", self._rest + data)
             # The start of a possible message is held back until the line is complete.
-            start = known.rfind(b"srun: error: ")
-            keep = start if start >= 0 and len(known) - start < _LONGEST else len(known)
-            chunk, self._rest = known[:keep], known[keep:]
+            start = filtered.rfind(b"srun: error: ")
+            keep = start if start >= 0 and len(filtered) - start < _LONGEST else len(filtered)
+            chunk, self._rest = filtered[:keep], filtered[keep:]
             if chunk:
                 return chunk
         chunk, self._rest = _SAID.sub(b"", self._rest + b"\n").removesuffix(b"\n"), b""

@@ -110,8 +110,8 @@ class SlurmJobState(msgspec.Struct, frozen=True, kw_only=True):
             return f"job {self.job_id}: the cluster is preparing {self.host or 'a host'}"
         if self.is_waiting:
             return f"job {self.job_id} waits: {waits(self.reason)}"
-        at = f" on {self.host}" if self.host else ""
-        return f"job {self.job_id} is {self.state.lower().replace('_', ' ')}{at}"
+        on_host = f" on {self.host}" if self.host else ""
+        return f"job {self.job_id} is {self.state.lower().replace('_', ' ')}{on_host}"
 
 
 def waits(reason: str) -> str:
@@ -120,26 +120,26 @@ def waits(reason: str) -> str:
     >>> waits("Resources")
     'the cluster has no free resources (Resources)'
     """
-    known = _WAITS.get(reason.partition(",")[0].strip())
-    if known is None and reason in _STUCK:
-        known = "the cluster failed to launch it, and holds it"
-    if known is None and _LIMITS.match(reason):
-        known = "a limit of the account, its quality of service or the partition is reached"
-    return f"{known} ({reason})" if known else reason
+    explanation = _WAITS.get(reason.partition(",")[0].strip())
+    if explanation is None and reason in _STUCK:
+        explanation = "the cluster failed to launch it, and holds it"
+    if explanation is None and _LIMITS.match(reason):
+        explanation = "a limit of the account, its quality of service or the partition is reached"
+    return f"{explanation} ({reason})" if explanation else reason
 
 
 def parse_job_list(text: str) -> list[SlurmJobState]:
     """Parse the output of `squeue`; ignore lines that do not list a job."""
-    found = []
+    job_list = []
     for line in text.split("\n"):
         if fields := _LINE.fullmatch(line):
             job_id, state, reason, host, name, user = fields.groups()
-            found.append(
+            job_list.append(
                 SlurmJobState(
                     job_id=job_id, state=state, reason=reason, host=host, name=name, user=int(user)
                 )
             )
-    return found
+    return job_list
 
 
 def may_have_succeeded(message: str) -> bool:

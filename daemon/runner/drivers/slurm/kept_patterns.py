@@ -56,7 +56,7 @@ def searches(task: str, patterns: Sequence[str]) -> str:
 
 def _search(task: str, pattern: str) -> tuple[str, str, str, str]:
     names = full(task, pattern)
-    plain = next((at for at, name in enumerate(names) if _WILD & {*name}), len(names))
+    plain = next((index for index, name in enumerate(names) if _WILD & {*name}), len(names))
     plain = min(plain, len(names) - 1)
     rest = names[plain:]
     depths = (1, _DEEPEST) if ANY_DEPTH in rest else (len(rest), len(rest))
@@ -154,9 +154,11 @@ def select(listing: bytes, task: str, patterns: Sequence[str], most: int) -> lis
 
     The work is limited, but takes seconds: call it in a thread.
     """
-    known = sorted(entries(listing), key=lambda entry: entry.path)
-    named = [(entry, names) for entry in known if (names := _names(entry.path)) is not None]
-    found: dict[bytes, Found] = {}
+    sorted_entries = sorted(entries(listing), key=lambda entry: entry.path)
+    named = [
+        (entry, names) for entry in sorted_entries if (names := _names(entry.path)) is not None
+    ]
+    selected: dict[bytes, Found] = {}
     steps, number = _Steps(), 0
     try:
         for text in patterns:
@@ -165,17 +167,17 @@ def select(listing: bytes, task: str, patterns: Sequence[str], most: int) -> lis
                 if not pattern.matches(names, steps):
                     continue
                 any_matches = True
-                if entry.path in found:
+                if entry.path in selected:
                     continue
                 if number == most:
-                    return [*found.values(), Found(None, f"more than {most} files match")]
-                found[entry.path], number = Found(entry), number + 1
+                    return [*selected.values(), Found(None, f"more than {most} files match")]
+                selected[entry.path], number = Found(entry), number + 1
             if not any_matches:
-                found[b"\0" + text.encode()] = Found(None, f"no file matches {text}")
+                selected[b"\0" + text.encode()] = Found(None, f"no file matches {text}")
     except TooManyComparisons:
         reason = "there are too many files to compare with the patterns: use fewer patterns"
-        return [*found.values(), Found(None, reason)]
-    return [*found.values()]
+        return [*selected.values(), Found(None, reason)]
+    return [*selected.values()]
 
 
 def entries(listing: bytes) -> Iterator[Entry]:

@@ -80,7 +80,7 @@ class KeptUploads:
         The call replaces an earlier upload of the same attempt. `is_root` means that the task ran
         as root. `is_whole` means that the host could list all files. Raises `TurnedAway`.
         """
-        found = await trio.to_thread.run_sync(
+        selected = await trio.to_thread.run_sync(
             kept_patterns.select, listing, task, patterns, MOST_FILES
         )
         free_space = partial(self._payloads.room, namespace=namespace, holder=name)
@@ -96,7 +96,7 @@ class KeptUploads:
         path = f"{self._staging}/sent.{digest}.{next(self._numbers)}"
         upload = KeptUpload(self._payloads, namespace, name, path, self._now)
         choice = _Choice(upload, free=free, most=self._payloads.most_bytes, is_root=is_root)
-        choice.choose(found)
+        choice.choose(selected)
         if upload.pending > max(0, free - reserved):
             raise TurnedAway("other tasks of this namespace are sending files: retry")
         if not is_whole or len(listing) >= MOST_LISTED:

@@ -89,13 +89,13 @@ async def query_partition(tools: SlurmCommands, name: str) -> Partition:
 
 def partition_hosts(text: str) -> list[EngineHost]:
     """Parse the output of `sinfo`; return its hosts, sorted by name. Ignore other lines."""
-    found = {}
+    hosts_by_name = {}
     for fields in rows(text):
         name, state, cores, memory, features, *rest = [*fields, *[""] * 5]
         if not (name and cores.isdecimal() and memory.isdecimal()):
             continue
         why = _reason("|".join(rest).strip("|"))
-        found[name] = EngineHost(
+        hosts_by_name[name] = EngineHost(
             name=name,
             state=_state(state),
             reason=why,
@@ -104,12 +104,12 @@ def partition_hosts(text: str) -> list[EngineHost]:
             memory_mb=int(memory),
             features=sorted({part for part in features.split(",") if part not in _NOTHING}),
         )
-    return [found[name] for name in sorted(found)]
+    return [hosts_by_name[name] for name in sorted(hosts_by_name)]
 
 
 def _reason(text: str) -> str:
     """Return the reason for a host's state as one printable, shortened line."""
-    states = "".join(item for item in text if item.isprintable()).strip()
+    states = "".join(character for character in text if character.isprintable()).strip()
     return "" if states.lower() in _NOTHING else states[:_LONGEST]
 
 
@@ -117,8 +117,8 @@ def _state(text: str) -> str:
     """Return a host's state, ignoring load and power saving: `up`, or Slurm's word."""
     word = text.strip().lower().rstrip(_SIGNS)
     signs = text.strip()[len(word) :]
-    found = next((state for sign, state in _OTHERWISE.items() if sign in signs), word)
-    return (UP if found in _WORK else found) + (_SILENT if _SILENT in signs else "")
+    state_word = next((state for sign, state in _OTHERWISE.items() if sign in signs), word)
+    return (UP if state_word in _WORK else state_word) + (_SILENT if _SILENT in signs else "")
 
 
 def described(state: str, reason: str) -> str:

@@ -132,18 +132,18 @@ def _hosts(listed: str) -> str:
 def _limits(fields: dict[str, str], settings: str) -> str:
     """Return a text with the limits on jobs, and with settings that hide or delay jobs."""
     pairs = (line.partition("=") for line in settings.splitlines())
-    known = {name.strip(): value.strip() for name, _, value in pairs}
+    cluster_settings = {name.strip(): value.strip() for name, _, value in pairs}
     words = [
         f"the time limit of jobs is {fields.get('MaxTime', '?').lower()}, "
-        f"and the cluster holds at most {known.get('MaxJobCount', '?')} jobs",
-        f"an ended job is remembered for {known.get('MinJobAge', '?')}",
+        f"and the cluster holds at most {cluster_settings.get('MaxJobCount', '?')} jobs",
+        f"an ended job is remembered for {cluster_settings.get('MinJobAge', '?')}",
     ]
-    if "jobs" in known.get("PrivateData", ""):
+    if "jobs" in cluster_settings.get("PrivateData", ""):
         words.append(
             "the cluster hides jobs of other users (PrivateData): the daemon's user must be an "
             "operator (sacctmgr modify user NAME set adminlevel=operator), if it is not root"
         )
-    if "batch_sched_delay=0" not in known.get("SchedulerParameters", ""):
+    if "batch_sched_delay=0" not in cluster_settings.get("SchedulerParameters", ""):
         words.append("jobs begin up to 3 s late (SchedulerParameters=batch_sched_delay=0 helps)")
     return "; ".join(words)
 

@@ -134,5 +134,5 @@ def job_number(answer: str) -> str:
     >>> job_number("17;ci\n")
     '17'
     """
-    found = answer.strip().partition(";")[0]
-    return found if found.isdecimal() else ""
+    identifier = answer.strip().partition(";")[0]
+    return identifier if identifier.isdecimal() else ""

@@ -109,10 +109,10 @@ class Submissions:
 
     async def _submit_first(self, line: _Line) -> None:
         """Wait a short time for more attempts; then submit the oldest waiting attempts together."""
-        known = 0
+        number_before = 0
         with trio.move_on_after(_LONGEST):
-            while known < len(line.waiting) < MOST:
-                known = len(line.waiting)
+            while number_before < len(line.waiting) < MOST:
+                number_before = len(line.waiting)
                 with trio.move_on_after(_PAUSE):
                     await line.is_full.wait()
         batch = list(line.waiting)[:MOST]
@@ -200,5 +200,5 @@ class Submissions:
 
 def _stored(tx: Transaction, row: ClusterRun) -> ClusterRun:
     """Return the stored record of an attempt; a deleted record counts as withdrawn."""
-    found = cluster_runs.find(tx, row.allocation_id, row.task, row.number)
-    return found or msgspec.structs.replace(row, status=RunStatus.VOID)
+    stored_run = cluster_runs.find(tx, row.allocation_id, row.task, row.number)
+    return stored_run or msgspec.structs.replace(row, status=RunStatus.VOID)

@@ -156,12 +156,12 @@ class WrapperApi:
             if now.claim_hash != row.claim_hash:
                 raise Denied
             self._check(now, nonce)
-            known: dict[str, object] = {"token_hash": hashed, "host": host}
-            known["job_id"] = now.job_id or job_id
+            changes: dict[str, object] = {"token_hash": hashed, "host": host}
+            changes["job_id"] = now.job_id or job_id
             if now.status != RunStatus.RUNNING:
-                known |= {"status": RunStatus.RUNNING, "nonce": nonce, **ends}
-                known["claimed_at"] = self._clock.now()
-            return cluster_runs.put(tx, msgspec.structs.replace(now, **known))
+                changes |= {"status": RunStatus.RUNNING, "nonce": nonce, **ends}
+                changes["claimed_at"] = self._clock.now()
+            return cluster_runs.put(tx, msgspec.structs.replace(now, **changes))
 
         try:
             # The stored claim and the in-memory state must change together.
@@ -297,9 +297,9 @@ class WrapperApi:
         """
         if not run.attempt.keep:
             return {}, ()
-        found = await self._uploads.report(run.row.comment)
-        if found is not None:
-            return found
+        uploaded = await self._uploads.report(run.row.comment)
+        if uploaded is not None:
+            return uploaded
         if word == _SENT:
             raise WrapperRejected(412, "the daemon was restarted: send the files again")
         return {}, (_NOT_KEPT.get(word, _NOT_SENT),)

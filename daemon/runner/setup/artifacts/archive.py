@@ -116,7 +116,7 @@ class _Xz:
         """
         chunks = iter(partial(self._file.read, _CHUNK), b"")
         pieces = itertools.chain([self._stream.unused_data], chunks)
-        return next(filter(None, (piece.lstrip(b"\0") for piece in pieces)), b"")
+        return next(filter(None, (chunk.lstrip(b"\0") for chunk in pieces)), b"")
 
 
 def _new_stream() -> lzma.LZMADecompressor:
