@@ -141,22 +141,22 @@ class Bridge:
         in use.
         """
         try:
-            known = self._forwarded()
+            rules = self._forwarded()
         except OSError:  # the rules were deleted by hand
             self.set_up()
-            known = self._forwarded()
+            rules = self._forwarded()
         interfaces = _interfaces()
         number = interfaces.pop(_digits(allocation), None)
         if number and is_new:
             self._disconnect(allocation, number)
         is_connected = number is not None and not is_new
         used = {*map(self._address, interfaces.values())}
-        taken = {key for key, (address, _) in known.items() if address in used}
+        taken = {key for key, (address, _) in rules.items() if address in used}
         if number is None:
             number = self._free({*interfaces.values()})
         address = self._address(number)
         desired = {key: (address, str(port.to)) for port in ports for key in _keys(port)}
-        for port in ports if not desired.items() <= known.items() else ():
+        for port in ports if not desired.items() <= rules.items() else ():
             self._check(port, taken)
         if not is_connected:
             try:
@@ -164,8 +164,8 @@ class Bridge:
             except OSError:  # an interface without an address would count as connected
                 self._disconnect(allocation, number)
                 raise
-        old = [key for key in known if key not in taken and known[key] != desired.get(key)]
-        pairs = [f"{key} : {' . '.join(at)}" for key, at in desired.items() if known.get(key) != at]
+        old = [key for key in rules if key not in taken and rules[key] != desired.get(key)]
+        pairs = [f"{key} : {' . '.join(at)}" for key, at in desired.items() if rules.get(key) != at]
         self._nft(self._elements("delete", old) + self._elements("add", pairs))
         return address
 

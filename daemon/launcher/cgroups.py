@@ -82,7 +82,7 @@ def _kill(thread: str, group: str) -> None:
             lines = _read(f"/proc/{process}/task/{thread}/cgroup").split("\n")
             # The thread is still in the cgroup after the pidfd was opened, so its ID was not
             # reused.
-            if any(item.startswith("0::") and group.endswith(item[3:]) for item in lines):
+            if any(line.startswith("0::") and group.endswith(line[3:]) for line in lines):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         finally:
             os.close(descriptor)

@@ -70,11 +70,11 @@ def receive(channel: socket.socket) -> tuple[bytes, list[int]]:
     `ProtocolViolation`.
     """
     data, ancillary, flags, _ = channel.recvmsg(LONGEST, _ROOM, _CLOSE_ON_EXEC)
-    found = array.array("i")
+    numbers = array.array("i")
     for level, kind, content in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            found.frombytes(content[: len(content) - len(content) % _SIZE])
-    descriptors = found.tolist()
+            numbers.frombytes(content[: len(content) - len(content) % _SIZE])
+    descriptors = numbers.tolist()
     if flags & _INCOMPLETE:
         close(descriptors)
         raise ProtocolViolation("a message is too long, or has too many descriptors")

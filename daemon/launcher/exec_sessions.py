@@ -51,7 +51,7 @@ class ExecSessions:
 
         Return the seconds until the next deadline; None if no command has a deadline.
         """
-        for number in [number for number, at in self._deadlines.items() if at <= now]:
+        for number in [number for number, deadline in self._deadlines.items() if deadline <= now]:
             del self._deadlines[number]
             self.kill(number, hang_up=False)
         return max(0.0, min(self._deadlines.values()) - now) if self._deadlines else None

@@ -82,31 +82,31 @@ def sweep(directory: str, marks: Sequence[ScanTarget]) -> list[list[int]]:
         scan: Callable[[str], Sequence[Process]] = list_processes,
     ) -> tuple[list[list[Process]], list[list[Process]]]:
         processes = scan(directory)
-        found = [belonging(processes, rule) for rule in criteria]
-        return found, [undecided(processes, *pair) for pair in zip(criteria, found, strict=True)]
+        owned = [belonging(processes, rule) for rule in criteria]
+        return owned, [undecided(processes, *pair) for pair in zip(criteria, owned, strict=True)]
 
     are_orphans = all(
         mark.action == "end" and rule.has_ended for mark, rule in zip(marks, criteria, strict=True)
     )
-    found, unclear = find(orphans if are_orphans else list_processes)
-    if are_orphans and any(found + unclear):
-        found, unclear = find()
+    matched, unclear = find(orphans if are_orphans else list_processes)
+    if are_orphans and any(matched + unclear):
+        matched, unclear = find()
     stopped: set[Process] = set()
     for turn in range(_ROUNDS):
-        fresh = _with(found, marks, "hold", "end") - stopped
+        fresh = _with(matched, marks, "hold", "end") - stopped
         if not fresh and not any(unclear):
             break
         send(fresh, signal.SIGSTOP)
         stopped |= fresh
         if any(unclear):  # on a busy host, a process may wait in the middle of exec
             time.sleep(_PAUSE * 2**turn)
-        found, unclear = find()
-    send(_with(found, marks, "end") & stopped, signal.SIGKILL)
-    send(_with(found, marks, "let_go"), signal.SIGCONT)
+        matched, unclear = find()
+    send(_with(matched, marks, "end") & stopped, signal.SIGKILL)
+    send(_with(matched, marks, "let_go"), signal.SIGCONT)
     most = MOST_PIDS // max(1, len(marks))
     remaining = [
         [*processes, *more] if mark.action == "end" else processes
-        for processes, more, mark in zip(found, unclear, marks, strict=True)
+        for processes, more, mark in zip(matched, unclear, marks, strict=True)
     ]
     return [[process.pid for process in processes[:most]] for processes in remaining]
 
@@ -160,10 +160,10 @@ def belonging(processes: Iterable[Process], criteria: ProcessCriteria) -> list[P
         below_of.setdefault(process.parent, []).append(process)
         if process.pid != criteria.shim and _matches_criteria(process, criteria):
             members.append(process)
-    known = {member.pid for member in members}
+    pids = {member.pid for member in members}
     for process in members:  # the list grows during the loop
-        fresh = [child for child in below_of.get(process.pid, ()) if child.pid not in known]
-        known.update(child.pid for child in fresh)
+        fresh = [child for child in below_of.get(process.pid, ()) if child.pid not in pids]
+        pids.update(child.pid for child in fresh)
         members += fresh
     return members
 
@@ -215,9 +215,9 @@ def _process(pid: int, directory: str) -> Process | None:
         return None
     user, (allocation, task) = None, ("", "")
     try:
-        at = _readable_thread(pid, values)
-        environment = _environment(pid, at)
-        allocation, task = _owner(at, _variables(environment or b""), directory)
+        thread = _readable_thread(pid, values)
+        environment = _environment(pid, thread)
+        allocation, task = _owner(thread, _variables(environment or b""), directory)
         user = _user(pid) if environment is None or allocation else None
     except OSError:  # another user's process, or it has ended
         pass
@@ -269,7 +269,7 @@ def _user(pid: int) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(b"Uid:"))
 
 
-def _owner(at: str, environment: Mapping[bytes, bytes], directory: str) -> tuple[str, str]:
+def _owner(thread: str, environment: Mapping[bytes, bytes], directory: str) -> tuple[str, str]:
     """Return the allocation and task that a process's environment names.
 
     Return two empty strings if the process belongs to no allocation below `directory`. Raises
@@ -285,7 +285,7 @@ def _owner(at: str, environment: Mapping[bytes, bytes], directory: str) -> tuple
     full_path = directory.encode() + shared
     if path != full_path:
         # Only a newline ends a line: the kernel escapes no other character of a path.
-        lines = _read(f"{at}/mountinfo").removesuffix(b"\n").split(b"\n")
+        lines = _read(f"{thread}/mountinfo").removesuffix(b"\n").split(b"\n")
         mounts = [line.split(b" ") for line in lines]
         own = {mount[_WHERE] for mount in mounts if mount[_MOUNTED_AT] == path}
         full_path = full_path.replace(b" ", rb"\040")

@@ -224,9 +224,9 @@ def _names(directory: int, position: int) -> tuple[list[str], int]:
     size = ctypes.CDLL(None, use_errno=True).syscall(_GETDENTS64, directory, buffer, _ROOM)
     if size < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    raw, at = buffer.raw, 0
-    while at < size:
-        _, position, length, _ = _HEAD.unpack_from(raw, at)
-        names.append(os.fsdecode(raw[at + _HEAD.size : at + length].split(b"\0", 1)[0]))
-        at += length
+    raw, offset = buffer.raw, 0
+    while offset < size:
+        _, position, length, _ = _HEAD.unpack_from(raw, offset)
+        names.append(os.fsdecode(raw[offset + _HEAD.size : offset + length].split(b"\0", 1)[0]))
+        offset += length
     return [name for name in names if name not in (".", "..")], position if size else -1

@@ -234,9 +234,9 @@ def _accounts(folder: int, task: str, user: User | None) -> Iterator[str]:
         ("group", f"{user.name}:x:{user.gid}:\n"),
     ):
         with open(f"/etc/{name}", "rb") as file:
-            known = file.read()
-        end = b"" if known.endswith(b"\n") else b"\n"
-        put(folder, f"{ACCOUNTS}{name}.{task}", known + end + line.encode(), _READABLE)
+            content = file.read()
+        end = b"" if content.endswith(b"\n") else b"\n"
+        put(folder, f"{ACCOUNTS}{name}.{task}", content + end + line.encode(), _READABLE)
         yield from ("--ro-bind", f"../{ACCOUNTS}{name}.{task}", f"/etc/{name}")
 
 
@@ -264,7 +264,7 @@ def enter_arguments(
     with a filter cannot enter namespaces. A second bubblewrap, which changes nothing else,
     therefore installs the filter after the command has entered the namespaces.
     """
-    command = [tools.nsenter, *(f"--{kind}=/proc/self/fd/{at}" for kind, at in namespaces.items())]
+    command = [tools.nsenter, *(f"--{kind}=/proc/self/fd/{fd}" for kind, fd in namespaces.items())]
     command += ["--preserve-credentials"] if "user" in namespaces else []
     command += ["--"]
     if filtered:

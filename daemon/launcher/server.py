@@ -368,10 +368,10 @@ class Server:
             if folder is not None:
                 text, at = read_claim(folder, request.task, request.attempt)
                 logs = readable_files.log_sizes(folder, request.task)
-                if (wanted := request.outputs) and wanted.most <= messages.MOST_OUTPUTS:
+                if (outputs_file := request.outputs) and outputs_file.most <= messages.MOST_OUTPUTS:
                     # After an error, the daemon requests the file separately and gets the reason.
                     with suppress(OSError):
-                        outputs = task_files.read(self._directory, wanted)[1]
+                        outputs = task_files.read(self._directory, outputs_file)[1]
         ended = messages.EndedAttempt(claim=text, at=at, status=status, logs=logs, outputs=outputs)
         return ended, []
 

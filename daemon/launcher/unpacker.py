@@ -103,9 +103,9 @@ class _Unpacking:
             raise ValueError(f"invalid archive member: {error}") from None
         self._count(member)
         *folders, name = os.fsdecode(member.path).split("/")
-        with _entered(self._target, [*folders, name] if member.kind == "folder" else folders) as at:
+        with _entered(self._target, [*folders, name] if member.kind == "folder" else folders) as fd:
             if member.kind != "folder":
-                self._put(at, name, member)
+                self._put(fd, name, member)
         return True
 
     def _count(self, member: ArchiveMember) -> None:
