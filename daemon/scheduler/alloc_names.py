@@ -40,8 +40,8 @@ class AllocNameIndex:
 
     def _end_of_range(self, number: int) -> int | None:
         """Return the last index of the range that contains this index, or None."""
-        at = bisect_right(self._ranges, number, key=itemgetter(0)) - 1
-        return self._ranges[at][1] if at >= 0 and number <= self._ranges[at][1] else None
+        index = bisect_right(self._ranges, number, key=itemgetter(0)) - 1
+        return self._ranges[index][1] if index >= 0 and number <= self._ranges[index][1] else None
 
     def next(self) -> str:
         """Return the lowest free name and reserve it."""

@@ -181,18 +181,18 @@ def stop_surplus(sets: AllocSets, count: int, *, apart: set[str], promoted: set[
     surplus = len(kept_allocs) + len(failed) + len(sets.migrate) - count
     if surplus <= 0:
         return
-    numbers = {item.index for item in kept_allocs if item.id in promoted}
+    numbers = {alloc.index for alloc in kept_allocs if alloc.id in promoted}
     stoppable = [alloc for alloc in kept_allocs if alloc.desired_status == DesiredStatus.RUN]
     candidates = [
-        *(item for item in stoppable if item.index in numbers and item.id not in promoted),
+        *(alloc for alloc in stoppable if alloc.index in numbers and alloc.id not in promoted),
         *reversed(failed),
         *reversed(sets.migrate),
         *reversed(stoppable),
     ]
     chosen = {candidate.id: candidate for candidate in candidates}  # deduplicated, in this order
     stopped = list(chosen.values())[:surplus]
-    sets.stop += [(item, NOT_NEEDED) for item in stopped]
-    stopped_ids = {item.id for item in stopped}
+    sets.stop += [(alloc, NOT_NEEDED) for alloc in stopped]
+    stopped_ids = {alloc.id for alloc in stopped}
     sets.keep = without_ids(sets.keep, stopped_ids)
     sets.failed = without_ids(sets.failed, stopped_ids)
     sets.migrate = without_ids(sets.migrate, stopped_ids)

@@ -54,12 +54,12 @@ class PlanBuilder:
 
     def stop(self, allocation: Allocation, description: str, *, lost: bool = False) -> None:
         """Stop an allocation; `lost` means that its node is lost."""
-        known = self._changed.get(allocation.id, allocation)
+        current = self._changed.get(allocation.id, allocation)
         stopped = msgspec.structs.replace(
-            known,
+            current,
             desired_status=DesiredStatus.STOP,
-            desired=msgspec.structs.replace(known.desired, description=description),
-            client_status=ClientStatus.LOST if lost else known.client_status,
+            desired=msgspec.structs.replace(current.desired, description=description),
+            client_status=ClientStatus.LOST if lost else current.client_status,
         )
         self.change(stopped)
 
@@ -71,9 +71,9 @@ class PlanBuilder:
         """Add a new allocation, and store its ID in the replaced allocation `previous`."""
         self.placed.append(allocation)
         if previous is not None:
-            known = self._changed.get(previous.id, previous)
-            desired = msgspec.structs.replace(known.desired, next_allocation=allocation.id)
-            self.change(msgspec.structs.replace(known, desired=desired))
+            current = self._changed.get(previous.id, previous)
+            desired = msgspec.structs.replace(current.desired, next_allocation=allocation.id)
+            self.change(msgspec.structs.replace(current, desired=desired))
 
     def update_in_place(self, allocation: Allocation, version: int, deployment_id: str) -> None:
         """Update a running allocation to a new version in place.
@@ -102,18 +102,18 @@ class PlanBuilder:
 
         Their IDs are stored in the failed allocations.
         """
-        for at, allocations in reschedule.group_by_time(retries):
+        for retry_time, allocations in reschedule.group_by_time(retries):
             follow_up = msgspec.structs.replace(
                 self._evaluation_after(Trigger.ALLOC_RESCHEDULE, EvalStatus.PENDING, DELAYED),
                 type=job.type,
                 job_modify_index=job.modify_index,
-                wait_until=rfc3339(at),
+                wait_until=rfc3339(retry_time),
             )
             self._evaluations.append(follow_up)
             for allocation in allocations:
-                known = self._changed.get(allocation.id, allocation)
-                desired = msgspec.structs.replace(known.desired, followup_eval_id=follow_up.id)
-                self.change(msgspec.structs.replace(known, desired=desired))
+                current = self._changed.get(allocation.id, allocation)
+                desired = msgspec.structs.replace(current.desired, followup_eval_id=follow_up.id)
+                self.change(msgspec.structs.replace(current, desired=desired))
 
     def _waiting(self, job: Job, placer: Placer, node_id: str) -> Evaluation:
         """Return the blocked evaluation, with the placement failures and feasible node classes.
@@ -187,9 +187,9 @@ class PlanBuilder:
     def _evictions(self, placer: Placer) -> tuple[Eviction, ...]:
         """Return the preemptions for the placed allocations, and count them per group."""
         evictions = [
-            Eviction(victim, item.id)
-            for item in self.placed
-            for victim in placer.evicted.get(item.id, ())
+            Eviction(victim, alloc.id)
+            for alloc in self.placed
+            for victim in placer.evicted.get(alloc.id, ())
         ]
         groups = Counter(
             alloc.task_group for alloc in self.placed for _ in placer.evicted.get(alloc.id, ())

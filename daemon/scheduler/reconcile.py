@@ -60,11 +60,11 @@ def reconcile(
 ) -> GroupChange:
     """Return the changes to one group, and include it in the rollout."""
     group = situation.groups.get(name)
-    known = list(allocations)
+    allocs = list(allocations)
     if group is None or not group.count:
-        desired = [alloc for alloc in known if alloc.desired_status == DesiredStatus.RUN]
+        desired = [alloc for alloc in allocs if alloc.desired_status == DesiredStatus.RUN]
         return _stop_group(desired, situation.nodes)
-    return _Reconciliation(situation, group, known).change()
+    return _Reconciliation(situation, group, allocs).change()
 
 
 def _stop_group(allocations: list[Allocation], nodes: Mapping[str, Node]) -> GroupChange:
@@ -204,7 +204,7 @@ class _Reconciliation:
         self._fresh = missing_count - len(lost)
         self._missing = [
             *(self._successor(alloc, rescheduled=True) for alloc in sets.failed),
-            *(self._successor(item) for item in lost),
+            *(self._successor(alloc) for alloc in lost),
         ]
         changed = len(sets.in_place) + len(sets.outdated)
         self._begun = changed + len(self._missing) + self._fresh

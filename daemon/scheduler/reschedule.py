@@ -161,9 +161,9 @@ def note_unplaced(allocation: Allocation) -> Allocation:
 
 def group_by_time(retries: Iterable[tuple[int, Allocation]]) -> list[tuple[int, list[Allocation]]]:
     """Return delayed reschedules in batches, each with its earliest time in nanoseconds."""
-    made: list[tuple[int, list[Allocation]]] = []
-    for at, allocation in sorted(retries, key=lambda pair: (pair[0], pair[1].id)):
-        if not made or at - made[-1][0] >= _TOGETHER:
-            made.append((at, []))
-        made[-1][1].append(allocation)
-    return made
+    batches: list[tuple[int, list[Allocation]]] = []
+    for retry_time, allocation in sorted(retries, key=lambda pair: (pair[0], pair[1].id)):
+        if not batches or retry_time - batches[-1][0] >= _TOGETHER:
+            batches.append((retry_time, []))
+        batches[-1][1].append(allocation)
+    return batches

@@ -124,7 +124,11 @@ class Rollout:
 
     def unneeded_canaries(self, group_name: str) -> set[str]:
         """Return the IDs of a group's unpromoted canaries that can no longer be promoted."""
-        given_up = [item for item in (self.old, self.current if self.failed else None) if item]
+        given_up = [
+            deployment
+            for deployment in (self.old, self.current if self.failed else None)
+            if deployment
+        ]
         groups = [deployment.task_groups.get(group_name) for deployment in given_up]
         return {
             canary
@@ -253,7 +257,8 @@ class Rollout:
     def changes(self) -> tuple[Deployment, ...]:
         """Return the created and changed deployments."""
         return tuple(
-            _described(item) if item.create_index == 0 else item for item in self._changed.values()
+            _described(deployment) if deployment.create_index == 0 else deployment
+            for deployment in self._changed.values()
         )
 
 

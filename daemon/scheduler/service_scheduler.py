@@ -32,7 +32,7 @@ def changes_by_count(situation: ReconcileContext, state: ClusterState) -> dict[s
         by_group[allocation.task_group].append(allocation)
     for name in state.ended:
         by_group.setdefault(name, [])
-    return {name: reconcile(situation, name, known) for name, known in by_group.items()}
+    return {name: reconcile(situation, name, allocs) for name, allocs in by_group.items()}
 
 
 def plan_service(
@@ -92,13 +92,13 @@ def _change_existing(
 
 def _counts(change: GroupChange, replaced: int) -> DesiredUpdates:
     """Return the counts of a change; `replaced` unchanged allocations count as replaced."""
-    known = change.counts
+    counts = change.counts
     if not replaced:
-        return known
+        return counts
     return msgspec.structs.replace(
-        known,
-        ignore=known.ignore - replaced,
-        destructive_update=known.destructive_update + replaced,
+        counts,
+        ignore=counts.ignore - replaced,
+        destructive_update=counts.destructive_update + replaced,
     )
 
 
@@ -172,9 +172,9 @@ class _Filling:
     def _replace(self, group: TaskGroup, missing: MissingAllocation) -> Allocation | None:
         if missing.previous is None:
             return None
-        found = self.placer.replace(self._request(group, missing), missing.previous)
-        self.sought.append(_Sought(group, missing, found, replaces=True))
-        return found
+        allocation = self.placer.replace(self._request(group, missing), missing.previous)
+        self.sought.append(_Sought(group, missing, allocation, replaces=True))
+        return allocation
 
     def add(self, changes: dict[str, GroupChange]) -> None:
         """Place further missing allocations.
@@ -193,9 +193,9 @@ class _Filling:
                 self.replaced[group.name] += self._replace(group, missing) is not None
 
     def _add(self, group: TaskGroup, missing: MissingAllocation) -> Allocation | None:
-        found = self.placer.place(self._request(group, missing))
-        self.sought.append(_Sought(group, missing, found, replaces=False))
-        return found
+        allocation = self.placer.place(self._request(group, missing))
+        self.sought.append(_Sought(group, missing, allocation, replaces=False))
+        return allocation
 
     def _add_fresh(self, group: TaskGroup, change: GroupChange) -> int:
         """Place new allocations; return how many were placed."""

@@ -112,12 +112,12 @@ class _Planning:
         ended = self._ended()
         live: set[tuple[str, str]] = set()
         for allocation in by_number(self._state.allocations):
-            known = names.get(allocation.name)
-            if known is not None:
-                known.has_version |= not self._is_older(allocation)
+            own_group = names.get(allocation.name)
+            if own_group is not None:
+                own_group.has_version |= not self._is_older(allocation)
             if not allocation.terminal:
                 live.add((allocation.node_id, allocation.name))
-                self._sort_live(allocation, known)
+                self._sort_live(allocation, own_group)
         for node in self._nodes.values():
             if not (node.ready and in_scope(self._job, node)):
                 continue
@@ -135,33 +135,33 @@ class _Planning:
     def _is_older(self, allocation: Allocation) -> bool:
         return allocation.job_version != self._job.version
 
-    def _sort_live(self, allocation: Allocation, known: _Sorted | None) -> None:
+    def _sort_live(self, allocation: Allocation, sorted_group: _Sorted | None) -> None:
         node = self._nodes.get(allocation.node_id)
-        if known is None:
+        if sorted_group is None:
             self._surplus[allocation.task_group] += 1
             self._stop(allocation, NOT_NEEDED)
         elif allocation.desired.transition.migrate:
-            self._move(allocation, known, node)
+            self._move(allocation, sorted_group, node)
         elif node is None or is_on_lost_node(allocation, self._nodes):
             self._stop(allocation, LOST)
         elif not in_scope(self._job, node) or (not node.ready and self._is_older(allocation)):
-            known.stopped += 1
+            sorted_group.stopped += 1
             self._stop(allocation, NOT_NEEDED)
         elif not self._is_older(allocation) or not node.ready:
-            known.keep.append(allocation)
-        elif self._is_outdated(allocation, known.group):
-            known.outdated.append(_slot(allocation))
-        elif self._placer.may_stay(self._job, known.group, allocation):
-            known.update.append(allocation)
+            sorted_group.keep.append(allocation)
+        elif self._is_outdated(allocation, sorted_group.group):
+            sorted_group.outdated.append(_slot(allocation))
+        elif self._placer.may_stay(self._job, sorted_group.group, allocation):
+            sorted_group.update.append(allocation)
         else:
-            known.outdated.append(_slot(allocation))
+            sorted_group.outdated.append(_slot(allocation))
 
-    def _move(self, allocation: Allocation, known: _Sorted, node: Node | None) -> None:
+    def _move(self, allocation: Allocation, sorted_group: _Sorted, node: Node | None) -> None:
         """Stop a migrating allocation; place it again on its node if the node is still eligible."""
-        known.moved += 1
+        sorted_group.moved += 1
         self._stop(allocation, NODE_TAINTED)
         if node is not None and node.ready and in_scope(self._job, node):
-            known.place.append(_slot(allocation))
+            sorted_group.place.append(_slot(allocation))
 
     def _sort_empty(
         self, sorted_group: _Sorted, node: Node, name: str, ended: Allocation | None
@@ -239,9 +239,9 @@ class _Planning:
         """Fill empty positions, and replace outdated allocations as fast as the rollout permits."""
         filled = self._filled[sorted_group.group.name] = _Filled()
         for slot in sorted_group.place:
-            found = self._place(sorted_group, slot, filled)
-            if found is not None:
-                self._draft.place(found, slot.previous)
+            placed = self._place(sorted_group, slot, filled)
+            if placed is not None:
+                self._draft.place(placed, slot.previous)
         canary_count = self._desired_canaries(sorted_group)
         limit = self._limit(sorted_group) - filled.placed
         if canary_count is not None:
@@ -284,15 +284,15 @@ class _Planning:
         if running:
             self._placer.free(previous)
         unsuited = filled.unsuited
-        found = self._place(sorted_group, slot, filled, canary=canary)
-        if found is None and running and unsuited == filled.unsuited:
+        placed = self._place(sorted_group, slot, filled, canary=canary)
+        if placed is None and running and unsuited == filled.unsuited:
             self._placer.hold(previous)  # it stays, because its replacement has no capacity
             return
-        if running or found is not None:
+        if running or placed is not None:
             self._draft.stop(previous, UPDATED)
-        if found is not None:
+        if placed is not None:
             filled.canaries += canary
-            self._draft.place(found, previous)
+            self._draft.place(placed, previous)
 
     def _place(
         self, sorted_group: _Sorted, slot: _Slot, filled: _Filled, *, canary: bool = False
@@ -305,16 +305,16 @@ class _Planning:
             deployment_id=self._rollout.id_for(sorted_group.group.name),
             canary=canary,
         )
-        found = self._placer.place_on(request, slot.node_id)
-        if isinstance(found, Allocation):
+        result = self._placer.place_on(request, slot.node_id)
+        if isinstance(result, Allocation):
             filled.placed += 1
-            return found
-        if found.nodes_exhausted:
+            return result
+        if result.nodes_exhausted:
             filled.full.append(slot.node_id)
-            self._placer.fail(self._job, sorted_group.group, found)
+            self._placer.fail(self._job, sorted_group.group, result)
         else:
             filled.unsuited += 1
-            filled.filtered = _merged(filled.filtered, found)
+            filled.filtered = _merged(filled.filtered, result)
         return None
 
     def _record_group(
@@ -404,6 +404,6 @@ def _merged(placement_metric: PlacementMetric | None, other: PlacementMetric) ->
 
 
 def _add_counts(
-    known: Mapping[str, int] | None, other: Mapping[str, int] | None
+    counts: Mapping[str, int] | None, other: Mapping[str, int] | None
 ) -> dict[str, int] | None:
-    return dict(Counter(known or {}) + Counter(other or {})) or None
+    return dict(Counter(counts or {}) + Counter(other or {})) or None

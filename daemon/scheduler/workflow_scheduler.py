@@ -115,9 +115,9 @@ def end_run(state: ClusterState, plan: Plan, reason: str, now: int) -> Plan:
 def _canceled(
     state: ClusterState, run: FlowRun, reason: str, at_work: set[str], now: int
 ) -> RunChange:
-    known = {step.name: step for step in state.steps}
+    steps_by_name = {step.name: step for step in state.steps}
     after = advance.cancel(run, state.steps, at_work, reason=reason, now=now)
-    return RunChange(before=run, run=after.run, steps=after.changed, known=known)
+    return RunChange(before=run, run=after.run, steps=after.changed, known=steps_by_name)
 
 
 def _is_alive(allocation: Allocation, nodes: Mapping[str, Node]) -> bool:
@@ -370,7 +370,7 @@ class _WorkflowDecision:
         older = {
             name
             for name, allocs in older_allocs.items()
-            if any(_is_alive(item, situation.nodes) for item in allocs)
+            if any(_is_alive(alloc, situation.nodes) for alloc in allocs)
         }
         run, steps = self._state.run, self._state.steps
         if run is not None and not run.status.has_ended and run.version != self._job.version:
@@ -394,14 +394,14 @@ class _WorkflowDecision:
         alive = {
             name
             for name, allocs in own_allocs.items()
-            if any(_is_alive(item, situation.nodes) for item in allocs)
+            if any(_is_alive(alloc, situation.nodes) for alloc in allocs)
         }
         if run.status == FlowStatus.STOPPING and not run.cleans_up:
             change = _canceled(self._state, run, run.reason, alive, self._now)
             self._runs.append(change)
             self._steps = tuple({row.name: row for row in (*steps, *change.steps)}.values())
             return frozenset(), {}
-        known = {step.name: step for step in steps}
+        steps_by_name = {step.name: step for step in steps}
         paired = {need for step in self._graph.steps for need in step.each_of}
         elements = self._elements = {
             name: _elements(
@@ -412,12 +412,12 @@ class _WorkflowDecision:
                 is_paired=name in paired,
             )
             for name in {**own_allocs, **situation.settled}
-            if name in paired or name not in known or known[name].outcome is None
+            if name in paired or name not in steps_by_name or steps_by_name[name].outcome is None
         }
         after = advance.advance(
             self._graph,
             run,
-            known,
+            steps_by_name,
             elements,
             now=self._now,
             meta=self._job.meta,
@@ -432,10 +432,10 @@ class _WorkflowDecision:
             openings=self._state.openings,
             limits=limits,
         )
-        before = self._state.run if known else None
-        if after.changed or after.run != stored or not known:
+        before = self._state.run if steps_by_name else None
+        if after.changed or after.run != stored or not steps_by_name:
             self._runs.append(
-                RunChange(before=before, run=after.run, steps=after.changed, known=known)
+                RunChange(before=before, run=after.run, steps=after.changed, known=steps_by_name)
             )
         self._due, self._steps, self._ask = after.due_times, after.steps, after.ask
         self._only = after.only
@@ -565,16 +565,16 @@ def _bits(allocations: Iterable[Allocation]) -> int:
 
 
 def _settled_bits(situation: ReconcileContext, name: str) -> int:
-    known, found = situation.settled.get(name), 0
-    for first, last in known.ranges if known else ():
-        found |= ((1 << (last - first + 1)) - 1) << first
-    return found
+    settled, bits = situation.settled.get(name), 0
+    for first, last in settled.ranges if settled else ():
+        bits |= ((1 << (last - first + 1)) - 1) << first
+    return bits
 
 
 def _settled(situation: ReconcileContext, name: str) -> int:
     """Return the number of completed elements of a step whose allocations were not loaded."""
-    known = situation.settled.get(name)
-    return known.count if known else 0
+    settled = situation.settled.get(name)
+    return settled.count if settled else 0
 
 
 def _is_retried(situation: ReconcileContext, allocation: Allocation) -> bool:

@@ -146,7 +146,7 @@ def _regexp(left: str, right: str) -> bool:
 
 
 def _items(text: str) -> set[str]:
-    return {item.strip() for item in text.split(",")}
+    return {part.strip() for part in text.split(",")}
 
 
 def _contains_all(left: str, right: str) -> bool:

@@ -97,12 +97,12 @@ def _offer(
 
 def _suits(kind: DeviceKind, request: Device) -> bool:
     names = request.name.split("/")
-    known = {
+    names_by_length = {
         1: [kind.type],
         2: [kind.vendor, kind.type],
         3: [kind.vendor, kind.type, kind.name],
     }
-    return known.get(len(names)) == names and all(
+    return names_by_length.get(len(names)) == names and all(
         _matches_condition(constraint, kind) for constraint in request.constraints or ()
     )
 

@@ -148,12 +148,12 @@ def volume_obstacle(job: Job, group: TaskGroup, node: Node, number: int) -> str 
 
 
 def _has_volume(volume: Volume, source: str, node: Node, namespace: str) -> bool:
-    known = node.host_volumes.get(source)
-    if known is None or known.get("Namespace", namespace) != namespace:
+    host_volume = node.host_volumes.get(source)
+    if host_volume is None or host_volume.get("Namespace", namespace) != namespace:
         return False
-    offered = known.get("Capabilities")  # an API-created volume
+    offered = host_volume.get("Capabilities")  # an API-created volume
     if not isinstance(offered, list):
-        return volume.read_only or not known.get("ReadOnly")
+        return volume.read_only or not host_volume.get("ReadOnly")
     return any(_suits(volume, capability) for capability in offered)
 
 

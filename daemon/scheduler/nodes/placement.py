@@ -71,7 +71,7 @@ class _Tally:
             self._class_exhausted[node.node_class] += 1
 
     def metric(self, scope: "_Scope", ranked: "_Ranked") -> PlacementMetric:
-        best = sorted(ranked, key=lambda item: -item[0].mean)[:_SHOWN_SCORES]
+        best = sorted(ranked, key=lambda scored: -scored[0].mean)[:_SHOWN_SCORES]
         return PlacementMetric(
             nodes_evaluated=self.evaluated,
             nodes_filtered=self.filtered.total(),
@@ -200,10 +200,10 @@ class Placer:
     def replace(self, request: PlacementRequest, previous: Allocation) -> Allocation | None:
         """Place an allocation like `place`, but with the resources of `previous` also available."""
         self.free(previous)
-        found = self._find(request)
-        if found is None:
+        allocation = self._find(request)
+        if allocation is None:
             self.hold(previous)
-        return found
+        return allocation
 
     def _find(self, request: PlacementRequest) -> Allocation | None:
         search = self._search(request.job, request.group)
@@ -211,7 +211,7 @@ class Placer:
             tally = _Tally()
             ranked = self._ranked(search, request, node_capacities, tally)
             if ranked:
-                _, node_capacity = max(ranked, key=lambda item: item[0].mean)
+                _, node_capacity = max(ranked, key=lambda scored: scored[0].mean)
                 return self._allocation(
                     search, request, node_capacity, tally.metric(search.scope, ranked)
                 )
@@ -260,18 +260,18 @@ class Placer:
         tenants.release_victims(victims)
         ranked = [(scoring.fit_only(search.need, node_capacity), node_capacity)]
         metric = tally.metric(search.scope, ranked)
-        found = self._allocation(
+        allocation = self._allocation(
             search, request, node_capacity, metric, victims=victims, waits_for=tenants.ending
         )
         tenants.occupy(victims)
-        tenants.evict(victims, found)
-        self.evicted[found.id] = victims
-        return found
+        tenants.evict(victims, allocation)
+        self.evicted[allocation.id] = victims
+        return allocation
 
     def fail(self, job: Job, group: TaskGroup, metric: PlacementMetric) -> None:
         """Record an unplaced allocation. For each group, only the first metric is kept."""
-        known = self.failures.get(group.name)
-        failure = known or PlacementFailure(self._search(job, group), metric)
+        earlier = self.failures.get(group.name)
+        failure = earlier or PlacementFailure(self._search(job, group), metric)
         failure.add()
         self.failures[group.name] = failure
 
@@ -432,9 +432,9 @@ class Placer:
 
     def _search(self, job: Job, group: TaskGroup) -> _Search:
         key = (job.version, group.name)
-        known = self._searches.get(key)
-        if known is not None:
-            return known
+        cached = self._searches.get(key)
+        if cached is not None:
+            return cached
         constraints = [*(job.constraints or ()), *(group.constraints or ())]
         search = _Search(
             job=job,
@@ -453,9 +453,9 @@ class Placer:
         return search
 
     def _scope(self, job: Job) -> _Scope:
-        known = self._scopes.get(job.version)
-        if known is not None:
-            return known
+        cached = self._scopes.get(job.version)
+        if cached is not None:
+            return cached
         node_capacities = [
             node_capacity
             for node_capacity in self.rooms.values()

@@ -108,7 +108,7 @@ class PortAllocator:
         candidates = (self._range[offset % size] for offset in range(start, start + size))
         free = (port for port in candidates if port not in self._used and port not in self._taken)
         first = next(free)
-        unavoided = (item for item in chain([first], free) if item not in self._avoided)
+        unavoided = (port for port in chain([first], free) if port not in self._avoided)
         value = next(unavoided, first)
         self._taken.add(value)
         return value
@@ -171,9 +171,9 @@ def _host_address(node: Node) -> str:
 def _address(port: Port, node: Node, region: str) -> str:
     """Return the address of a port's host network on the node, or an empty string."""
     name = resolve(port.host_network, node, region) or ""
-    known = node.host_networks.get(name, {})
+    host_network = node.host_networks.get(name, {})
     for key in ("IP", "CIDR"):
-        value = known.get(key)
+        value = host_network.get(key)
         if isinstance(value, str) and value:
             return value.partition("/")[0]
     return ""

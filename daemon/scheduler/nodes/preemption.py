@@ -82,7 +82,7 @@ class PreemptionCandidates:
         """Record the victims of a new allocation; the allocation then holds their resources."""
         evicted = list(victims)
         ids = {victim.id for victim in evicted}
-        self._movable = [item for item in self._movable if item.id not in ids]
+        self._movable = [holder for holder in self._movable if holder.id not in ids]
         self._ending += evicted
         resources = successor.placement.resources
         self._ending = [
@@ -93,17 +93,18 @@ class PreemptionCandidates:
     @property
     def ending(self) -> list[str]:
         """Return the IDs of victims and stopping allocations."""
-        return [item.id for item in self._ending]
+        return [holder.id for holder in self._ending]
 
     def _gather(self, need: ResourceAsk) -> list[ResourceHolder]:
         """Free the resources of candidates until the capacity suffices; return these candidates."""
         holders: list[ResourceHolder] = []
-        by_priority = sorted(self._movable, key=lambda item: item.priority)
-        for _, equals in groupby(by_priority, key=lambda item: item.priority):
+        by_priority = sorted(self._movable, key=lambda holder: holder.priority)
+        for _, equals in groupby(by_priority, key=lambda holder: holder.priority):
             kinds = _by_kind(equals, need)
             while kinds and self._room.missing_resource(need) is not None:
                 kind = min(
-                    kinds, key=lambda known: self._remaining_shortage(need, kinds[known][-1])
+                    kinds,
+                    key=lambda candidate: self._remaining_shortage(need, kinds[candidate][-1]),
                 )
                 chosen = kinds[kind].pop()
                 if not kinds[kind]:
