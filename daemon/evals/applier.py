@@ -169,8 +169,8 @@ def _store_runs(tx: Transaction, state: ClusterState, flow: FlowChange | None, n
         if change.taken_over and flow.seen is not None:
             runs.copy_outputs(tx, flow.seen, change.run, change.taken_over)
         for step in change.steps:
-            known = change.known.get(step.name)
-            is_new = known is None or known.reason != step.reason
+            earlier = change.known.get(step.name)
+            is_new = earlier is None or earlier.reason != step.reason
             if step.state == StepState.HELD and step.reason.startswith(GATE_REASON) and is_new:
                 key = (change.run.namespace, change.run.job_id)
                 reason = f"step {step.name}, {step.reason}"

@@ -76,7 +76,9 @@ def load_cluster_state(
         limits = _kept(job, run, steps)
         kind = planned.type if planned else job.type if job else None
         loaded = _allocations(db, namespace, job_id, kind, run, limits)
-    versions = {known.version: known for known in (earlier, job) if known is not None}
+    versions = {
+        loaded_job.version: loaded_job for loaded_job in (earlier, job) if loaded_job is not None
+    }
     for number in {alloc.job_version for alloc in loaded.allocations} - versions.keys():
         if (earlier := jobs.version(db, namespace, job_id, number)) is not None:
             versions[number] = earlier
@@ -213,15 +215,17 @@ def _outputs(
     """
     from daemon.flow import lists  # imported late: few jobs are workflows
 
-    known = {step.name: step for step in steps}
+    steps_by_name = {step.name: step for step in steps}
     at_work = {alloc.task_group for alloc in allocations_ if not alloc.client_terminal}
     names, sources = dict[str, None](), dict[lists.Reference, None]()
     for group in _named_outputs(job):
-        row, condition = known.get(group.name), IF.of(group.meta)
+        row, condition = steps_by_name.get(group.name), IF.of(group.meta)
         if row is None or row.state not in _NOT_BEGUN:
             continue
         if _OUTPUTS in condition:
-            names |= {name: None for name in known if name in condition and name not in at_work}
+            names |= {
+                name: None for name in steps_by_name if name in condition and name not in at_work
+            }
         if (reference := lists.source(group)) is not None and reference.step not in at_work:
             sources[reference] = None
     if not (names or sources):
@@ -236,12 +240,12 @@ def _outputs(
         written = runs.outputs(db, run, name)
         try:
             outputs_by_step[name] = outputs.texts(
-                written, total=known[name].total, is_list=_is_array(job, name)
+                written, total=steps_by_name[name].total, is_list=_is_array(job, name)
             )
         except outputs.TooManyValues as error:
             outputs_by_step[name] = {outputs.FAULT: str(error)}
     for reference in sources:
-        total = known[reference.step].total if reference.step in known else 0
+        total = steps_by_name[reference.step].total if reference.step in steps_by_name else 0
         written = runs.outputs(db, run, reference.step)
         text = outputs.value(
             reference, written, total=total, is_list=_is_array(job, reference.step)
@@ -274,8 +278,8 @@ def _failures(db: ReadSnapshot, allocations_: Sequence[Allocation]) -> dict[str,
     newest: dict[str, Allocation] = {}
     for alloc in allocations_:
         if alloc.client_status == ClientStatus.FAILED:
-            known = newest.get(alloc.task_group)
-            if known is None or known.modify_time <= alloc.modify_time:
+            newest_alloc = newest.get(alloc.task_group)
+            if newest_alloc is None or newest_alloc.modify_time <= alloc.modify_time:
                 newest[alloc.task_group] = alloc
     errors = {group: of_allocation(db, allocation) for group, allocation in newest.items()}
     return {
@@ -376,9 +380,9 @@ def _unsettled(
         {name: number - read[name] - settled[name] for name, number in numbers.items()},
         {
             name: SettledAllocations(
-                count=settled[name], ranges=tuple((span.first, span.last) for span in known)
+                count=settled[name], ranges=tuple((span.first, span.last) for span in spans)
             )
-            for name, known in ranges.items()
+            for name, spans in ranges.items()
         },
     )
 

@@ -184,9 +184,9 @@ def _set_health(
         raise Refused(f'unknown alloc "{alloc_id}"')
     if allocation.deployment_id != deployment.id:
         raise Refused(f'alloc "{alloc_id}" is not part of deployment "{deployment.id}"')
-    known = allocation.health or DeploymentHealth()
+    health = allocation.health or DeploymentHealth()
     changed = msgspec.structs.replace(
-        known, healthy=healthy, timestamp=rfc3339(now), modify_index=tx.index
+        health, healthy=healthy, timestamp=rfc3339(now), modify_index=tx.index
     )
     allocations.set_desired(tx, msgspec.structs.replace(allocation, health=changed), now)
 

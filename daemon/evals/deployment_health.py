@@ -46,11 +46,11 @@ def decide_deployment(
         groups = {name: _promoted(state) for name, state in groups.items()}
     if deployment.status == DeploymentStatus.PAUSED:
         return DeploymentDecision(groups=groups)
-    known = job.groups_by_name() if job else {}
+    groups_by_name = job.groups_by_name() if job else {}
     failures = {
         name: failure
         for name, state in groups.items()
-        if (failure := _failure(state, _policy_of(known.get(name)), now))
+        if (failure := _failure(state, _policy_of(groups_by_name.get(name)), now))
     }
     deadlines = [
         state.progress_due

@@ -112,8 +112,8 @@ def _faults(volume: DynamicVolume, *, registered: bool) -> Iterator[str]:
         if requested_capability.attachment_mode != FILE_SYSTEM:
             yield f"AttachmentMode {requested_capability.attachment_mode!r}: only {FILE_SYSTEM} is supported"
         if requested_capability.access_mode not in ACCESS_MODES:
-            known = ", ".join(sorted(ACCESS_MODES))
-            yield f"AccessMode {requested_capability.access_mode!r}: must be one of {known}"
+            modes = ", ".join(sorted(ACCESS_MODES))
+            yield f"AccessMode {requested_capability.access_mode!r}: must be one of {modes}"
     for constraint in volume.constraints or ():
         if constraint.operand in (DISTINCT_HOSTS, DISTINCT_PROPERTY):
             yield f"constraint {constraint.operand}: omit it, because a volume is on one node"

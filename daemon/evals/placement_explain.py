@@ -128,18 +128,28 @@ def _amounts(
     need: ResourceAsk, node_capacities: Iterable[NodeCapacity], short: Iterable[str]
 ) -> Iterator[str]:
     """Yield the ask for each resource in `short`, and the maximum that is free on any node."""
-    known = list(node_capacities)
-    cpu = max(node_capacity.cpu_of(need) for node_capacity in known)
+    capacities = list(node_capacities)
+    cpu = max(node_capacity.cpu_of(need) for node_capacity in capacities)
     amounts = (
-        ("cpu", " MHz of cpu", cpu, max(node_capacity.cpu for node_capacity in known)),
+        ("cpu", " MHz of cpu", cpu, max(node_capacity.cpu for node_capacity in capacities)),
         (
             "memory",
             " MiB of memory",
             need.memory,
-            max(node_capacity.memory for node_capacity in known),
+            max(node_capacity.memory for node_capacity in capacities),
         ),
-        ("disk", " MiB of disk", need.disk, max(node_capacity.disk for node_capacity in known)),
-        ("cores", " cores", need.cores, max(node_capacity.free_cores for node_capacity in known)),
+        (
+            "disk",
+            " MiB of disk",
+            need.disk,
+            max(node_capacity.disk for node_capacity in capacities),
+        ),
+        (
+            "cores",
+            " cores",
+            need.cores,
+            max(node_capacity.free_cores for node_capacity in capacities),
+        ),
     )
     for name, unit, requested, free in amounts:
         if name in short:

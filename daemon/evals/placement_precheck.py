@@ -89,9 +89,9 @@ def _collect_remarks(db: ReadSnapshot, job: Job, lookup: Look) -> PlacementRemar
     return placement_remarks
 
 
-def near(name: str, known: Iterable[str]) -> str:
+def near(name: str, candidates: Iterable[str]) -> str:
     """Return a hint at the most similar known name, as the end of a sentence, or empty."""
-    close = closest(name, sorted(set(known)))
+    close = closest(name, sorted(set(candidates)))
     return f' (did you mean "{close}"?)' if close else ""
 
 
@@ -107,13 +107,15 @@ def _of_scope(job: Job, members: Sequence[Node]) -> Iterator[str]:
 
 def _of_driver(task: Task, members: Sequence[Node]) -> PlacementRemarks:
     names = spellings(task.driver)
-    known = {name: driver for node in members for name, driver in node.drivers.items()}
-    drivers = [known[name] for name in names if name in known]
-    able = sorted(name for name, driver in known.items() if driver.detected and driver.healthy)
+    drivers_by_name = {name: driver for node in members for name, driver in node.drivers.items()}
+    drivers = [drivers_by_name[name] for name in names if name in drivers_by_name]
+    able = sorted(
+        name for name, driver in drivers_by_name.items() if driver.detected and driver.healthy
+    )
     if not members:
         return PlacementRemarks()
     if not drivers:
-        hint = near(task.driver, known)
+        hint = near(task.driver, drivers_by_name)
         return PlacementRemarks(
             [f'driver "{task.driver}" is unknown{hint}; there are {", ".join(able)}']
         )
@@ -200,8 +202,8 @@ def values_of(constraint: Constraint, members: Sequence[Node], region: str) -> s
             return f'no node has a bridge for the network mode "bridge": {"; ".join(reasons)}'
         scope, _, key = target[2:].removesuffix("}").partition(".")
         kinds = {"attr": "attribute", "meta": "metadata"}
-        known = [name for node in members for name in _keys(node, scope)]
-        return f'no node has the {kinds.get(scope, "value")} "{key}"{near(key, known)}'
+        names = [name for node in members for name in _keys(node, scope)]
+        return f'no node has the {kinds.get(scope, "value")} "{key}"{near(key, names)}'
     return ", ".join([f"{name} has {value}" for name, value in values.items() if value][:_SHOWN])
 
 

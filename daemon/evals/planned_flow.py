@@ -37,7 +37,9 @@ def planned_flow(db: ReadSnapshot, job: Job, opened: Collection[str], *, now: in
     """
     shown = graph.view(job)
     # Queues of runs come first.
-    uses = dict(sorted(queues_used(job).items(), key=lambda item: item[1] != QueueUse.RUNS))
+    uses = dict(
+        sorted(queues_used(job).items(), key=lambda name_and_use: name_and_use[1] != QueueUse.RUNS)
+    )
     lines = {name: _line(db, job.namespace, name) for name in islice(uses, MOST_SHOWN)}
     return PlannedFlow(
         **{name: getattr(shown, name) for name in FlowGraph.__struct_fields__},
@@ -136,7 +138,7 @@ def _calendar(
             name=calendar.name, is_open=False, reason="the calendar needs too many steps"
         )
     openings = Openings(calendar, searches=searches)
-    at = openings.next_open(now) if reason else None
+    opening = openings.next_open(now) if reason else None
 
     def shown(moment: int) -> str:
         return rfc3339(moment // SECOND * SECOND, calendar.zone)
@@ -145,6 +147,6 @@ def _calendar(
         name=calendar.name,
         is_open=not reason,
         reason=reason,
-        next_opening="" if at is None else shown(at),
-        searched_until=shown(openings.searched_until) if reason and at is None else "",
+        next_opening="" if opening is None else shown(opening),
+        searched_until=shown(openings.searched_until) if reason and opening is None else "",
     )

@@ -31,16 +31,16 @@ def elements(
     if not order:
         return
     text = _list_text(db, run, job, group) if job is not None and group is not None else ""
-    for at in range(0, len(order), _AT_ONCE):
-        indexes = order[at : at + _AT_ONCE]
+    for start in range(0, len(order), _AT_ONCE):
+        indexes = order[start : start + _AT_ONCE]
         placed = _placed(db, run, step, indexes)
         items = _items(group, indexes, text)
         for index in indexes:
             allocs = placed.get(index, _Placed())
-            item = items.get(index)
+            list_item = items.get(index)
             element = _element(db, step, index, allocs)
-            if item is not None:
-                element = msgspec.structs.replace(element, key=item.key, value=item.text)
+            if list_item is not None:
+                element = msgspec.structs.replace(element, key=list_item.key, value=list_item.text)
             yield element
 
 

@@ -80,24 +80,28 @@ def smallest_resource_ask(state: ClusterState, plan: Plan) -> evaluations.FreedR
     for name, metric in plan.failed.items():
         group = groups.get(name)
         needs.append(resource_ask(group) if group is not None and metric.nodes_exhausted else None)
-    known = [need for need in needs if need is not None]
-    if job is None or not known:
+    known_needs = [need for need in needs if need is not None]
+    if job is None or not known_needs:
         return NO_ROOM
-    if len(known) < len(needs):
+    if len(known_needs) < len(needs):
         return _ANY_ROOM
     given_back = _given_back(job, state, plan)
     extra = (
         ExtraResources(type=job.type, pool=job.node_pool)
-        if given_back or len(known) > 1
-        else _extra_resources(job, known[0])
+        if given_back or len(known_needs) > 1
+        else _extra_resources(job, known_needs[0])
     )
     # Use the maximum of all replaceable allocations: an unnecessary re-evaluation is harmless.
     return evaluations.FreedResources(
-        cpu=_shortage((need.cpu for need in known), (resources.cpu for resources in given_back)),
-        memory=_shortage(
-            (need.memory for need in known), (resources.memory for resources in given_back)
+        cpu=_shortage(
+            (need.cpu for need in known_needs), (resources.cpu for resources in given_back)
         ),
-        disk=_shortage((need.disk for need in known), (resources.disk for resources in given_back)),
+        memory=_shortage(
+            (need.memory for need in known_needs), (resources.memory for resources in given_back)
+        ),
+        disk=_shortage(
+            (need.disk for need in known_needs), (resources.disk for resources in given_back)
+        ),
         besides=msgspec.json.encode(extra).decode(),
     )
 

@@ -175,7 +175,7 @@ def forget_ended(store: Store, fences: Fences) -> list[Evaluation]:
             continue
         if evaluation is not None and evaluation.status in _UNFINISHED:
             unfinished.append(evaluation)
-    fences.open_others(_FENCED, [*unreadable, *(item.id for item in unfinished)])
+    fences.open_others(_FENCED, [*unreadable, *(with_fault.id for with_fault in unfinished)])
     return unfinished
 
 

@@ -186,20 +186,22 @@ def advance(
 
     def decide(run: FlowRun, before: Mapping[str, RunStep]) -> _Decision:
         facts = _Facts(run, meta or {}, outputs)
-        made = _Decision(before, elements, facts, now, is_held=is_held, approvals=approvals)
-        made.granted, made.openings = granted, openings
-        made.wait_for(freeze, slot)
+        next_decision = _Decision(
+            before, elements, facts, now, is_held=is_held, approvals=approvals
+        )
+        next_decision.granted, next_decision.openings = granted, openings
+        next_decision.wait_for(freeze, slot)
         if graph.has_sources:
             rows = (before.get(step.name) for step in graph.steps)
             element_count = sum(
                 row.total if row else step.count
                 for step, row in zip(graph.steps, rows, strict=True)
             )
-            made.limit(max_count, element_count)
+            next_decision.limit(max_count, element_count)
         if run.status == FlowStatus.STOPPING:
-            made.cancel(alive)
-        made.add_all(graph.order)
-        return made
+            next_decision.cancel(alive)
+        next_decision.add_all(graph.order)
+        return next_decision
 
     decision = decide(run, steps)
     if limits.stops and run.status == FlowStatus.RUNNING:
@@ -247,7 +249,7 @@ def _due(graph: Graph, run: FlowRun, steps: Iterable[RunStep], now: int) -> set[
     for step in steps:
         if step.state is StepState.HELD:
             times.update(_held_until(graph.by_name[step.name], run, step))
-    return {at for at in times if at > now}
+    return {moment for moment in times if moment > now}
 
 
 def _held_until(step: Step, run: FlowRun, row: RunStep) -> Iterator[int]:
@@ -257,7 +259,7 @@ def _held_until(step: Step, run: FlowRun, row: RunStep) -> Iterator[int]:
     else:
         limits = _window(step, run, row, row.since)
         times = [limits.first, limits.last]
-    yield from (at for at in times if at is not None)
+    yield from (moment for moment in times if moment is not None)
 
 
 def _window(step: Step, run: FlowRun, row: RunStep, now: int) -> Window:
@@ -372,7 +374,7 @@ def _stop_reason(before: Mapping[str, RunStep], after: Collection[RunStep]) -> s
         row
         for row in after
         if is_own_failure(row)
-        and ((known := before.get(row.name)) is None or known.outcome is None)
+        and ((earlier := before.get(row.name)) is None or earlier.outcome is None)
     ]
     return failure_of(failed_steps) if failed_steps else ""
 

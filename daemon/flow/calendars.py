@@ -233,14 +233,14 @@ def _joined(spans: list[Span]) -> list[Span]:
 
 def _common(first: list[Span], second: list[Span]) -> list[Span]:
     """Return the spans of the times that both lists cover."""
-    spans, at, second_index = [], 0, 0
-    while at < len(first) and second_index < len(second):
-        begin = max(first[at][0], second[second_index][0])
-        end = min(first[at][1], second[second_index][1])
+    spans, first_index, second_index = [], 0, 0
+    while first_index < len(first) and second_index < len(second):
+        begin = max(first[first_index][0], second[second_index][0])
+        end = min(first[first_index][1], second[second_index][1])
         if begin < end:
             spans.append((begin, end))
-        if first[at][1] < second[second_index][1]:
-            at += 1
+        if first[first_index][1] < second[second_index][1]:
+            first_index += 1
         else:
             second_index += 1
     return spans
@@ -250,11 +250,11 @@ def _subtract_spans(first: list[Span], removed: list[Span]) -> list[Span]:
     """Return the spans of the times that `first` covers and `removed` does not cover."""
     if not first or not removed:
         return first
-    gaps, at = [], first[0][0]
+    gaps, gap_begin = [], first[0][0]
     for begin, end in removed:
-        gaps.append((at, begin))
-        at = max(at, end)
-    gaps.append((at, max(at, first[-1][1])))
+        gaps.append((gap_begin, begin))
+        gap_begin = max(gap_begin, end)
+    gaps.append((gap_begin, max(gap_begin, first[-1][1])))
     return _common(first, [span for span in gaps if span[0] < span[1]])
 
 
@@ -409,15 +409,15 @@ class _Moment:
         return self._reasons[calendar.name]
 
     def _why_closed(self, calendar: CompiledCalendar) -> str:
-        at, day = self._at, local_date(self._at, calendar.zone)
+        moment, day = self._at, local_date(self._at, calendar.zone)
         own = calendar.hours_of(day, self._steps)
         if reason := calendar.closed_day(day):
             return reason
-        if not any(begin <= at < end for begin, end in own):
+        if not any(begin <= moment < end for begin, end in own):
             return f"outside of {', '.join(map(_shown_period, calendar.periods))}"
-        if calendar.blocked_within(at, at + 1):
+        if calendar.blocked_within(moment, moment + 1):
             for begin, end, reason in calendar.blackouts:
-                if begin <= at < end:
+                if begin <= moment < end:
                     return f"blackout{f' ({reason})' if reason else ''}"
         for part in calendar.only:
             if reason := self.why_closed(part):

@@ -193,7 +193,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def dependents(self) -> Edges:
         """Return, for each step, the steps that need it, in the order of the file."""
-        dependents_of: dict[str, list[str]] = {item.name: [] for item in self.steps}
+        dependents_of: dict[str, list[str]] = {graph_step.name: [] for graph_step in self.steps}
         for step in self.steps:
             for need in step.needs:
                 dependents_of[need].append(step.name)
@@ -509,9 +509,9 @@ def _of_names(groups: Collection[TaskGroup]) -> Iterator[str]:
     yield from _of_lists(groups)
     from daemon.text.hints import Hints  # imported late: only registrations need it
 
-    known, hints = {task_group.name: None for task_group in groups}, Hints()
+    group_names, hints = {task_group.name: None for task_group in groups}, Hints()
     for group in groups:
-        yield from _of_names_in(group, known, hints)
+        yield from _of_names_in(group, group_names, hints)
 
 
 def _of_names_in(group: TaskGroup, group_names: Collection[str], hints: "Hints") -> Iterator[str]:

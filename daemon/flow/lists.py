@@ -257,27 +257,27 @@ def _items(decoded: Collection[object]) -> Iterator[Item]:
     if isinstance(decoded, dict):
         yield from (Item(str(key), value) for key, value in decoded.items())
     else:
-        yield from (Item(str(at), value) for at, value in enumerate(decoded))
+        yield from (Item(str(index), value) for index, value in enumerate(decoded))
 
 
-def _checked(item: Item) -> Item:
+def _checked(list_item: Item) -> Item:
     """Return an item that is not too long. Raises `Faulty`."""
-    if len(item.text.encode()) > MAX_ITEM or len(item.key.encode()) > MAX_ITEM:
-        raise Faulty(f"item {item.key[:_SHOWN]!r} has more than {MAX_ITEM} bytes")
-    return item
+    if len(list_item.text.encode()) > MAX_ITEM or len(list_item.key.encode()) > MAX_ITEM:
+        raise Faulty(f"item {list_item.key[:_SHOWN]!r} has more than {MAX_ITEM} bytes")
+    return list_item
 
 
-def values(item: Item, index: int) -> dict[str, str]:
+def values(list_item: Item, index: int) -> dict[str, str]:
     """Return the values for references to an element's item, such as `each.key`."""
-    result = {"each.key": item.key, "each.value": item.text, "each.index": str(index)}
-    if isinstance(item.value, dict):
-        result |= {f"each.value.{name}": _text(value) for name, value in item.value.items()}
+    result = {"each.key": list_item.key, "each.value": list_item.text, "each.index": str(index)}
+    if isinstance(list_item.value, dict):
+        result |= {f"each.value.{name}": _text(value) for name, value in list_item.value.items()}
     return result
 
 
-def environment(item: Item) -> dict[str, str]:
+def environment(list_item: Item) -> dict[str, str]:
     """Return the environment variables that describe an element's item."""
-    return {"STEWARD_EACH_KEY": item.key, "STEWARD_EACH_VALUE": item.text}
+    return {"STEWARD_EACH_KEY": list_item.key, "STEWARD_EACH_VALUE": list_item.text}
 
 
 def has_lists(job: Job) -> bool:

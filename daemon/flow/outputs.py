@@ -78,13 +78,13 @@ def template_references(group: TaskGroup) -> tuple[Reference, ...]:
 
 def _actions(template: Template) -> Iterator[str]:
     """Yield the texts between the delimiters of a template."""
-    text, at = template.embedded_tmpl, 0
+    text, position = template.embedded_tmpl, 0
     left, right = template.left_delim, template.right_delim
-    while left and right and (begin := text.find(left, at)) >= 0:
+    while left and right and (begin := text.find(left, position)) >= 0:
         begin += len(left)
-        if (at := text.find(right, begin)) < 0:
+        if (position := text.find(right, begin)) < 0:
             return
-        yield text[begin:at]
+        yield text[begin:position]
 
 
 def value(

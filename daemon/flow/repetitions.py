@@ -123,10 +123,10 @@ def _is_on(rule: Repetition, day: date, weekday: tuple[int, int]) -> bool:
     if not number or rule.frequency in ("WEEKLY", "DAILY"):
         return True
     if rule.frequency == "MONTHLY" or rule.months:
-        at, length = day.day, calendar.monthrange(day.year, day.month)[1]
+        position, length = day.day, calendar.monthrange(day.year, day.month)[1]
     else:
-        at, length = day.timetuple().tm_yday, 366 if calendar.isleap(day.year) else 365
-    return number == ((at - 1) // 7 + 1 if number > 0 else -((length - at) // 7 + 1))
+        position, length = day.timetuple().tm_yday, 366 if calendar.isleap(day.year) else 365
+    return number == ((position - 1) // 7 + 1 if number > 0 else -((length - position) // 7 + 1))
 
 
 def _positioned(days: list[date], positions: frozenset[int]) -> list[date]:
@@ -134,4 +134,4 @@ def _positioned(days: list[date], positions: frozenset[int]) -> list[date]:
     if not positions:
         return days
     chosen = {position - 1 if position > 0 else len(days) + position for position in positions}
-    return [day for at, day in enumerate(days) if at in chosen]
+    return [day for index, day in enumerate(days) if index in chosen]
