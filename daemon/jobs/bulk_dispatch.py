@@ -111,8 +111,10 @@ def _read_line(line: DispatchLine, job_id: str, token: str) -> LineRequest:
     try:
         dispatch = decode(JobDispatchRequest, line.text, unknown)
     except Malformed as error:
-        at = _FIELD.search(str(error))
-        return LineRequest(number=number, field=at[1] if at else "", error=str(error))
+        field_match = _FIELD.search(str(error))
+        return LineRequest(
+            number=number, field=field_match[1] if field_match else "", error=str(error)
+        )
     warnings = tuple(f'unknown field "{name}" is ignored' for name in unknown)
     try:
         request = read_request(dispatch, job_id, "")

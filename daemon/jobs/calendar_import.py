@@ -183,7 +183,7 @@ def _repetition(rule: "vRecur") -> Repetition:
     """Return the repetition rule of an event. Raises `Invalid`, `ValueError` or `TypeError`."""
     if unknown := sorted(rule.keys() - _RULE_KEYS):
         raise Invalid(f"{unknown[0]} is not supported")
-    if sum(len(_listed(item)) for item in rule.values()) > _MAX_RULE_PARTS:
+    if sum(len(_listed(rule_value)) for rule_value in rule.values()) > _MAX_RULE_PARTS:
         raise Invalid(f"it has more than {_MAX_RULE_PARTS} parts")
     frequency = str(_one(rule, "FREQ", "")).upper()
     if frequency not in FREQUENCIES:
@@ -199,7 +199,7 @@ def _repetition(rule: "vRecur") -> Repetition:
         until=until.date() if isinstance(until, datetime) else until,
         months=_numbers(rule, "BYMONTH"),
         month_days=_numbers(rule, "BYMONTHDAY"),
-        weekdays=frozenset(weekday(str(item)) for item in _listed(rule.get("BYDAY", []))),
+        weekdays=frozenset(weekday(str(day)) for day in _listed(rule.get("BYDAY", []))),
         positions=_numbers(rule, "BYSETPOS"),
         week_start=weekday(str(_one(rule, "WKST", "MO")))[0],
     )
@@ -214,7 +214,7 @@ def _one(rule: "vRecur", key: str, default: Any) -> Any:  # noqa: ANN401 - value
 
 
 def _numbers(rule: "vRecur", key: str) -> frozenset[int]:
-    return frozenset(int(item) for item in _listed(rule.get(key, [])))
+    return frozenset(int(number) for number in _listed(rule.get(key, [])))
 
 
 def _later(rule: Repetition, start: date, first: date) -> date:
@@ -270,9 +270,9 @@ def _dates(event: "Component", key: str) -> Iterator[date]:
     """Yield the days in a property, which may have several values and several lines."""
     values = event.get(key, [])
     for line in values if isinstance(values, list) else [values]:
-        for item in getattr(line, "dts", []):
-            if isinstance(item.dt, date):
-                yield item.dt.date() if isinstance(item.dt, datetime) else item.dt
+        for occurrence in getattr(line, "dts", []):
+            if isinstance(occurrence.dt, date):
+                yield occurrence.dt.date() if isinstance(occurrence.dt, datetime) else occurrence.dt
 
 
 def _day_of(value: object) -> date:

@@ -104,15 +104,15 @@ def _planned(slot: int, job_openings: JobOpenings, before: Launch | None) -> Lau
     reason = job_openings.openings.why_closed(slot)
     if not reason:
         return Launch(first=slot, last=slot, at=slot)
-    at = None
+    launch_time = None
     if job_openings.moves:
         if before is not None and before.at is not None and before.at >= slot:
-            at = before.at  # nothing opens in between
+            launch_time = before.at  # nothing opens in between
         else:
-            at = job_openings.openings.next_open(slot)
-            if at is None and job_openings.openings.is_limited:
+            launch_time = job_openings.openings.next_open(slot)
+            if launch_time is None and job_openings.openings.is_limited:
                 reason = f"{reason}; {_LIMITED}"
-    return Launch(first=slot, last=slot, at=at, reason=reason)
+    return Launch(first=slot, last=slot, at=launch_time, reason=reason)
 
 
 def _are_one(before: Launch, launch: Launch) -> bool:

@@ -107,14 +107,14 @@ def _check_parts(tx: Transaction, calendar: Calendar, before: Calendar | None) -
     namespace, parts = calendar.namespace, _parts(calendar)
     if set(parts) <= set(_parts(before) if before else ()):
         return
-    known = calendars.names(tx, namespace)
+    calendar_names = calendars.names(tx, namespace)
     for name in parts:
-        if name not in known:
-            raise Malformed(_unknown(name, known, Hints()))
+        if name not in calendar_names:
+            raise Malformed(_unknown(name, calendar_names, Hints()))
     references = calendars.references(tx, namespace, calendar.name, parts)
     references[calendar.name] = set(parts)
     for name in parts:
-        if calendar.name in _reached(references, name, most=len(known)):
+        if calendar.name in _reached(references, name, most=len(calendar_names)):
             raise Malformed(
                 f"calendar {quote(calendar.name)} cannot refer to {quote(name)}, which refers to "
                 f"{quote(calendar.name)}"
@@ -123,7 +123,10 @@ def _check_parts(tx: Transaction, calendar: Calendar, before: Calendar | None) -
     for name, names in references.items():
         for part in names:
             used_by.setdefault(part, set()).add(name)
-    for name in (calendar.name, *sorted(_reached(used_by, calendar.name, most=len(known)))):
+    for name in (
+        calendar.name,
+        *sorted(_reached(used_by, calendar.name, most=len(calendar_names))),
+    ):
         if fault := _reference_fault(references, name):
             user = (
                 ""
@@ -147,7 +150,7 @@ def _reference_fault(references: Mapping[str, set[str]], name: str) -> str:
         )
     level, depth = references.get(name, set()), 0
     while level and depth <= rules.MAX_DEPTH:
-        level = set[str]().union(*(references.get(item, ()) for item in level))
+        level = set[str]().union(*(references.get(part, ()) for part in level))
         depth += 1
     if depth > rules.MAX_DEPTH:
         return (
@@ -170,8 +173,8 @@ def _reached(references: Mapping[str, set[str]], name: str, *, most: int) -> set
     return reached
 
 
-def _unknown(name: str, known: list[str], hints: Hints) -> str:
-    return f"unknown calendar {quote(name)}{hints.of(name, known)}"
+def _unknown(name: str, calendar_names: list[str], hints: Hints) -> str:
+    return f"unknown calendar {quote(name)}{hints.of(name, calendar_names)}"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -181,9 +184,9 @@ def _listed(names: Sequence[str]) -> str:
 
 def unknown(db: ReadSnapshot, namespace: str, names: frozenset[str]) -> Iterator[str]:
     """Yield an error for each name without a calendar in a namespace."""
-    hints, known = Hints(), calendars.names(db, namespace)
-    for name in sorted(names - {*known}):
-        yield _unknown(name, known, hints)
+    hints, calendar_names = Hints(), calendars.names(db, namespace)
+    for name in sorted(names - {*calendar_names}):
+        yield _unknown(name, calendar_names, hints)
 
 
 async def remove(
@@ -233,7 +236,7 @@ def days(
         raise Malformed(str(error)) from error
     openings = rules.Openings(calendar)
     reason = openings.why_closed(now)
-    at = openings.next_open(now) if reason else None
+    opening = openings.next_open(now) if reason else None
     day = first or rules.local_date(now, calendar.zone)
 
     def shown(moment: int) -> str:
@@ -245,8 +248,8 @@ def days(
         version=calendar.version,
         is_open=not reason,
         reason=calendar.why_closed(now),
-        next_opening="" if at is None else shown(at),
-        searched_until=shown(openings.searched_until) if reason and at is None else "",
+        next_opening="" if opening is None else shown(opening),
+        searched_until=shown(openings.searched_until) if reason and opening is None else "",
         days=[_shown(calendar, day + timedelta(days=number)) for number in range(number)],
     )
 
@@ -289,14 +292,16 @@ async def import_holidays(
 
     def write(tx: Transaction) -> CalendarImport:
         before = calendars.find(tx, namespace, name) or Calendar(name=name, namespace=namespace)
-        known = before.holidays or {}
+        holidays_before = before.holidays or {}
         after = msgspec.structs.replace(
-            before, holidays=dict(sorted({**known, **imported_days.holidays}.items()))
+            before, holidays=dict(sorted({**holidays_before, **imported_days.holidays}.items()))
         )
         _check(after)
         done = _put(tx, calendar=after, enforced=None, now=now)
         added = {
-            day: text for day, text in imported_days.holidays.items() if known.get(day) != text
+            day: text
+            for day, text in imported_days.holidays.items()
+            if holidays_before.get(day) != text
         }
         return CalendarImport(
             added=added, skipped=imported_days.skipped, version=done.version, index=done.index

@@ -45,17 +45,21 @@ def follow_warnings(db: ReadSnapshot, job: Job, may_read: Callable[[str], bool])
 
     The warnings omit jobs of namespaces that the caller cannot read.
     """
-    for item in sources_of(job):
-        source = jobs.current(db, item.namespace, item.job_id) if may_read(item.namespace) else None
+    for reference in sources_of(job):
+        source = (
+            jobs.current(db, reference.namespace, reference.job_id)
+            if may_read(reference.namespace)
+            else None
+        )
         if source is None:
-            if (item.namespace, item.job_id) != (job.namespace, job.id):
-                yield f'steward_after names "{item}", which does not exist yet'
+            if (reference.namespace, reference.job_id) != (job.namespace, job.id):
+                yield f'steward_after names "{reference}", which does not exist yet'
         elif source.type not in (JobType.BATCH, JobType.SYSBATCH):
-            yield f'steward_after names "{item}", which is of type {source.type} and never ends'
+            yield f'steward_after names "{reference}", which is of type {source.type} and never ends'
     if chain := _cycle(db, job):
         names = " -> ".join(
-            str(item) if may_read(item.namespace) else "a job of another namespace"
-            for item in chain
+            str(link) if may_read(link.namespace) else "a job of another namespace"
+            for link in chain
         )
         yield f"the chain of jobs is circular: {names}; it ends after 32 runs"
 

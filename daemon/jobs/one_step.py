@@ -138,8 +138,8 @@ def _chosen(job: Job, graph: Graph, steps: Collection[str]) -> Step:
         raise Malformed("Steps must name exactly one step")
     (name,) = steps
     if name not in graph.by_name:
-        known = ", ".join(list(graph.by_name)[:20])
-        raise Malformed(f"version {job.version} has no step {name[:_SHOWN]!r}; it has {known}")
+        step_names = ", ".join(list(graph.by_name)[:20])
+        raise Malformed(f"version {job.version} has no step {name[:_SHOWN]!r}; it has {step_names}")
     return graph.by_name[name]
 
 
@@ -203,12 +203,12 @@ def _are_good(db: ReadSnapshot, run: FlowRun, names: Collection[str]) -> bool:
 
 def _steps_read(group: TaskGroup) -> frozenset[str]:
     """Return the steps whose outputs a group refers to."""
-    found = {
+    step_names = {
         reference.step
         for reference in (*outputs.references(group), *outputs.template_references(group))
     }
     source = lists.source(group)
-    return frozenset(found | ({source.step} if source is not None else set()))
+    return frozenset(step_names | ({source.step} if source is not None else set()))
 
 
 def _has_results(

@@ -122,17 +122,17 @@ class PayloadFiles:
         self, namespace: str, digest: str, chunk: bytes, *, size: int, offset: int, now: int
     ) -> UploadState:
         path = self._file_path(namespace, digest)
-        known = self._store.read(partial(self._find, namespace=namespace, digest=digest))
-        if known is not None and not known.is_complete and known.size != size:
-            known = None
-        if known is None:  # content without a row does not count for the limits
+        stored_file = self._store.read(partial(self._find, namespace=namespace, digest=digest))
+        if stored_file is not None and not stored_file.is_complete and stored_file.size != size:
+            stored_file = None
+        if stored_file is None:  # content without a row does not count for the limits
             await _run(_delete, [path])
-        if known is None or now > known.modify_time + HOUR:
+        if stored_file is None or now > stored_file.modify_time + HOUR:
             begin = partial(self._begin, namespace=namespace, digest=digest, size=size, now=now)
             await self._store.write(begin)
-        if known is not None and known.is_complete:
+        if stored_file is not None and stored_file.is_complete:
             return UploadState(
-                digest=digest, size=known.size, received=known.size, is_complete=True
+                digest=digest, size=stored_file.size, received=stored_file.size, is_complete=True
             )
         received = await _run(_append, path, chunk, offset)
         if received == size:
@@ -184,17 +184,17 @@ class PayloadFiles:
     ) -> None:
         if not namespaces.exists(tx, namespace):
             raise NotFound(f"namespace {namespace!r} does not exist: create it, or name another")
-        known = self._find(tx, namespace, digest)
-        if known is not None and known.is_complete:
+        stored_file = self._find(tx, namespace, digest)
+        if stored_file is not None and stored_file.is_complete:
             payload_files.touch(tx, namespace, digest, now)
             return
         number, total = payload_files.used(tx, namespace)
-        if known is None and number >= MOST_IN_NAMESPACE:
+        if stored_file is None and number >= MOST_IN_NAMESPACE:
             raise TooLarge(
                 f"namespace {namespace!r} has {number} files, which is the maximum: files that "
                 "no job uses are deleted after 24 hours"
             )
-        total += size - (known.size if known else 0)
+        total += size - (stored_file.size if stored_file else 0)
         if self._limits.namespace and total > self._limits.namespace:
             raise TooLarge(
                 f"the files of namespace {namespace!r} would have {total} bytes, more than "
@@ -345,10 +345,10 @@ def attach_files(
     """Assign files to a new job."""
     for name, digest in files.items():
         payload_files.attach(tx, namespace, job_id, name, digest)
-        known = payload_files.find(tx, namespace, digest)
+        stored_file = payload_files.find(tx, namespace, digest)
         # A precision of one hour is enough: the time only protects the file from collection after
         # its job was deleted.
-        if known is not None and now > known.modify_time + HOUR:
+        if stored_file is not None and now > stored_file.modify_time + HOUR:
             payload_files.touch(tx, namespace, digest, now)
 
 
@@ -439,8 +439,8 @@ def _verified(final_path: str) -> str:
         os.fsync(file.fileno())
     os.rename(path, final_path)
     directory = Path(final_path).parent
-    for item in (directory, directory.parent):
-        fsync_path(item)
+    for folder in (directory, directory.parent):
+        fsync_path(folder)
     return checksum
 
 
@@ -452,8 +452,8 @@ def _move(source: str, target: str) -> None:
     os.rename(source, target)
     with suppress(FileNotFoundError):  # there is no upload of this content
         os.unlink(target + _PART)
-    for item in (directory, directory.parent):
-        fsync_path(item)
+    for folder in (directory, directory.parent):
+        fsync_path(folder)
 
 
 def _file_paths(root: str) -> set[str]:

@@ -438,9 +438,14 @@ def _wait_for_thaw(tx: Transaction, job: Job, slots: Slots) -> None:
 
 def _wait_for_opening(tx: Transaction, job: Job, slots: Slots, opening: int) -> None:
     """Leave due slots undecided until an opening."""
-    at = opening + launch_jitter(job)
+    launch_time = opening + launch_jitter(job)
     periodic.advance(
-        tx, job.namespace, job.id, followed_to=slots.followed_to, next_slot=at, next_launch=at
+        tx,
+        job.namespace,
+        job.id,
+        followed_to=slots.followed_to,
+        next_slot=launch_time,
+        next_launch=launch_time,
     )
 
 
@@ -455,7 +460,7 @@ def _catch_up_by_calendar(
     """Decide missed launches while the calendar of a job is open, as `steward_catch_up` says."""
     until = now - launch_jitter(job)
     due = list(takewhile(lambda launch: launch.at is None or launch.at <= until, launches))
-    missed = [item for item in due if item.at is not None]
+    missed = [launch for launch in due if launch.at is not None]
     end = max(launch.at or launch.last for launch in due)
     most, policy = CATCH_UP_MOST.of(job.meta), CATCH_UP.of(job.meta)
     if policy == CatchUpPolicy.ALL and len(missed) <= most:
@@ -466,18 +471,18 @@ def _catch_up_by_calendar(
         _advance(tx, job, slots, max(first.last, first.at or 0))
         return
     if policy == CatchUpPolicy.ALL:  # the oldest launches, up to the next closed slot
-        missed = list(takewhile(lambda item: item.at is not None, due))[: len(missed) - most]
+        missed = list(takewhile(lambda launch: launch.at is not None, due))[: len(missed) - most]
         reason = f"it was missed, and this job catches up only the newest {most}"
-        _skip(tx, job, missed[0].first, now, reason, sum(item.slots for item in missed))
+        _skip(tx, job, missed[0].first, now, reason, sum(launch.slots for launch in missed))
         _advance(tx, job, slots, max(missed[-1].last, missed[-1].at or 0))
         return
-    number = sum(item.slots for item in missed)
+    number = sum(launch.slots for launch in missed)
     if policy == CatchUpPolicy.LAST:
         _launch_or_skip(tx, job, missed[0].first, now, eval_id, missed=number)
     else:
         reason = "it was missed, and this job does not catch up"
         _skip(tx, job, missed[0].first, now, reason, number)
-    _skip_closed(tx, job, [item for item in due if item.at is None], now)
+    _skip_closed(tx, job, [launch for launch in due if launch.at is None], now)
     _advance(tx, job, slots, end)
 
 
@@ -769,8 +774,8 @@ async def _follow(
                     store.read(partial(periodic.next_time, after=now if paused else 0)),
                     fences.next_time(_FENCED),
                 )
-                at = min((time for time in times if time is not None), default=None)
-                await wait_until(at, clock, change)
+                next_time = min((time for time in times if time is not None), default=None)
+                await wait_until(next_time, clock, change)
                 continue
         async with tolerate_disk_full("launches wait"), trio.open_nursery() as nursery:
             for unit, job_slot in due.items():
@@ -785,10 +790,10 @@ def _due(db: ReadSnapshot, *, now: int, paused: frozenset[str]) -> dict[str, per
     The fault key of a schedule changes with the job and its calendars (`faults.clock`).
     """
     result = {}
-    for item in periodic.due(db, now, _AT_ONCE + len(paused)):
-        unit = faults.clock(db, item.namespace, item.job_id)
+    for due_launch in periodic.due(db, now, _AT_ONCE + len(paused)):
+        unit = faults.clock(db, due_launch.namespace, due_launch.job_id)
         if unit not in paused:
-            result[unit] = item
+            result[unit] = due_launch
     return result
 
 

@@ -374,9 +374,9 @@ def _unknown_receivers(job: Job, surroundings: RegistrationContext) -> Iterator[
         (NOTIFY_TO.name, name, "notify_receivers", surroundings.receivers)
         for name in NOTIFY_TO.of(job.meta)
     ]
-    for key, name, setting, known in receivers:
-        if name and name not in known:
-            names = ", ".join(sorted(known)) or "none exists"
+    for key, name, setting, configured in receivers:
+        if name and name not in configured:
+            names = ", ".join(sorted(configured)) or "none exists"
             yield (
                 f'Meta of job: "{key}" is "{name}", must be one of {setting} in the daemon\'s '
                 f"configuration: {names}"

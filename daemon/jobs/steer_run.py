@@ -156,9 +156,9 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
         chosen: dict[str, RunStep] = {}
         for name in self.request.steps:
             if name not in self.steps:
-                known = ", ".join(list(self.steps)[:20])
+                step_names = ", ".join(list(self.steps)[:20])
                 raise Malformed(
-                    f"run {self.run.number} has no step {name[:_SHOWN]!r}; it has {known}"
+                    f"run {self.run.number} has no step {name[:_SHOWN]!r}; it has {step_names}"
                 )
             if name in chosen:
                 raise Malformed(f"Steps names {name!r} twice; name it once")
@@ -167,12 +167,12 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
 
     def check_gates(self, steps: Iterable[RunStep]) -> None:
         """Raise `Denied` if a step has a gate that the person may not pass."""
-        for item in steps:
-            step = self.graph.by_name[item.name]
+        for run_step in steps:
+            step = self.graph.by_name[run_step.name]
             if not step.gate:
                 continue
             if not self.may_approve:
-                raise Denied(f"step {item.name} has a gate: this operation needs approve-run")
+                raise Denied(f"step {run_step.name} has a gate: this operation needs approve-run")
             self.check_person(step)
 
     def check_person(self, step: Step) -> None:
@@ -226,9 +226,9 @@ async def act_on_run(
         raise Malformed(f"IdempotencyToken has {len(token)} characters; the maximum is {MAX_TOKEN}")
 
     def write(tx: Transaction) -> RunActOutcome:
-        known = runs.answer_of(tx, namespace, job_id, token) if token else None
-        if known is not None:
-            return _repeated(act, request, caller, *known)
+        stored_answer = runs.answer_of(tx, namespace, job_id, token) if token else None
+        if stored_answer is not None:
+            return _repeated(act, request, caller, *stored_answer)
         try:
             if act == RunActType.STEP:
                 return RunActOutcome(
@@ -275,9 +275,9 @@ def _repeated(
     act: RunActType, request: RunActRequest, caller: str, earlier: RunAct, answer: bytes
 ) -> RunActOutcome:
     """Return the response to the earlier request with the same idempotency token."""
-    known = msgspec.json.decode(answer, type=_Answered).request or request
+    earlier_request = msgspec.json.decode(answer, type=_Answered).request or request
     request_key = (act, caller, request.steps, request)
-    if request_key != (earlier.act, earlier.who, earlier.steps, known):
+    if request_key != (earlier.act, earlier.who, earlier.steps, earlier_request):
         subject = f"{earlier.act} of {', '.join(earlier.steps[:5]) or 'the run'}"
         return RunActOutcome(
             refusal=f"IdempotencyToken was used for another request: {subject}; send a new one"
@@ -568,7 +568,7 @@ def _skip(case: _Case) -> _Change:
             )
     reason = f"skipped by {case.who}"
     return case.run, [
-        case.ended(item, StepState.SKIPPED, Outcome.NEUTRAL, reason) for item in chosen
+        case.ended(run_step, StepState.SKIPPED, Outcome.NEUTRAL, reason) for run_step in chosen
     ]
 
 
@@ -581,8 +581,8 @@ def _accept(case: _Case) -> _Change:
     if case.run.status == FlowStatus.STOPPING:
         raise _NotNow(f"run {case.run.number} is stopping")
     accepted = [
-        case.ended(item, StepState.SUCCEEDED, Outcome.GOOD, f"{ACCEPTED_REASON}{case.who}")
-        for item in chosen
+        case.ended(run_step, StepState.SUCCEEDED, Outcome.GOOD, f"{ACCEPTED_REASON}{case.who}")
+        for run_step in chosen
     ]
     stopped = _stopped_by(case, chosen)
     later = successors(case.graph, {*case.request.steps, *stopped}) - {*case.request.steps}
@@ -644,7 +644,7 @@ def _chosen(case: _Case) -> list[str]:
     if sum((bool(request.steps), request.failed, request.every)) != 1:
         raise Malformed("exactly one of Steps, Failed and Every must be given")
     if request.steps:
-        return [item.name for item in case.named()]
+        return [run_step.name for run_step in case.named()]
     names = [
         step.name
         for step in case.steps.values()
@@ -741,7 +741,7 @@ def _set_aside(tx: Transaction, case: _Case, names: Collection[str]) -> None:
     A step that was chosen because it failed or was canceled keeps its good elements.
     """
     chosen = () if case.request.every else _chosen(case)
-    preserved = {item for item in chosen if case.steps[item].state in _NOT_GOOD}
+    preserved = {step_name for step_name in chosen if case.steps[step_name].state in _NOT_GOOD}
     redone = {name for name in names if case.graph.by_name[name].redo}
     preserved -= successors(case.graph, {*chosen, *redone})
     for alloc in _ended(tx, case, names):

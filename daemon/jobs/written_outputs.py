@@ -41,22 +41,22 @@ def checked(
     run: FlowRun,
     step: Step,
     row: RunStep,
-    given: Mapping[str, str],
+    new_outputs: Mapping[str, str],
     element: int | None,
 ) -> WrittenOutputs:
-    """Check the outputs `given`, and return them merged with the stored outputs of an element.
+    """Check `new_outputs`, and return them merged with the stored outputs of an element.
 
-    `row` is the state of `step` in the run. An output in `given` replaces a stored output of the
-    same name. Raises `Malformed`.
+    `row` is the state of `step` in the run. A new output replaces a stored output of the same name.
+    Raises `Malformed`.
     """
     index = _element(job, row, element)
-    _check_texts(given)
+    _check_texts(new_outputs)
     alloc_id, stored, own = runs.stored_outputs(db, run, row.name, index)
     by_task = {
-        task: {name: text for name, text in written.items() if name not in given}
+        task: {name: text for name, text in written.items() if name not in new_outputs}
         for task, written in stored.items()
     }
-    by_task[BY_HAND] = {**by_task.get(BY_HAND, {}), **given}
+    by_task[BY_HAND] = {**by_task.get(BY_HAND, {}), **new_outputs}
     names = {name for written in by_task.values() for name in written}
     if missing := [name for name in step.outputs if name not in names]:
         raise Malformed(
@@ -98,11 +98,11 @@ def _element(job: Job, row: RunStep, element: int | None) -> int:
     return index
 
 
-def _check_texts(given: Mapping[str, str]) -> None:
+def _check_texts(new_outputs: Mapping[str, str]) -> None:
     """Raise `Malformed` if an output has an invalid name or text."""
-    if len(given) > MAX_OUTPUTS:
-        raise Malformed(f"Outputs has {len(given)} names; the maximum is {MAX_OUTPUTS}")
-    for name, text in given.items():
+    if len(new_outputs) > MAX_OUTPUTS:
+        raise Malformed(f"Outputs has {len(new_outputs)} names; the maximum is {MAX_OUTPUTS}")
+    for name, text in new_outputs.items():
         if not is_output_name(name):
             raise Malformed(
                 f"Outputs contains the invalid name {name[:_SHOWN]!r}; a name consists of letters, "
