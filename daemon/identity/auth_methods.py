@@ -124,8 +124,8 @@ def _errors(method: AuthMethod) -> Iterable[str]:
         yield f"invalid token locality '{method.token_locality}'"
     if method.type not in tuple(MethodType):
         yield f"invalid token type '{method.type}'"
-    if found := list(_config_errors(method)):
-        yield f"invalid config: {'; '.join(found)}"
+    if config_errors := list(_config_errors(method)):
+        yield f"invalid config: {'; '.join(config_errors)}"
     if not SHORTEST_LIFE <= method.max_token_ttl <= LONGEST_LIFE:
         shortest, longest = map(durations.text, (SHORTEST_LIFE, LONGEST_LIFE))
         yield (

@@ -152,16 +152,16 @@ def bind(db: ReadSnapshot, rules: Iterable[BindingRule], values: Mapping[str, st
     Roles and policies that do not exist are omitted. A management rule overrides all others.
     Raises `Malformed`.
     """
-    found: dict[BindType, list[str]] = {BindType.POLICY: [], BindType.ROLE: []}
+    targets: dict[BindType, list[str]] = {BindType.POLICY: [], BindType.ROLE: []}
     lowered = {name: value.lower() for name, value in values.items()}
     for rule in rules:
         if rule.bind_type == BindType.MANAGEMENT:
             return Bindings(policies=(ROOT,))
         kind = BindType(rule.bind_type)
-        found[kind] += _target(db, kind, _bind_name(rule, lowered))
+        targets[kind] += _target(db, kind, _bind_name(rule, lowered))
     return Bindings(
-        policies=tuple(dict.fromkeys(found[BindType.POLICY])),
-        roles=tuple(dict.fromkeys(found[BindType.ROLE])),
+        policies=tuple(dict.fromkeys(targets[BindType.POLICY])),
+        roles=tuple(dict.fromkeys(targets[BindType.ROLE])),
     )
 
 

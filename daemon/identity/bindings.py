@@ -196,17 +196,17 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     def has_name(self, text: str) -> bool:
         """Return whether a claim matches this resource, apart from its group and subscription."""
-        found = parse(text)
-        return found is not None and self._names(found)
+        parsed = parse(text)
+        return parsed is not None and self._names(parsed)
 
     def mismatch(self, claim: str, text: str) -> str:
         """Return how a claim differs from this resource; empty if the claim matches it."""
-        found = parse(text)
-        if found is None or not self._names(found):
+        parsed = parse(text)
+        if parsed is None or not self._names(parsed):
             return f"{claim} token claim does not match {self.field} {self.value}"
-        if not same(found.group, self.group):
+        if not same(parsed.group, self.group):
             return f"{claim} token claim does not match resource_group_name {self.group}"
-        if not same(found.subscription, self.subscription):
+        if not same(parsed.subscription, self.subscription):
             return f"{claim} token claim does not match subscription_id {self.subscription}"
         return ""
 
@@ -268,10 +268,10 @@ def _disagreement(claims: Claims, expected: _Wanted) -> str:
 def _resource_refusal(claims: Claims, request: LoginRequest) -> str:
     if not request.resource_id and not claims.appid:
         return "one of vm_name, vmss_name, resource_id, or an appid JWT claim must be provided"
-    found = parse(request.resource_id)
-    if found is None or not same(found.group, request.resource_group_name):
+    parsed = parse(request.resource_id)
+    if parsed is None or not same(parsed.group, request.resource_group_name):
         return "provided resource_id does not match resource_group_name"
-    if not same(found.subscription, request.subscription_id):
+    if not same(parsed.subscription, request.subscription_id):
         return "provided resource_id does not match subscription_id"
     return ""
 

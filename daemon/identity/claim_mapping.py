@@ -43,16 +43,16 @@ def _find(claims: Mapping[str, object], source: str) -> object:
     """Return a claim by name or JSON pointer; None if there is no such claim."""
     if not source.startswith("/"):
         return claims.get(source)
-    found: object = claims
+    claim: object = claims
     for part in source[1:].split("/"):
         key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, dict):
-            found = found.get(key)
-        elif isinstance(found, list) and re.fullmatch(r"[0-9]{1,6}", key):
-            found = found[int(key)] if int(key) < len(found) else None
+        if isinstance(claim, dict):
+            claim = claim.get(key)
+        elif isinstance(claim, list) and re.fullmatch(r"[0-9]{1,6}", key):
+            claim = claim[int(key)] if int(key) < len(claim) else None
         else:
             return None
-    return found
+    return claim
 
 
 def _text(claim: object) -> str | None:
@@ -72,10 +72,10 @@ def _text(claim: object) -> str | None:
 
 def _texts(source: str, claim: object) -> list[str]:
     items = claim if isinstance(claim, list) else [claim]
-    found = [_text(item) for item in items]
-    if None in found:
+    texts = [_text(element) for element in items]
+    if None in texts:
         raise Malformed(f'"{source}" list claim could not be converted to string list')
-    return [text for text in found if text]
+    return [text for text in texts if text]
 
 
 def interpolate(text: str, values: Mapping[str, str]) -> str:
@@ -89,11 +89,11 @@ def interpolate(text: str, values: Mapping[str, str]) -> str:
             return "${"
         name = (match[1] or "").strip()
         if not match[0].endswith("}") or name not in values:
-            known = ", ".join(sorted(values)) or "none"
-            raise Malformed(f"unknown variable accessed: {name} (known: {known})")
+            names = ", ".join(sorted(values)) or "none"
+            raise Malformed(f"unknown variable accessed: {name} (known: {names})")
         return values[name]
 
-    made = _REFERENCE.sub(replace, text)
-    if len(made) > _LONGEST:
+    interpolated = _REFERENCE.sub(replace, text)
+    if len(interpolated) > _LONGEST:
         raise Malformed(f"the interpolated text is longer than {_LONGEST} characters")
-    return made
+    return interpolated

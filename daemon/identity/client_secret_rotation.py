@@ -256,16 +256,16 @@ class ClientSecretRotator:
 
     async def _rotate_if_due(self, mount: Mount, config: MethodConfig) -> None:
         async with self._lock_of(mount):
-            known, now = self._known(mount), self._clock.now()
-            if known is None:
+            rotation, now = self._known(mount), self._clock.now()
+            if rotation is None:
                 if config.rotation_period or config.rotation_schedule:
                     await self._store_state(mount, Rotation(since=now), config)
                 return
-            if known.try_again_at > now:
+            if rotation.try_again_at > now:
                 return
             try:
                 with trio.fail_after(_LONGEST_STEP):
-                    await self._step(mount, config, known, now)
+                    await self._step(mount, config, rotation, now)
             except StewardError as error:
                 await self._failed(mount, str(error))
             except trio.TooSlowError:
@@ -287,8 +287,8 @@ class ClientSecretRotator:
         now = self._clock.now()
 
         def write(tx: Transaction) -> None:
-            if known := rotations.find(tx, mount.accessor):
-                rotations.put(tx, mount.accessor, failed(known, problem, now))
+            if rotation := rotations.find(tx, mount.accessor):
+                rotations.put(tx, mount.accessor, failed(rotation, problem, now))
 
         await self._store.write(write)
 

@@ -69,14 +69,14 @@ def complete(
     Raises `CloudRequestFailed` if a required field stays empty or the cloud is unknown.
     """
     config = config or MethodConfig()
-    found = _Environment(environment)
-    tenant = config.tenant_id or found["TENANT_ID"]
+    variables = _Environment(environment)
+    tenant = config.tenant_id or variables["TENANT_ID"]
     if not tenant:
         raise CloudRequestFailed("tenant_id is required")
-    resource = config.resource or found["AD_RESOURCE"]
+    resource = config.resource or variables["AD_RESOURCE"]
     if not resource:
         raise CloudRequestFailed("resource is required")
-    name = (config.environment or found["ENVIRONMENT"] or _DEFAULT).upper()
+    name = (config.environment or variables["ENVIRONMENT"] or _DEFAULT).upper()
     cloud = _CLOUDS.get(name)
     if cloud is None:
         raise CloudRequestFailed(f'err: no cloud configuration matching the name "{name}"')
@@ -84,8 +84,8 @@ def complete(
         config=config,
         tenant_id=tenant,
         resource=resource,
-        client_id=config.client_id or found["CLIENT_ID"],
-        environment_secret=found["CLIENT_SECRET"],
+        client_id=config.client_id or variables["CLIENT_ID"],
+        environment_secret=variables["CLIENT_SECRET"],
         endpoints=CloudEndpoints(
             directory=_base(agent.cloud_directory_url, cloud.directory),
             resource_manager=_base(agent.cloud_resource_manager_url, cloud.resource_manager),
@@ -94,7 +94,7 @@ def complete(
         ),
         graph_audience=cloud.graph,
         metadata_url=agent.cloud_metadata_url.rstrip("/"),
-        token_file=config.token_file or found["FEDERATED_TOKEN_FILE"],
+        token_file=config.token_file or variables["FEDERATED_TOKEN_FILE"],
     )
 
 

@@ -108,8 +108,8 @@ class CloudResponse(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _code(self) -> str:
-        found = decoded(self.body, _Problem)
-        return found.error.code if found and found.error else ""
+        problem = decoded(self.body, _Problem)
+        return problem.error.code if problem and problem.error else ""
 
     def _shown(self) -> str:
         try:
@@ -129,9 +129,9 @@ class _Problem(msgspec.Struct, frozen=True):
 
 def message_of(response: CloudResponse) -> str:
     """Return the cloud's error message, or the formatted response if it has no message."""
-    found = decoded(response.body, _Problem)
-    if found and found.error and found.error.message:
-        return found.error.message
+    problem = decoded(response.body, _Problem)
+    if problem and problem.error and problem.error.message:
+        return problem.error.message
     return response.described()
 
 
@@ -182,12 +182,12 @@ class CloudHttp:
             except CloudUnreachable:
                 if attempt == retries.times:
                     raise
-                asked = None
+                retry_after = None
             else:
                 if response.status not in _AGAIN or attempt == retries.times:
                     return response
-                asked = _retry_after(response.headers)
-            await trio.sleep(retries.pause(attempt, asked, self._random()))
+                retry_after = _retry_after(response.headers)
+            await trio.sleep(retries.pause(attempt, retry_after, self._random()))
         raise AssertionError("unreachable")
 
     async def _send_once(
@@ -211,21 +211,21 @@ class CloudHttp:
     ) -> CloudResponse:
         client = self._connected(is_local=is_local)
         async with client.stream(method, url, headers=dict(headers), content=body) as answer:
-            pieces, size = [], 0
-            async for piece in answer.aiter_raw():
-                size += len(piece)
+            chunks, size = [], 0
+            async for chunk in answer.aiter_raw():
+                size += len(chunk)
                 if size > MAX_ANSWER:
                     raise CloudUnreachable(
                         f'{method.capitalize()} "{url}": the answer is larger than {MAX_ANSWER} bytes'
                     )
-                pieces.append(piece)
+                chunks.append(chunk)
             return CloudResponse(
                 method=method,
                 url=url,
                 status=answer.status_code,
                 reason=answer.reason_phrase,
                 headers=dict(answer.headers),
-                body=b"".join(pieces),
+                body=b"".join(chunks),
             )
 
     def _connected(self, *, is_local: bool) -> "httpx.AsyncClient":

@@ -209,15 +209,15 @@ async def _serve_connection(cloud: DevCloud, stream: trio.SocketStream) -> None:
 
 async def _exchange(cloud: DevCloud, connection: h11.Connection, stream: trio.SocketStream) -> bool:
     """Answer one request; return whether the connection may carry another request."""
-    asked = None
+    request = None
     while not isinstance(event := connection.next_event(), h11.EndOfMessage):
         if event is h11.NEED_DATA:
             connection.receive_data(await stream.receive_some(_MAX_REQUEST))
         elif isinstance(event, h11.Request):
-            asked = _parse_request(event)
+            request = _parse_request(event)
         elif isinstance(event, h11.ConnectionClosed):
             return False
-    status, document = cloud.answer(asked) if asked else (400, {})
+    status, document = cloud.answer(request) if request else (400, {})
     body = msgspec.json.encode(document)
     head = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
     for part in (

@@ -94,19 +94,19 @@ class DirectoryKeyCache:
         return directory
 
     async def _with_new_keys(
-        self, mount: Mount, settings: CloudSettings, token: ParsedJwt, known: Directory
+        self, mount: Mount, settings: CloudSettings, token: ParsedJwt, stored_directory: Directory
     ) -> Directory:
         """Fetch and return the directory, because the token's key is unknown. Raises `Refused`."""
-        found, problem = False, ""
+        has_key, problem = False, ""
         try:
-            directory = await self._fetched(mount, settings, after=known)
-            found = self._has_key(directory, token)
+            directory = await self._fetched(mount, settings, after=stored_directory)
+            has_key = self._has_key(directory, token)
         except CloudRequestFailed as error:
             problem = str(error)
             raise
         finally:
             # Record errors, too: forged tokens must not cause requests while the directory is down.
-            if not found:
+            if not has_key:
                 self._in_vain[mount.accessor] = _VainFetch(self._clock.now(), problem)
         return directory
 
@@ -136,11 +136,11 @@ class DirectoryKeyCache:
 
     async def _known(self, mount: Mount, settings: CloudSettings) -> Directory:
         """Return the stored directory, unless it is too old."""
-        known = self._store.read(lambda db: directory_cache.find(db, mount.accessor))
+        stored_directory = self._store.read(lambda db: directory_cache.find(db, mount.accessor))
         longest = self._config.cloud_keys_max_age_seconds * SECOND
-        if known and self._clock.now() - known.fetched_at < longest:
-            return known
-        return await self._fetched(mount, settings, after=known)
+        if stored_directory and self._clock.now() - stored_directory.fetched_at < longest:
+            return stored_directory
+        return await self._fetched(mount, settings, after=stored_directory)
 
     async def _fetched(
         self, mount: Mount, settings: CloudSettings, *, after: Directory | None
@@ -193,21 +193,21 @@ class DirectoryKeyCache:
             raise CloudRequestFailed(
                 f"{_NO_KEYS}: {url} has more than {MAX_KEY_SET} bytes or {MOST_KEY_VALUES} values"
             )
-        found = decoded(answer.body, KeySet)
-        if found is None:
+        key_set = decoded(answer.body, KeySet)
+        if key_set is None:
             raise CloudRequestFailed(f"{_NO_KEYS}: {_unreadable(answer)}")
-        return found.signing_keys(MOST_KEYS)
+        return key_set.signing_keys(MOST_KEYS)
 
     def ages(self) -> dict[str, float]:
         """Return the age of the directory keys of each mount in use, in seconds."""
         now = self._clock.now()
-        known = {
+        directories = {
             mount.path: self._store.read(partial(directory_cache.find, mount=accessor))
             for accessor, (mount, _) in self._used.items()
         }
         return {
             path: (now - directory.fetched_at) / SECOND
-            for path, directory in known.items()
+            for path, directory in directories.items()
             if directory
         }
 
@@ -236,14 +236,14 @@ class DirectoryKeyCache:
         with self._fences.unless_paused(_FENCED, mount.path) as has_turn:
             if not has_turn:
                 return
-            known = self._store.read(partial(directory_cache.find, mount=accessor))
-            if known is None:
+            stored_directory = self._store.read(partial(directory_cache.find, mount=accessor))
+            if stored_directory is None:
                 # a new configuration: the next login fetches the keys
                 self._used.pop(accessor, None)
                 self._failures.pop(accessor, None)
                 self._in_vain.pop(accessor, None)
-            elif self._is_due(accessor, known):
-                await self._renewed(mount, settings, known)
+            elif self._is_due(accessor, stored_directory):
+                await self._renewed(mount, settings, stored_directory)
 
     async def _renewed(self, mount: Mount, settings: CloudSettings, directory: Directory) -> None:
         try:

@@ -49,10 +49,10 @@ class DirectoryGraph:
         answer = await self._request(client, "GET", f"/v1.0/applications?{query}")
         if not answer.is_good:
             raise CloudRequestFailed(message_of(answer))
-        found = decoded(answer.body, _Found)
-        if found is None or not found.value:
+        applications = decoded(answer.body, _Found)
+        if applications is None or not applications.value:
             raise CloudRequestFailed("no application found")
-        return found.value[0]
+        return applications.value[0]
 
     async def add_password(
         self, client: CloudClient, application: AppRegistration, name: str, ends_at: int

@@ -89,7 +89,9 @@ def write(
     name = fields.text("name") or (before.name if before else f"entity_{new_id[:8]}.root")
     changes: dict[str, object] = {"name": name, "updated_at": now}
     if "policies" in fields:
-        changes["policies"] = [item for item in groups_of.policies_of(fields) if item != DEFAULT]
+        changes["policies"] = [
+            policy for policy in groups_of.policies_of(fields) if policy != DEFAULT
+        ]
     if "disabled" in fields:
         changes["is_disabled"] = fields.flag("disabled")
     if "metadata" in fields:

@@ -68,9 +68,9 @@ def _set_entities(tx: Transaction, group: Group, fields: RequestFields) -> None:
     entity_ids = _bounded(fields, "member_entity_ids")
     if group.type == "external":
         raise Invalid("member entities can't be set manually for external groups")
-    for item in entity_ids:
-        if entities.find(tx, item) is None:
-            raise Refused(f"invalid entity ID {quote(item)}")
+    for entity_id in entity_ids:
+        if entities.find(tx, entity_id) is None:
+            raise Refused(f"invalid entity ID {quote(entity_id)}")
     groups.set_members(tx, group.id, entity_ids, are_groups=False)
 
 
@@ -82,23 +82,23 @@ def _set_groups(tx: Transaction, group: Group, fields: RequestFields) -> None:
         raise Invalid("member groups can't be set for external groups")
     forbidden = {group.id, *(group.id for group in groups.containing(tx, group.id))}
     before = set(groups.members(tx, group.id, are_groups=True))
-    for item in group_ids:
-        member = groups.find(tx, item)
+    for group_id in group_ids:
+        member = groups.find(tx, group_id)
         if member is None:
-            raise Refused(f"invalid group ID {quote(item)}")
-        if item in forbidden:
-            raise Refused(f"cyclic relationship detected for member group ID {quote(item)}")
-        if item not in before:
+            raise Refused(f"invalid group ID {quote(group_id)}")
+        if group_id in forbidden:
+            raise Refused(f"cyclic relationship detected for member group ID {quote(group_id)}")
+        if group_id not in before:
             version = member.version + 1
             groups.put(tx, msgspec.structs.replace(member, has_had_parents=True, version=version))
     groups.set_members(tx, group.id, group_ids, are_groups=True)
 
 
 def _bounded(fields: RequestFields, name: str) -> list[str]:
-    found = [text for text in fields.texts(name) if text]
-    if len(found) > MOST_MEMBERS:
-        raise Invalid(f"{name} has {len(found)} entries: at most {MOST_MEMBERS} are allowed")
-    return found
+    entries = [text for text in fields.texts(name) if text]
+    if len(entries) > MOST_MEMBERS:
+        raise Invalid(f"{name} has {len(entries)} entries: at most {MOST_MEMBERS} are allowed")
+    return entries
 
 
 def write_alias(

@@ -70,14 +70,14 @@ class MethodKeys:
             verify_signature(token, _static_keys(config, token))
             return
         key = (method.name, method.modify_index)
-        known = self._cached.get(key)
-        if known is None or _should_fetch(known, token, now):
-            known = await self._fetched(key, config, now, permit)
-        if not matching_keys(token, known.keys):
-            tried = known.in_vain_at if now - known.in_vain_at < _PAUSE else now
-            put_last(self._cached, key, msgspec.structs.replace(known, in_vain_at=tried))
+        cached = self._cached.get(key)
+        if cached is None or _should_fetch(cached, token, now):
+            cached = await self._fetched(key, config, now, permit)
+        if not matching_keys(token, cached.keys):
+            tried = cached.in_vain_at if now - cached.in_vain_at < _PAUSE else now
+            put_last(self._cached, key, msgspec.structs.replace(cached, in_vain_at=tried))
             raise UnknownKey
-        verify_signature(token, known.keys)
+        verify_signature(token, cached.keys)
 
     async def _fetched(
         self, key: CacheKey, config: AuthMethodConfig, now: int, permit: Permit
@@ -127,14 +127,14 @@ async def fetch_keys(config: AuthMethodConfig, permit: Permit) -> Sequence[Direc
 async def _discovered(provider: str, authority: str, permit: Permit) -> str:
     """Return the URL of the keys that a provider's discovery document names. Raises `Refused`."""
     base = provider.rstrip("/")
-    found = await _document(f"{base}{_WELL_KNOWN}", authority, permit, _Discovery)
+    discovery = await _document(f"{base}{_WELL_KNOWN}", authority, permit, _Discovery)
     failed = f"unable to get validation keys from {_shown(base)}: its discovery document names"
-    if found.issuer.rstrip("/") != base:
-        raise Refused(f"{failed} a different issuer, {quote(found.issuer[:_SHOWN])}")
+    if discovery.issuer.rstrip("/") != base:
+        raise Refused(f"{failed} a different issuer, {quote(discovery.issuer[:_SHOWN])}")
     is_secure = base.lower().startswith("https://")
-    if is_secure and not found.jwks_uri.lower().startswith("https://"):
-        raise Refused(f"{failed} a key URL without https, {_shown(found.jwks_uri)[:_SHOWN]}")
-    return found.jwks_uri
+    if is_secure and not discovery.jwks_uri.lower().startswith("https://"):
+        raise Refused(f"{failed} a key URL without https, {_shown(discovery.jwks_uri)[:_SHOWN]}")
+    return discovery.jwks_uri
 
 
 async def _document(url: str, authority: str, permit: Permit, kind: type[T]) -> T:
@@ -150,8 +150,8 @@ async def _document(url: str, authority: str, permit: Permit, kind: type[T]) -> 
         ) as answer:
             if answer.status != 200:
                 raise Refused(f"{failed}: the provider answered with the status {answer.status}")
-            async for piece in answer.body:
-                body += piece
+            async for chunk in answer.body:
+                body += chunk
                 if len(body) > MAX_KEY_SET:
                     raise Refused(f"{failed}: the answer is larger than {MAX_KEY_SET} bytes")
     except (HttpError, EgressDenied) as error:

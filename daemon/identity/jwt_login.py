@@ -97,8 +97,8 @@ async def log_in(
     if bindings.is_empty:
         log.warning("a login at the auth method %s matched no binding rule", method.name)
         raise Malformed("no role or policy bindings matched")
-    made = _token(method, mapped, bindings, _subject(method, token), now)
-    return await tokens.issue(msgspec.structs.replace(made, accessor=next(ids)), next(ids))
+    new_token = _token(method, mapped, bindings, _subject(method, token), now)
+    return await tokens.issue(msgspec.structs.replace(new_token, accessor=next(ids)), next(ids))
 
 
 def _checked_claims(config: AuthMethodConfig, token: ParsedJwt, now: int) -> dict[str, object]:

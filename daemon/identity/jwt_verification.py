@@ -177,8 +177,8 @@ def _decoded(part: str) -> bytes:
 
 def _signature(part: str) -> bytes:
     """Decode a signature; return empty bytes for a non-canonical base64 spelling."""
-    found = _decoded(part)
-    return found if urlsafe_b64encode(found).rstrip(b"=") == part.encode() else b""
+    signature = _decoded(part)
+    return signature if urlsafe_b64encode(signature).rstrip(b"=") == part.encode() else b""
 
 
 def _header(raw: bytes) -> _Header:

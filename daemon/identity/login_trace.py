@@ -19,9 +19,9 @@ class LoginTrace:
 
     def require(self, binding_checks: Iterable[BindingCheck]) -> None:
         """Record all of these verdicts. Raises `Refused` for the first rule that is broken."""
-        found = list(binding_checks)
-        self.verdicts += found
-        if broken := next((verdict for verdict in found if verdict.refusal), None):
+        new_verdicts = list(binding_checks)
+        self.verdicts += new_verdicts
+        if broken := next((verdict for verdict in new_verdicts if verdict.refusal), None):
             raise Refused(broken.refusal)
 
     def rule(self, rule: str, looked_at: str, seen: str = "") -> "_Rule":

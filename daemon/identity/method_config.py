@@ -202,11 +202,11 @@ def _with_rotation(config: MethodConfig, fields: RequestFields) -> MethodConfig:
 
 
 def _check_schedule(text: str) -> None:
-    found = text.split()
-    if not text.startswith("@") and len(found) != _CRON_FIELDS:
+    fields = text.split()
+    if not text.startswith("@") and len(fields) != _CRON_FIELDS:
         raise Invalid(
             f"failed to parse provided rotation_schedule: expected exactly {_CRON_FIELDS} fields, "
-            f"found {len(found)}: {format_list(found)}"
+            f"found {len(fields)}: {format_list(fields)}"
         )
     try:
         cron.parse(text)

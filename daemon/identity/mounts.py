@@ -260,8 +260,8 @@ async def move(store: Store, tokens: TokenStore, source: str, target: str, move_
 
 def moved_by(db: ReadSnapshot, move_id: str) -> Mount | None:
     """Return the mount whose latest move has the identifier `move_id`."""
-    found, _ = mounts.list_readable(db)
-    return next((mount for mount in found if mount.move_id == move_id), None)
+    readable, _ = mounts.list_readable(db)
+    return next((mount for mount in readable if mount.move_id == move_id), None)
 
 
 async def finish_disabling(store: Store, tokens: TokenStore) -> None:

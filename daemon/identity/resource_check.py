@@ -54,8 +54,8 @@ def _named(request: LoginRequest) -> str:
 def _is_of_another(claims: Claims, request: LoginRequest) -> bool:
     if request.vm_name or request.vmss_name:  # these were already compared with the claims
         return False
-    found = parse(request.resource_id)
-    return found is None or names_another_resource(claims, found)
+    parsed = parse(request.resource_id)
+    return parsed is None or names_another_resource(claims, parsed)
 
 
 async def _look_up(
@@ -66,10 +66,10 @@ async def _look_up(
         return await cloud.scale_set(client, *where, request.vmss_name)
     if request.vm_name:
         return await cloud.virtual_machine(client, *where, request.vm_name)
-    found = parse(request.resource_id)
-    if found is None:
+    parsed = parse(request.resource_id)
+    if parsed is None:
         raise Refused("provided resource_id does not match resource_group_name")
-    return await cloud.resource(client, found)
+    return await cloud.resource(client, parsed)
 
 
 async def _principals(

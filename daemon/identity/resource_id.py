@@ -87,4 +87,4 @@ def same(text: str, other: str) -> bool:
 
 def contains(names: Sequence[str] | None, name: str) -> bool:
     """Return whether a list contains a name, ignoring case."""
-    return any(same(item, name) for item in names or ())
+    return any(same(candidate, name) for candidate in names or ())

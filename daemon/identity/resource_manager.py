@@ -111,10 +111,10 @@ class ResourceManager:
 
         Raises `Refused`.
         """
-        found = parse(text)
-        if found is None:
+        parsed = parse(text)
+        if parsed is None:
             raise Refused(f"unable to parse the user assigned identity {quote(text)}")
-        url = _url(client, found.path, {"api-version": _IDENTITIES})
+        url = _url(client, parsed.path, {"api-version": _IDENTITIES})
         message = "unable to retrieve user assigned identity metadata"
         answer = await self._read_record(client, url, _UserAssigned, message, self._keep)
         return answer.properties.principal_id
@@ -126,13 +126,13 @@ class ResourceManager:
             *("Microsoft.ManagedIdentity", "userAssignedIdentities"),
         )
         url = _url(client, where, {"api-version": _IDENTITIES})
-        found: list[str] = []
+        client_ids: list[str] = []
         for _ in range(_MOST_PAGES):
             message = "unable to list user assigned identities"
             page = await self._read_record(client, url, _Page, message, self._keep)
-            found += [user_assigned.properties.client_id for user_assigned in page.value]
+            client_ids += [user_assigned.properties.client_id for user_assigned in page.value]
             if not page.next_link:
-                return found
+                return client_ids
             url = _same_host(page.next_link, url)
         raise CloudRequestFailed(f"more than {_MOST_PAGES} pages of identities in group {group}")
 
@@ -204,12 +204,12 @@ class ResourceManager:
             return Refused(f"{message}: {answer.described()}")
         if not answer.is_good:
             raise CloudRequestFailed(f"{message}: {answer.described()}")
-        found = decoded(answer.body, kind)
-        if found is None:
+        record = decoded(answer.body, kind)
+        if record is None:
             raise CloudRequestFailed(
                 f"{message}: the response of {_url_without_query(answer)} has an unexpected form"
             )
-        return found
+        return record
 
     def _remember(self, key: tuple[str, str], answer: object, seconds: int) -> None:
         if not seconds:

@@ -60,7 +60,11 @@ async def write(store: Store, mount: Mount, name: str, fields: RequestFields) ->
     if ".." in name:  # as at a login, which could not name this role
         raise Invalid("relative paths not supported")
     changes = _changes(fields)
-    older = {item: _older_value(fields, item) for item in _OLDER if item in fields}
+    older = {
+        field_name: _older_value(fields, field_name)
+        for field_name in _OLDER
+        if field_name in fields
+    }
 
     def apply(tx: Transaction) -> list[str]:
         now = mounts.by_accessor(tx, mount.accessor)
