@@ -62,8 +62,8 @@ class CapabilitySetCache:
         moment = (db.table_index("policies"), db.table_index("acl_roles"))
         by_groups = tuple(groups.policies(db, entity.id)) if entity else ()
         key = (token.policies, token.roles, encode(entity) if entity else b"", by_groups)
-        if (known := self._known(moment, key)) is not None:
-            return known
+        if (cached := self._known(moment, key)) is not None:
+            return cached
         budget = _Budget(may_take_long=may_take_long)
         grant = _grant(_found(db, policy_names(db, token, entity), budget), entity)
         self._store(moment, key, grant)
@@ -80,8 +80,8 @@ class CapabilitySetCache:
             workload.nomad_group,
             workload.nomad_task,
         )
-        if (known := self._known(moment, key)) is not None:
-            return known
+        if (cached := self._known(moment, key)) is not None:
+            return cached
         budget, attached = _Budget(may_take_long=may_take_long), list[tuple[str, str]]()
         for name, text in policies_of_task(db, workload):
             budget.spend(text)

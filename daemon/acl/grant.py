@@ -191,11 +191,11 @@ def fits(pattern: str, text: str) -> bool:
     if not text.startswith(first):
         return False
     position = len(first)
-    for piece in middle:
-        position = text.find(piece, position)
+    for part in middle:
+        position = text.find(part, position)
         if position < 0:
             return False
-        position += len(piece)
+        position += len(part)
     return text.endswith(last) and len(text) - len(last) >= position
 
 

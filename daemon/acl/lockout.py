@@ -83,11 +83,11 @@ class FailedLogins:
 def _client_key(address: str) -> str:
     """Return the key of a client: its address, or the /64 network of an IPv6 address."""
     try:
-        known = ip_address(address)
+        parsed_address = ip_address(address)
     except ValueError:
         return address
-    if isinstance(known, IPv6Address) and known.ipv4_mapped is None:
-        return str(ip_network((known, _OWN_NETWORK), strict=False))
+    if isinstance(parsed_address, IPv6Address) and parsed_address.ipv4_mapped is None:
+        return str(ip_network((parsed_address, _OWN_NETWORK), strict=False))
     return address
 
 

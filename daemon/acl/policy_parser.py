@@ -42,24 +42,31 @@ class PolicyObject(msgspec.Struct, frozen=True):
 
     def blocks(self, kind: str) -> Iterator[tuple[str, "PolicyObject"]]:
         """Yield label and content of every labelled block of a kind."""
-        for item in self.items:
-            if item.keys[0] == kind:
-                yield from _labelled(item.keys[1:], item.value)
+        for policy_item in self.items:
+            if policy_item.keys[0] == kind:
+                yield from _labelled(policy_item.keys[1:], policy_item.value)
 
     def plain_blocks(self, kind: str) -> Iterator["PolicyObject"]:
         """Yield the content of every unlabelled block of a kind."""
-        for item in self.items:
-            if item.keys[0] == kind:
-                values = item.value if isinstance(item.value, list) else [item.value]
+        for policy_item in self.items:
+            if policy_item.keys[0] == kind:
+                values = (
+                    policy_item.value
+                    if isinstance(policy_item.value, list)
+                    else [policy_item.value]
+                )
                 yield from (value for value in values if isinstance(value, PolicyObject))
 
     def each(self, key: str) -> Iterator[PolicyItem]:
         """Yield all items of a key."""
-        return (item for item in self.items if item.keys == (key,))
+        return (policy_item for policy_item in self.items if policy_item.keys == (key,))
 
     def find(self, key: str) -> PolicyItem | None:
         """Return the last item of a key."""
-        return next((item for item in reversed(self.items) if item.keys == (key,)), None)
+        return next(
+            (policy_item for policy_item in reversed(self.items) if policy_item.keys == (key,)),
+            None,
+        )
 
 
 Value = str | int | float | bool | None | list["Value"] | PolicyObject
@@ -72,8 +79,8 @@ def _labelled(labels: tuple[str, ...], value: Value) -> Iterator[tuple[str, Poli
     elif isinstance(value, PolicyObject) and labels:
         yield labels[0], value
     elif isinstance(value, PolicyObject):
-        for item in value.items:
-            yield from _labelled(item.keys, item.value)
+        for policy_item in value.items:
+            yield from _labelled(policy_item.keys, policy_item.value)
 
 
 def parse_policy_text(text: str) -> PolicyObject:
@@ -112,10 +119,10 @@ def _converted(value: object, levels: int) -> Value:
         raise Malformed(f"the policy is nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, _Pairs):
         return PolicyObject(
-            tuple(PolicyItem((key,), _converted(item, levels - 1)) for key, item in value)
+            tuple(PolicyItem((key,), _converted(element, levels - 1)) for key, element in value)
         )
     if isinstance(value, list):
-        return [_converted(item, levels - 1) for item in value]
+        return [_converted(element, levels - 1) for element in value]
     if value is None or isinstance(value, str | int | float | bool):
         return value
     raise Malformed(f"the policy has an invalid value: {value!r}")

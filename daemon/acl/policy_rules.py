@@ -229,13 +229,13 @@ def check(text: str) -> None:
     Such a part is a rule without braces, or a repeated value: only the last one would count.
     """
     tree = parse_policy_text(text)
-    for item in tree.items:
-        if not _is_block(item.keys, item.value):
-            named = item.keys[0] in _SLICES and item.keys[1:] == ()
-            if named and item.column and not isinstance(item.value, list):
-                position = f"At {item.line}:{item.column}"
+    for policy_item in tree.items:
+        if not _is_block(policy_item.keys, policy_item.value):
+            named = policy_item.keys[0] in _SLICES and policy_item.keys[1:] == ()
+            if named and policy_item.column and not isinstance(policy_item.value, list):
+                position = f"At {policy_item.line}:{policy_item.column}"
                 raise PolicySyntaxError(f"{position}: unknown slice type: *ast.LiteralType")
-            raise Malformed(f"{' '.join(item.keys)}: write a block in braces, not a value")
+            raise Malformed(f"{' '.join(policy_item.keys)}: write a block in braces, not a value")
     parse_policy(text)
     if problems := list(_repetitions(tree, "")):
         raise Malformed(multi_error(problems))
@@ -247,11 +247,18 @@ def _repetitions(body: PolicyObject, where: str) -> Iterator[str]:
     `where` is the prefix of the errors: the enclosing blocks.
     """
     texts_by_name: dict[str, list[str]] = {}
-    for item in body.items:
-        name, values = item.keys[0], item.value if isinstance(item.value, list) else [item.value]
-        if name in _ONCE and item.keys == (name,) and not isinstance(item.value, PolicyObject):
-            texts_by_name.setdefault(name, []).append(str(item.value))
-        labels = "".join(f' "{label}"' for label in item.keys[1:])
+    for policy_item in body.items:
+        name, values = (
+            policy_item.keys[0],
+            policy_item.value if isinstance(policy_item.value, list) else [policy_item.value],
+        )
+        if (
+            name in _ONCE
+            and policy_item.keys == (name,)
+            and not isinstance(policy_item.value, PolicyObject)
+        ):
+            texts_by_name.setdefault(name, []).append(str(policy_item.value))
+        labels = "".join(f' "{label}"' for label in policy_item.keys[1:])
         for value in values:
             if isinstance(value, PolicyObject):
                 yield from _repetitions(value, f"{where}{name}{labels}: ")
@@ -265,19 +272,21 @@ def _repetitions(body: PolicyObject, where: str) -> Iterator[str]:
 
 def _is_block(keys: tuple[str, ...], value: Value) -> bool:
     if isinstance(value, list):
-        return all(_is_block(keys, item) for item in value)
+        return all(_is_block(keys, element) for element in value)
     if not isinstance(value, PolicyObject):
         return value is None or keys[0] not in _TOP
     if keys[0] in (*_SLICES, "path") and len(keys) == 1:
-        return all(_is_block((*keys, *item.keys), item.value) for item in value.items)
+        return all(
+            _is_block((*keys, *policy_item.keys), policy_item.value) for policy_item in value.items
+        )
     return True
 
 
-def _check_keys(tree: PolicyObject, known: frozenset[str], where: str) -> None:
+def _check_keys(tree: PolicyObject, valid_keys: frozenset[str], where: str) -> None:
     wrong = [
-        f'{where}invalid key "{item.keys[0]}" on line {item.line}'
-        for item in tree.items
-        if item.keys[0] not in known
+        f'{where}invalid key "{policy_item.keys[0]}" on line {policy_item.line}'
+        for policy_item in tree.items
+        if policy_item.keys[0] not in valid_keys
     ]
     if wrong:
         raise Malformed(multi_error(wrong))
@@ -319,11 +328,11 @@ def _old_policy(body: PolicyObject, where: str) -> tuple[str, ...]:
 
 def _parameters(body: PolicyObject, key: str, where: str) -> dict[str, Sequence[Value]] | None:
     values_by_name: dict[str, list[Value]] | None = None
-    for item in body.each(key):  # HCL joins repeated objects, and lists of repeated names
-        if not isinstance(item.value, PolicyObject):
+    for policy_item in body.each(key):  # HCL joins repeated objects, and lists of repeated names
+        if not isinstance(policy_item.value, PolicyObject):
             raise Malformed(f"{where}{key} must be an object of lists")
         values_by_name = {} if values_by_name is None else values_by_name
-        for policy in item.value.items:
+        for policy in policy_item.value.items:
             if not isinstance(policy.value, list):
                 raise Malformed(f'{where}{key}: the value of "{policy.keys[0]}" must be a list')
             values_by_name.setdefault(policy.keys[0].lower(), []).extend(policy.value)
@@ -335,12 +344,14 @@ def _parameters(body: PolicyObject, key: str, where: str) -> dict[str, Sequence[
 
 
 def _wrapping_ttl(body: PolicyObject, end: str, where: str) -> int:
-    item = body.find(f"{end}wrapping_ttl")
-    if item is None:
+    policy_item = body.find(f"{end}wrapping_ttl")
+    if policy_item is None:
         return 0
-    ttl = seconds(item.value) if isinstance(item.value, str | int) else None
+    ttl = seconds(policy_item.value) if isinstance(policy_item.value, str | int) else None
     if ttl is None or ttl < 0:
-        raise Malformed(f"{where}error parsing {end}wrapping_ttl: {item.value!r} is not a duration")
+        raise Malformed(
+            f"{where}error parsing {end}wrapping_ttl: {policy_item.value!r} is not a duration"
+        )
     return ttl
 
 
@@ -380,8 +391,8 @@ def _named_rules(tree: PolicyObject, kind: _Kind) -> Iterator[NamedRule]:
 
 def _named_rule(name: str, body: PolicyObject, kind: _Kind) -> NamedRule:
     where = f'{kind.block} "{name}": '
-    known = {"policy", "capabilities"} | ({"variables"} if kind is _NAMESPACES else set())
-    _check_keys(body, frozenset(known), where)
+    valid_keys = {"policy", "capabilities"} | ({"variables"} if kind is _NAMESPACES else set())
+    _check_keys(body, frozenset(valid_keys), where)
     policy = _text(body, "policy", where)
     capabilities = tuple(_texts(body, "capabilities", where))
     variables = tuple(_variables(body, where)) if body.find("variables") else None
@@ -444,12 +455,12 @@ def _go_struct(kind: _Kind, name: str, policy: str, capabilities: Sequence[str])
 
 
 def _text(body: PolicyObject, key: str, where: str) -> str:
-    item = body.find(key)
-    if item is None:
+    policy_item = body.find(key)
+    if policy_item is None:
         return ""
-    if not isinstance(item.value, str):
+    if not isinstance(policy_item.value, str):
         raise Malformed(f"{where}{key} must be a string")
-    return item.value
+    return policy_item.value
 
 
 def _texts(body: PolicyObject, key: str, where: str) -> list[str]:
@@ -458,8 +469,8 @@ def _texts(body: PolicyObject, key: str, where: str) -> list[str]:
     Raises `Malformed`; `where` is the prefix of the error.
     """
     values: list[Value] = []
-    for item in body.each(key):
-        values += item.value if isinstance(item.value, list) else [item.value]
+    for policy_item in body.each(key):
+        values += policy_item.value if isinstance(policy_item.value, list) else [policy_item.value]
     texts = [value for value in values if isinstance(value, str)]
     if len(texts) != len(values):
         raise Malformed(f"{where}{key} must be a list of strings")

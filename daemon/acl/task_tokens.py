@@ -87,22 +87,22 @@ class TaskTokens:
 
         def write(tx: Transaction) -> "NewToken":
             token_request = _token_request(tx, workload, block)
-            made = create_token(tx, token_request, accessor=accessor, now=now)
+            new_token = create_token(tx, token_request, accessor=accessor, now=now)
             bound = msgspec.structs.replace(
-                made.token,
+                new_token.token,
                 kind=TokenKind.SERVICE,
                 allocation=workload.nomad_allocation_id,
             )
             if ROOT in bound.policies:
                 raise Refused('a task cannot have the policy "root"')
             self._tokens.add(tx, bound, secret)
-            return msgspec.structs.replace(made, token=bound)
+            return msgspec.structs.replace(new_token, token=bound)
 
         try:
-            made = await self._store.write(write)
+            created = await self._store.write(write)
         except Malformed as error:
             raise Refused(str(error)) from error
-        return _held(made.token, now, secret)
+        return _held(created.token, now, secret)
 
     async def renew(self, accessor: str) -> VaultTaskToken:
         """Renew a token as far as its limits allow. Raises `Refused` if it is invalid."""

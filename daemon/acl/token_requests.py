@@ -179,12 +179,12 @@ def _uses(token_request: TokenRequestFields) -> int:
 def _check_batch(token_request: TokenRequestFields, uses: int) -> None:
     """Raise `Malformed` for limits that a batch token cannot have: batch tokens are not stored."""
     fields = token_request.fields
-    asked = {
+    limits = {
         "explicit_max_ttl": _duration(fields, "explicit_max_ttl"),
         "num_uses": uses,
         "period": _duration(fields, "period"),
     }
-    for name, value in asked.items():
+    for name, value in limits.items():
         if value:
             raise Malformed(f"batch tokens cannot have {quote(name)} set")
 
@@ -298,10 +298,10 @@ def _unknown(db: ReadSnapshot, names: Iterable[str]) -> list[str]:
 
 
 def _period(token_request: TokenRequestFields) -> int:
-    asked = _duration(token_request.fields, "period")
-    if asked and not token_request.has_sudo:
+    requested_period = _duration(token_request.fields, "period")
+    if requested_period and not token_request.has_sudo:
         raise Malformed("root or sudo privileges required to create periodic token")
-    periods = [period for period in (asked, token_request.role.token_period) if period]
+    periods = [period for period in (requested_period, token_request.role.token_period) if period]
     return min(periods, default=0)
 
 
@@ -329,13 +329,13 @@ def _lease(token_request: TokenRequestFields, names: Sequence[str]) -> TokenLife
     A root token never expires unless a TTL is given.
     """
     fields = token_request.fields
-    asked = _duration(fields, "ttl") or _duration(fields, "lease")
+    requested_ttl = _duration(fields, "ttl") or _duration(fields, "lease")
     period, explicit = _period(token_request), _explicit_max_ttl(token_request)
-    if ROOT in names and not (asked or period or explicit):
+    if ROOT in names and not (requested_ttl or period or explicit):
         if token_request.maker.token.expires_at is not None:
             raise Malformed("expiring root tokens cannot create non-expiring root tokens")
         return TokenLifetime(0)
-    return compute_ttl(asked or SYSTEM_TTL, period, (explicit, SYSTEM_TTL))
+    return compute_ttl(requested_ttl or SYSTEM_TTL, period, (explicit, SYSTEM_TTL))
 
 
 def _duration(fields: RequestFields, name: str) -> int:

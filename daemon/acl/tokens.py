@@ -110,9 +110,9 @@ class TokenStore:
         if not (secret or self.asks):
             return Caller(UNASKED, _EVERYTHING)
         key, moment = (self._keyring.hash(secret), address), self._store.change_number
-        known = self._callers.find(key, moment)
-        if known is not None and not known.token.has_ended(self._clock.now()):
-            return known
+        cached_caller = self._callers.find(key, moment)
+        if cached_caller is not None and not cached_caller.token.has_ended(self._clock.now()):
+            return cached_caller
         caller = self._store.read(
             lambda db: self._resolve(db, secret, address, may_take_long=may_take_long)
         )
@@ -347,10 +347,10 @@ def _remove(tx: Transaction, accessors: list[str]) -> bool:
 def is_within(address: str, cidrs: Iterable[str]) -> bool:
     """Return whether an address is in at least one network; an invalid network matches nothing."""
     try:
-        asked = ip_address(address)
+        parsed_address = ip_address(address)
     except ValueError:
         return False
-    mapped = getattr(asked, "ipv4_mapped", None) or asked
+    mapped = getattr(parsed_address, "ipv4_mapped", None) or parsed_address
     return any(mapped in network for network in _networks(cidrs))
 
 
