@@ -79,10 +79,10 @@ class _Listing(NamedTuple):
 
 def _all_mounts(call: RouteCall) -> _Listing:
     """Return all readable mounts, including the built-in one, and the damaged mounts."""
-    cluster_id, (made, damaged) = call.parts.store.read(
+    cluster_id, (readable, damaged) = call.parts.store.read(
         lambda db: (installation.cluster_id(db), stored.list_readable(db))
     )
-    listed = [mounts.token_mount(cluster_id), *made]
+    listed = [mounts.token_mount(cluster_id), *readable]
     return _Listing(sorted(listed, key=lambda mount: mount.path), damaged)
 
 

@@ -58,8 +58,14 @@ def read(request: Request, db: ReadSnapshot) -> HandlerReply:
     number = request.query.own_natural("version")
     if calendar is not None and number is not None and number != calendar.version:
         start = (min(number, HIGHEST),)
-        known = next(calendars.versions(db, request.namespace, request["name"], start), None)
-        calendar = known.calendar if known is not None and known.version == number else None
+        stored_version = next(
+            calendars.versions(db, request.namespace, request["name"], start), None
+        )
+        calendar = (
+            stored_version.calendar
+            if stored_version is not None and stored_version.version == number
+            else None
+        )
     if calendar is None:
         words = "calendar not found" if number is None else f"version {number} not found"
         raise NotFound(words, index=db.table_index(calendars.TABLE))

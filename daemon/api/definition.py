@@ -45,8 +45,8 @@ def definition(request: Request, db: ReadSnapshot) -> HandlerReply:
         else jobs.version(db, namespace, job_id, number)
     )
     if job is None:
-        known = "job not found" if number is None else f"version {number} not found"
-        raise NotFound(known, index=db.table_index("jobs"))
+        message = "job not found" if number is None else f"version {number} not found"
+        raise NotFound(message, index=db.table_index("jobs"))
     source = submissions.find(db, namespace, job_id, job.version)
     if source is None or not source.source or request.query.own_flag("written"):
         return reply.read_reply(_written(job), job.job_modify_index)

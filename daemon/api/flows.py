@@ -59,8 +59,8 @@ def graph_of_job(request: Request, db: ReadSnapshot) -> HandlerReply:
         else jobs.version(db, namespace, job_id, number)
     )
     if job is None:
-        known = "job not found" if number is None else f"version {number} not found"
-        raise NotFound(known, index=db.table_index("jobs"))
+        message = "job not found" if number is None else f"version {number} not found"
+        raise NotFound(message, index=db.table_index("jobs"))
     return reply.read_reply(graph.view(job), job.job_modify_index)
 
 
@@ -127,13 +127,13 @@ def _with_elements(
         first = int(start[0]) if start is not None else step.total - 1 if reverse else 0
         return elements(db, run, step, max(first, 0), reverse=reverse)
 
-    found, next_token = inner_page(
+    page_elements, next_token = inner_page(
         rows,
         key=lambda element: (element.index,),
         size=lambda element: len(element.key) + len(element.value),
         query=request.query,
     )
-    return msgspec.structs.replace(run, steps=[step], elements=found), next_token
+    return msgspec.structs.replace(run, steps=[step], elements=page_elements), next_token
 
 
 def _no_step(db: ReadSnapshot, run: FlowRun, name: str) -> NotFound:

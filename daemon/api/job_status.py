@@ -106,8 +106,8 @@ def _job(request: Request, db: ReadSnapshot) -> Job:
 
 def _filter(day: str, result: str) -> run_history.RunFilter:
     if result and result not in run_history.RESULTS:
-        known = ", ".join(run_history.RESULTS)
-        raise Malformed(f"result={result[:40]!r} is not known: give one of {known}")
+        results = ", ".join(run_history.RESULTS)
+        raise Malformed(f"result={result[:40]!r} is not known: give one of {results}")
     try:
         iso_day = date.fromisoformat(day).isoformat() if day else ""
     except ValueError:

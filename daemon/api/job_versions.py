@@ -204,9 +204,9 @@ async def _stream_lists(
         if part is None:
             yield b"null"
             continue
-        async with aclosing(list_pieces(store, part)) as pieces:
-            async for piece in pieces:
-                yield piece
+        async with aclosing(list_pieces(store, part)) as chunks:
+            async for chunk in chunks:
+                yield chunk
     yield b',"Index":%d,"LastContact":0,"KnownLeader":true,"NextToken":""}' % index
 
 

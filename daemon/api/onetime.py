@@ -39,18 +39,18 @@ async def create_one_time_token(request: Request) -> HandlerReply:
             "a one-time token represents an existing token: send that token with the request"
         )
     one_time, now = next(parts.ids), parts.clock.now()
-    made = await one_time_tokens.create_one_time_token(
+    stored_token = await one_time_tokens.create_one_time_token(
         parts.store, parts.tokens, token, request.token, one_time=one_time, now=now
     )
     one_time_token = OneTimeToken(
         one_time_secret_id=one_time,
         accessor_id=token.accessor,
-        expires_at=rfc3339(made.expires_at or now),
-        create_index=made.create_index,
-        modify_index=made.modify_index,
+        expires_at=rfc3339(stored_token.expires_at or now),
+        create_index=stored_token.create_index,
+        modify_index=stored_token.modify_index,
     )
     return HandlerReply(
-        body=OneTimeTokenResponse(one_time_token=one_time_token), index=made.create_index
+        body=OneTimeTokenResponse(one_time_token=one_time_token), index=stored_token.create_index
     )
 
 

@@ -99,14 +99,14 @@ def inner_page(
     `size` of its items reaches `STEP_BYTES`.
     """
     token, per_page = query.text("next_token"), int(query.text("per_page") or 0)
-    most, left, found = min(per_page or INNER_ROWS, INNER_ROWS), STEP_BYTES, list[T]()
+    most, left, page_rows = min(per_page or INNER_ROWS, INNER_ROWS), STEP_BYTES, list[T]()
     start = _parse(token, is_number=True) if token else None
     for row in rows(start, _reversed(query)):
-        if len(found) >= most or left <= 0:
-            return found, _token(key(row))
-        found.append(row)
+        if len(page_rows) >= most or left <= 0:
+            return page_rows, _token(key(row))
+        page_rows.append(row)
         left -= size(row)
-    return found, ""
+    return page_rows, ""
 
 
 def _reversed(query: QueryParameters) -> bool:
@@ -209,9 +209,9 @@ class _Walk(Generic[T]):
         If `bytes_left` is 0, only count the elements.
         """
         lines: list[bytes] = []
-        listing, left, made, row_count, last = self._listing, position.left, 0, 0, position.open
+        listing, left, size, row_count, last = self._listing, position.left, 0, 0, position.open
         for row in listing.rows(db, position.start, self._reverse):
-            if row_count == STEP_ROWS or (bytes_left and made >= bytes_left):
+            if row_count == STEP_ROWS or (bytes_left and size >= bytes_left):
                 return _Step(lines, _Place(listing.key(row), left, last))
             row_count += 1
             if not self._is_wanted(db, row):
@@ -225,7 +225,7 @@ class _Walk(Generic[T]):
             if bytes_left:
                 if (line := self._line(db, row)) is None:
                     continue
-                made += len(line)
+                size += len(line)
                 if listing.group is None:
                     lines.append(line)
                 else:
@@ -233,24 +233,24 @@ class _Walk(Generic[T]):
             left = None if left is None else left - 1
         return _Step(lines + self._end(last, bytes_left))
 
-    def _is_wanted(self, db: ReadSnapshot, item: T) -> bool:
+    def _is_wanted(self, db: ReadSnapshot, row: T) -> bool:
         """Return whether an item is shown. An item that needs an unreadable row is hidden."""
         if self._listing.wanted is None:
             return True
         try:
-            return self._listing.wanted(db, item)
+            return self._listing.wanted(db, row)
         except StorageUnreadable as error:
             db.unreadable_rows.note(error)
             return False
 
-    def _line(self, db: ReadSnapshot, item: T) -> bytes | None:
+    def _line(self, db: ReadSnapshot, row: T) -> bytes | None:
         """Return an item as JSON; None if it needs an unreadable row."""
         try:
-            return self._listing.line(db, item)
+            return self._listing.line(db, row)
         except StorageUnreadable as error:
             db.unreadable_rows.note(error)
         except UnicodeError:  # a damaged text outside documents, whose table is not known here
-            _log.error("a list omits %r: one of its texts is not UTF-8", self._listing.key(item))
+            _log.error("a list omits %r: one of its texts is not UTF-8", self._listing.key(row))
         return None
 
     def _grouped(

@@ -179,6 +179,7 @@ def _flow(db: ReadSnapshot, job: Job, opened: frozenset[str], now: int) -> Plann
 def _limits(db: ReadSnapshot, job: Job) -> dict[str, list[DriverLimit]]:
     """Return the enforced and the unenforced limits of a job, by driver."""
     drivers = {task.driver for group in job.task_groups or () for task in group.tasks or ()}
-    known = sorted(nodes.list_all(db), key=lambda node: bool(node.engine))  # this host comes first
-    node = next((node for node in known if job.node_pool in ("all", node.node_pool)), None)
+    # This host comes first.
+    sorted_nodes = sorted(nodes.list_all(db), key=lambda node: bool(node.engine))
+    node = next((node for node in sorted_nodes if job.node_pool in ("all", node.node_pool)), None)
     return {driver: node.limits(driver) for driver in sorted(drivers)} if node else {}

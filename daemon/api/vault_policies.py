@@ -75,11 +75,11 @@ def _shown(call: RouteCall, key: str) -> dict[str, object]:
 
 def _current(db: ReadSnapshot, name: str) -> Policy | None:
     """Return a policy, or None; `default` exists even if it is not stored."""
-    found = policies.find(db, name)
-    if found is None and name == DEFAULT:
+    policy = policies.find(db, name)
+    if policy is None and name == DEFAULT:
         made_at = installation.created_at(db)
         return Policy(name=DEFAULT, rules=DEFAULT_RULES, modified_at=made_at)
-    return found
+    return policy
 
 
 async def write(call: RouteCall) -> VaultBody:

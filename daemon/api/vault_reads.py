@@ -95,7 +95,7 @@ async def _listed(call: RouteCall, listing: _List, key_range: KeyRange) -> Vault
     members = _members(call.parts.store, listing, first, key_range.most)
     if first.number == listing.step != key_range.most:
         return VaultBody(members=members)
-    document = b"{%b}" % b"".join([piece async for piece in members])
+    document = b"{%b}" % b"".join([chunk async for chunk in members])
     return VaultBody(data=msgspec.json.decode(document, type=dict[str, msgspec.Raw]))
 
 
@@ -123,8 +123,8 @@ async def _members(
     yield closing
     for name in again:
         separator = b',"%b":[' % name.encode()
-        for piece in read:
-            yield separator + piece
+        for chunk in read:
+            yield separator + chunk
             separator = b","
         yield b"]"
 

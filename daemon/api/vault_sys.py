@@ -126,8 +126,8 @@ async def audit_devices(call: RouteCall) -> VaultBody:  # every handler is async
 
 async def openapi(call: RouteCall) -> HandlerReply:  # every handler is async
     """Describe the paths of the Vault API; `/v1/openapi.json` has the full description."""
-    known = call.parts.rights().endpoint_paths
-    paths: dict[str, object] = {path.removeprefix("/v1"): {} for path in known}
+    endpoint_paths = call.parts.rights().endpoint_paths
+    paths: dict[str, object] = {path.removeprefix("/v1"): {} for path in endpoint_paths}
     info = {"title": "Steward", "version": VERSION}
     return plain({"openapi": "3.0.2", "info": info, "paths": paths, "components": {}})
 

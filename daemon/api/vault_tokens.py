@@ -120,19 +120,19 @@ async def _issue(
     accessor, secret, now = new_accessor(), new_secret(), parts.clock.now()
 
     def write(tx: Transaction) -> tuple[NewToken, str]:
-        made = create_token(tx, token_request, accessor=accessor, now=now)
-        chosen = made.secret or secret
-        if made.token.kind is TokenKind.SERVICE:
-            parts.tokens.add(tx, made.token, chosen)
-        return made, chosen
+        new_token = create_token(tx, token_request, accessor=accessor, now=now)
+        chosen = new_token.secret or secret
+        if new_token.token.kind is TokenKind.SERVICE:
+            parts.tokens.add(tx, new_token.token, chosen)
+        return new_token, chosen
 
     role = token_request.role
     named = (*role.allowed_policies, *role.allowed_policies_glob, *role.disallowed_policies)
     is_long = call.is_long or len(named) > _FEW_POLICIES
-    made, chosen = await parts.store.write(write, is_long=is_long)
-    if made.token.kind is TokenKind.SERVICE:
-        return IssuedToken(chosen, made.token), list(made.warnings)
-    return await parts.tokens.issue(made.token), list(made.warnings)
+    created, chosen = await parts.store.write(write, is_long=is_long)
+    if created.token.kind is TokenKind.SERVICE:
+        return IssuedToken(chosen, created.token), list(created.warnings)
+    return await parts.tokens.issue(created.token), list(created.warnings)
 
 
 # --- lookup -----------------------------------------------------------------------------------

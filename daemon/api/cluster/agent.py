@@ -184,9 +184,9 @@ class SchedulerWorkerPoolArgs(Record, frozen=True, kw_only=True, rename="lower")
 
 async def set_scheduler_workers(request: Request) -> HandlerReply:
     """Set the number of workers, 0 or 1, and their job types. Raises `Malformed`."""
-    asked = await request.decoded(SchedulerWorkerPoolArgs)
-    kinds = ALL if asked.enabled_schedulers is None else asked.enabled_schedulers
-    done = await set_workers(request.parts.store, asked.num_schedulers, kinds)
+    arguments = await request.decoded(SchedulerWorkerPoolArgs)
+    kinds = ALL if arguments.enabled_schedulers is None else arguments.enabled_schedulers
+    done = await set_workers(request.parts.store, arguments.num_schedulers, kinds)
     return HandlerReply(body=_workers(request, done))
 
 
@@ -224,18 +224,18 @@ def _duration(text: str) -> float:
     """Return the duration of the log stream in seconds; infinity if `text` is empty."""
     if not text:
         return float("inf")
-    asked = duration(text)
-    if asked is None or asked < 0:
+    nanoseconds = duration(text)
+    if nanoseconds is None or nanoseconds < 0:
         raise Malformed(f'duration = "{text}" is not a duration such as 10s or 2m')
-    return asked / SECOND
+    return nanoseconds / SECOND
 
 
 def _check_here(request: Request, name: str) -> None:
     """Raise `NotFound` if the query parameter `name` names another node or server."""
-    asked, parts = request.query.text(name), request.parts
+    requested_name, parts = request.query.text(name), request.parts
     own_names = {parts.tasks.node_id, parts.store.read(installation.cluster_id), _name(request)}
-    if asked and asked not in own_names | {"leader", parts.config.node_name}:
-        raise NotFound(f'{name} = "{asked}" is not known')
+    if requested_name and requested_name not in own_names | {"leader", parts.config.node_name}:
+        raise NotFound(f'{name} = "{requested_name}" is not known')
 
 
 async def _sent(
@@ -260,15 +260,15 @@ async def _sent(
 
 def health(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Return the health of the daemon; `type` selects the client or the server part."""
-    asked = request.query.text("type")
+    part = request.query.text("type")
     store = request.parts.store
     damage = store.damage or store.full
     config = request.parts.config
     rights = "ok, but the daemon runs as root" if config.user and os.geteuid() == 0 else "ok"
     server = AgentHealth(ok=not damage, message=damage or (rights if not config.dev else "ok"))
     halves = {"client": _client_health(request), "server": server}
-    if asked:
-        halves = {name: half for name, half in halves.items() if name == asked}
+    if part:
+        halves = {name: half for name, half in halves.items() if name == part}
     # Numbers only: the route needs no token, and keys contain job names.
     faults = Counter(fault.kind for fault in request.parts.fences.faults())
     unreadable = unreadable_rows(db)

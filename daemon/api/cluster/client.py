@@ -48,21 +48,23 @@ async def _known(request: Request) -> str:
 
 async def restart(request: Request) -> HandlerReply:
     """Restart tasks of an allocation."""
-    asked = await request.decoded(RestartRequest) if request.body else RestartRequest()
-    if asked.all_tasks and asked.task_name:
+    restart_request = await request.decoded(RestartRequest) if request.body else RestartRequest()
+    if restart_request.all_tasks and restart_request.task_name:
         raise Refused("task name cannot be set when restarting all tasks")
     await request.parts.tasks.restart(
-        await _known(request), asked.task_name or None, all_tasks=asked.all_tasks
+        await _known(request),
+        restart_request.task_name or None,
+        all_tasks=restart_request.all_tasks,
     )
     return HandlerReply(body=_DONE)
 
 
 async def signal(request: Request) -> HandlerReply:
     """Send a signal to tasks of an allocation."""
-    asked = await request.decoded(SignalRequest)
-    task = asked.task or asked.task_name
-    await request.parts.tasks.signal(await _known(request), task or None, asked.signal)
-    return with_remarks(HandlerReply(body=_DONE), _remarks_on_signal(asked.signal))
+    signal_request = await request.decoded(SignalRequest)
+    task = signal_request.task or signal_request.task_name
+    await request.parts.tasks.signal(await _known(request), task or None, signal_request.signal)
+    return with_remarks(HandlerReply(body=_DONE), _remarks_on_signal(signal_request.signal))
 
 
 def _remarks_on_signal(name: str) -> list[str]:
@@ -90,12 +92,12 @@ async def usages(request: Request) -> HandlerReply:
     Allocations that do not run, or that the caller may not see, are left out. Raises `Malformed` if
     the query lists too many allocations.
     """
-    asked = [part for part in request.query.text("allocations").split(",") if part]
-    if len(asked) > _MOST_ASKED:
+    alloc_ids = [part for part in request.query.text("allocations").split(",") if part]
+    if len(alloc_ids) > _MOST_ASKED:
         raise Malformed(
-            f'"allocations" lists {len(asked)} allocations: the maximum is {_MOST_ASKED}'
+            f'"allocations" lists {len(alloc_ids)} allocations: the maximum is {_MOST_ASKED}'
         )
-    allocation_usage_lines = await request.parts.tasks.brief_usages(asked, request.sees)
+    allocation_usage_lines = await request.parts.tasks.brief_usages(alloc_ids, request.sees)
     index = request.parts.store.read(lambda db: max(map(db.table_index, _TABLES)))
     return HandlerReply(body=allocation_usage_lines, index=index)
 
@@ -140,11 +142,11 @@ async def host_stats(request: Request) -> HandlerReply:
 
 def _named(request: Request) -> Node | None:
     """Return the node that the query names. Raises `Refused` for an unknown node."""
-    if not (asked := request.query.text("node_id")):
+    if not (node_id := request.query.text("node_id")):
         return None
-    node = request.parts.store.read(partial(nodes.find, node_id=asked))
+    node = request.parts.store.read(partial(nodes.find, node_id=node_id))
     if node is None:
-        raise Refused(f"Unknown node {asked}")
+        raise Refused(f"Unknown node {node_id}")
     return node
 
 

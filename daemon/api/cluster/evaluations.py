@@ -53,8 +53,8 @@ def _query_factory(
     The query has the filters of the request.
     """
     query = request.query
-    asked = {"job_id": query.text("job"), "status": query.text("status")}
-    filters = {name: value for name, value in asked.items() if value}
+    parameters = {"job_id": query.text("job"), "status": query.text("status")}
+    filters = {name: value for name, value in parameters.items() if value}
     if matches is not None and filters:
         raise Malformed("Filter expression cannot be used with other filter parameters")
     check_prefix("eval", query.text("prefix"))
@@ -162,15 +162,15 @@ def _with_related(db: ReadSnapshot, document: bytes) -> dict[str, object]:
     Directly linked evaluations come first. The number of stubs is limited.
     """
     evaluation: dict[str, object] = msgspec.json.decode(document)
-    known, related = {evaluation["ID"]}, list[dict[str, object]]()
+    seen_ids, related = {evaluation["ID"]}, list[dict[str, object]]()
     waiting = [evaluation]
     while waiting and len(related) < _MOST_RELATED:
         current = waiting.pop(0)
         for name in _LINKS:
             eval_id = current.get(name)
-            if not eval_id or eval_id in known:
+            if not eval_id or eval_id in seen_ids:
                 continue
-            known.add(eval_id)
+            seen_ids.add(eval_id)
             if stored := evaluations.wire_document(db, str(eval_id)):
                 waiting.append(msgspec.json.decode(stored[0]))
                 last = waiting[-1]

@@ -94,8 +94,8 @@ async def list_dir(request: Request) -> HandlerReply:
     return HandlerReply(body=await garbage.in_thread(partial(_listed, entries)))
 
 
-def _listed(found: list[FileMetadata]) -> bytes:
-    return encode([_entry(info) for info in found])
+def _listed(metadata_list: list[FileMetadata]) -> bytes:
+    return encode([_entry(info) for info in metadata_list])
 
 
 def _entry(info: FileMetadata) -> FileListEntry:
@@ -162,8 +162,8 @@ async def _content(request: Request, offset: int, limit: int | None) -> HandlerR
     # The file is opened before the response begins, so that an error can replace the content.
     with _with_nomad_errors(files, "open", path):
         file.read(offset, 0)
-    pieces = _read_chunks(files, path, file, offset, end)
-    return HandlerReply(stream=pieces, content_type=TEXT, headers=_UNTRUSTED)
+    chunks = _read_chunks(files, path, file, offset, end)
+    return HandlerReply(stream=chunks, content_type=TEXT, headers=_UNTRUSTED)
 
 
 async def _readable(files: AllocFiles, path: str) -> tuple[File, FileMetadata]:
@@ -182,11 +182,11 @@ async def _read_chunks(
 ) -> AsyncIterator[bytes]:
     while offset < end:
         with _with_nomad_errors(files, "open", path):
-            piece = await file.fetch(offset, _chunk_size(offset, end))
-        if not piece:
+            chunk = await file.fetch(offset, _chunk_size(offset, end))
+        if not chunk:
             return
-        offset += len(piece)
-        yield piece
+        offset += len(chunk)
+        yield chunk
         await trio.lowlevel.checkpoint()
 
 
@@ -218,9 +218,9 @@ async def stream_file(request: Request) -> HandlerReply:
 async def _framed(
     files: AllocFiles, path: str, file: File, offset: int, end: int
 ) -> AsyncGenerator[bytes, None]:
-    async for piece in _read_chunks(files, path, file, offset, end):
-        offset += len(piece)
-        yield _frame(piece, path, offset)
+    async for chunk in _read_chunks(files, path, file, offset, end):
+        offset += len(chunk)
+        yield _frame(chunk, path, offset)
 
 
 async def _followed(
@@ -233,10 +233,10 @@ async def _followed(
     with register_follower() as pace:
         while True:
             try:
-                piece = await file.fetch(offset, _CHUNK)
-                if not piece:  # another file may have this name now
+                chunk = await file.fetch(offset, _CHUNK)
+                if not chunk:  # another file may have this name now
                     file = await files.open(path)
-                    piece = await file.fetch(offset, _CHUNK)
+                    chunk = await file.fetch(offset, _CHUNK)
                 size = file.info.size
             except (StewardError, OSError):
                 yield encode(LogStreamFrame(file=path, file_event="file deleted"))
@@ -244,10 +244,10 @@ async def _followed(
             if size < offset:
                 offset = 0
                 yield encode(LogStreamFrame(file=path, file_event="file truncated"))
-            elif piece:
-                offset += len(piece)
+            elif chunk:
+                offset += len(chunk)
                 pace.reset()
-                yield _frame(piece, path, offset)
+                yield _frame(chunk, path, offset)
                 await trio.lowlevel.checkpoint()
             else:
                 await pace.wait()

@@ -404,21 +404,21 @@ def _histories(
     Times are in seconds.
     """
     version = cache(partial(jobs.version, db))  # many allocations may share one version
-    made: list[GaugeValue] = []
+    gauge_values: list[GaugeValue] = []
     for alloc in allocs:
         labels, kind = _labels(alloc, host), "nomad.client.allocs"
         for task in alloc.client.task_states or ():
             killed = metrics.killed_for_memory(db, alloc.id, task)
-            made.append(GaugeValue(f"{kind}.oom_killed", killed, {**labels, "task": task}))
+            gauge_values.append(GaugeValue(f"{kind}.oom_killed", killed, {**labels, "task": task}))
         job = version(alloc.namespace, alloc.job_id, alloc.job_version)
         group = job.group(alloc.task_group) if job else None
         if group is not None and (longest := group.max_run_duration) is not None:
             left = max(0, alloc.create_time + longest - now)
             for name, span in (("configured", longest), ("remaining", left)):
-                made.append(
+                gauge_values.append(
                     GaugeValue(f"{kind}.max_run_duration.{name}_seconds", span / SECOND, labels)
                 )
-    return made
+    return gauge_values
 
 
 def _of_task(task: TaskUsage) -> dict[str, float]:

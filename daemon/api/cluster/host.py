@@ -55,15 +55,15 @@ async def host(request: Request) -> HandlerReply:
     """
     check_here(request)
     config, node = request.parts.config, request.query.text("node_id")
-    found = None
+    host_data = None
     with trio.move_on_after(_PATIENCE):
-        found = await trio.to_thread.run_sync(
+        host_data = await trio.to_thread.run_sync(
             _host_data, abandon_on_cancel=True, limiter=_AT_THE_SAME_TIME
         )
-    if found is None:
+    if host_data is None:
         raise Unavailable("a file system of this host does not respond: check the host with `df`")
     name = f"{config.node_name}.{config.region}"
-    return HandlerReply(body=HostDataResponse(agent_id=node or name, host_data=found))
+    return HandlerReply(body=HostDataResponse(agent_id=node or name, host_data=host_data))
 
 
 def _host_data() -> HostData:

@@ -70,9 +70,9 @@ def read(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 async def create(request: Request) -> HandlerReply:
     """Create a volume: the plug-in `mkdir` makes a new directory."""
-    asked = await _requested_volume(request, "host-volume-create")
+    requested_volume = await _requested_volume(request, "host-volume-create")
     parts = request.parts
-    volume = await _complete(request, asked, registered=False)
+    volume = await _complete(request, requested_volume, registered=False)
     parameters = rules.parameters_of(volume)
     path = parts.config.volumes_dir / volume.id
     volume = msgspec.structs.replace(volume, host_path=str(path))
@@ -110,15 +110,15 @@ async def _abandon(request: Request, volume: DynamicVolume) -> None:
 
 async def register(request: Request) -> HandlerReply:
     """Register an existing directory below one of `host_volume_paths` as a volume."""
-    asked = await _requested_volume(request, "host-volume-register")
+    requested_volume = await _requested_volume(request, "host-volume-register")
     config = request.parts.config
-    volume = await _complete(request, asked, registered=True)
+    volume = await _complete(request, requested_volume, registered=True)
     path = volume.host_path.rstrip("/") or "/"
-    known = await request.parts.store.read_any(
+    existing_paths = await request.parts.store.read_any(
         lambda db: host_volumes.paths(db, except_id=volume.id)
     )
     taken = [host_volume.path for host_volume in config.host_volumes]
-    taken += known
+    taken += existing_paths
     refusal = await trio.to_thread.run_sync(why_no_volume, path, config.volume_paths, taken)
     own = str(config.data_dir)
     if not refusal and not config.dev and f"{own}/".startswith(f"{path.rstrip('/')}/"):
@@ -171,15 +171,15 @@ def _require(request: Request, namespace: str, *capabilities: str) -> None:
 
 async def _complete(request: Request, volume: DynamicVolume, *, registered: bool) -> DynamicVolume:
     parts, now = request.parts, request.parts.clock.now()
-    found = await parts.store.read_any(
+    completed = await parts.store.read_any(
         lambda db: rules.complete(
             db, volume, parts.tasks.node_id, parts.config.region, registered=registered
         )
     )
     return msgspec.structs.replace(
-        found,
-        id=found.id or next(parts.ids),
-        create_time=found.create_time or now,
+        completed,
+        id=completed.id or next(parts.ids),
+        create_time=completed.create_time or now,
         modify_time=now,
     )
 

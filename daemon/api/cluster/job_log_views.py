@@ -163,22 +163,24 @@ async def lines(request: Request) -> HandlerReply:
     _check_pairs(request, follow=follow)
     most = min(parse_number(query, "lines", "200"), MOST_LINES)
     is_after = bool(query.text("after"))
-    known = _positions(request, "after" if is_after else "before")
+    known_positions = _positions(request, "after" if is_after else "before")
     may_grow = _may_grow(request)
     selection = await _requested_streams(request)
     if follow:
-        pieces = _follow(request, selection, known)
+        chunks = _follow(request, selection, known_positions)
         return HandlerReply(
-            stream=while_authorized(request, pieces), is_endless=True, content_type=JSON
+            stream=while_authorized(request, chunks), is_endless=True, content_type=JSON
         )
     opened = await _opened(request, selection)
 
     def page() -> bytes:
         if is_after:
-            log_lines = page_after(opened, _begins(opened, known), most)
+            log_lines = page_after(opened, _begins(opened, known_positions), most)
         else:
             log_lines = page_before(
-                opened, _begins(opened, known) if known else _end_positions(opened), most
+                opened,
+                _begins(opened, known_positions) if known_positions else _end_positions(opened),
+                most,
             )
         return selection.encoded(log_lines, ended=selection.ended and not may_grow)
 
@@ -199,11 +201,11 @@ async def search(request: Request) -> HandlerReply:
         raise Malformed(f'"contains" has {len(text)} characters: give from 1 to {MOST_TEXT}')
     context = min(parse_number(query, "context", "2"), MOST_CONTEXT)
     most = min(max(parse_number(query, "lines", "50"), 1), MOST_FOUND)
-    known = _positions(request, "before")
+    known_positions = _positions(request, "before")
     selection = await _requested_streams(request)
     opened = await _opened(request, selection)
     begins = await trio.to_thread.run_sync(
-        lambda: _begins(opened, known) if known else _end_positions(opened)
+        lambda: _begins(opened, known_positions) if known_positions else _end_positions(opened)
     )
     newest = NewestMatches(opened, most)
     for log, begin in zip(opened, begins, strict=True):
@@ -259,8 +261,8 @@ async def _requested_streams(request: Request) -> _Selection:
     """Return the requested streams. Raises `Malformed` for an unknown task."""
     selection, task = await _select(request), request.query.text("task")
     if task and task not in selection.known:
-        known = ", ".join(selection.known) or "none"
-        raise Malformed(f"the job has no task {task!r}; its tasks are {known}")
+        task_names = ", ".join(selection.known) or "none"
+        raise Malformed(f"the job has no task {task!r}; its tasks are {task_names}")
     return selection
 
 
@@ -277,22 +279,27 @@ async def _select(request: Request) -> _Selection:
     ended, read_count, omitted_tasks = True, 0, 0
     capacity = _MOST_STREAMS // len(kinds)  # tasks whose streams can still be selected
     for alloc, tasks in newest.found:
-        asked = [(index, task) for index, task in enumerate(tasks) if task_name in ("", task)]
-        if len(asked) > capacity and chosen:
+        matching_tasks = [
+            (index, task) for index, task in enumerate(tasks) if task_name in ("", task)
+        ]
+        if len(matching_tasks) > capacity and chosen:
             break
         await trio.lowlevel.checkpoint()
         read_count += 1
-        if not asked:
+        if not matching_tasks:
             continue
         try:
             source = await source_of_tasks(request, alloc, tasks)
         except NotFound:  # they were deleted
             continue
-        omitted_tasks, asked = max(0, len(asked) - capacity), asked[:capacity]
-        capacity -= len(asked)
-        ended = ended and all(task_has_ended(alloc, task) for _, task in asked)
+        omitted_tasks, matching_tasks = (
+            max(0, len(matching_tasks) - capacity),
+            matching_tasks[:capacity],
+        )
+        capacity -= len(matching_tasks)
+        ended = ended and all(task_has_ended(alloc, task) for _, task in matching_tasks)
         streams = []
-        for index, task in asked:
+        for index, task in matching_tasks:
             for stream in kinds:
                 find = partial(attempt_ends, alloc_id=alloc.id, task=task, kind=stream)
                 name = f"{alloc.id[:_SHOWN]}.{index}{stream[3]}"
@@ -316,7 +323,7 @@ def _newest(db: ReadSnapshot, request: Request) -> _Newest:
     page = allocations.job_page(db, *key, PageRequest(namespace="*", reverse=True))
     versions: dict[int, dict[str, dict[str, LogConfig]]] = {}
     newest: list[tuple[Allocation, dict[str, LogConfig]]] = []
-    known: dict[str, None] = {}  # task names, in order, without duplicates
+    task_names: dict[str, None] = {}  # task names, in order, without duplicates
     for alloc in islice(page, _MOST_ALLOCATIONS):
         if alloc.job_version not in versions:
             job = jobs.version(db, *key, alloc.job_version)
@@ -324,11 +331,11 @@ def _newest(db: ReadSnapshot, request: Request) -> _Newest:
             versions[alloc.job_version] = {group.name: log_configs(group) for group in groups}
         tasks = versions[alloc.job_version].get(alloc.task_group, {})
         newest.append((alloc, tasks))
-        known |= dict.fromkeys(tasks)
-    if task_name and task_name not in known:
-        known |= dict.fromkeys(tasks_of_current_version(db, *key))
+        task_names |= dict.fromkeys(tasks)
+    if task_name and task_name not in task_names:
+        task_names |= dict.fromkeys(tasks_of_current_version(db, *key))
     total = sum(allocations.numbers(db, *key).values())
-    return _Newest(allocations.highest_index(db, *key), total, newest, list(known))
+    return _Newest(allocations.highest_index(db, *key), total, newest, list(task_names))
 
 
 async def _opened(request: Request, selection: _Selection) -> list[OpenedStream]:
@@ -354,10 +361,10 @@ def _positions(request: Request, name: str) -> dict[str, int]:
     return positions
 
 
-def _begins(streams: Iterable[OpenedStream], known: dict[str, int]) -> list[int]:
+def _begins(streams: Iterable[OpenedStream], known_positions: dict[str, int]) -> list[int]:
     """Return the position from which to read each stream: its known position, or its start."""
     return [
-        known[stream.kind] if stream.kind in known else stream.stream.span()[0]
+        known_positions[stream.kind] if stream.kind in known_positions else stream.stream.span()[0]
         for stream in streams
     ]
 
@@ -373,7 +380,7 @@ def _may_grow(request: Request) -> bool:
 
 
 async def _follow(
-    request: Request, selection: _Selection, known: dict[str, int]
+    request: Request, selection: _Selection, known_positions: dict[str, int]
 ) -> AsyncGenerator[bytes, None]:
     """Yield responses with the log after a cursor until the job has ended, each on its own line."""
     store, key = request.parts.store, (request.namespace, request["job_id"])
@@ -388,17 +395,17 @@ async def _follow(
             over = over and selection.ended
             opened = await _opened(request, selection)
             update = await garbage.in_thread(
-                partial(_update, selection, opened, known, unfinished_known)
+                partial(_update, selection, opened, known_positions, unfinished_known)
             )
             if update.answer:
                 pace.reset()
                 # An allocation may drop out of the newest ones and become one of them again. So its
                 # positions are kept.
-                known, unfinished_known = known | update.known, update.rest
+                known_positions, unfinished_known = known_positions | update.known, update.rest
                 yield update.answer
                 continue
             if over:
-                yield await garbage.in_thread(partial(_last, selection, opened, known))
+                yield await garbage.in_thread(partial(_last, selection, opened, known_positions))
                 return
             await pace.wait()
             if pace.needs_keepalive():
@@ -406,29 +413,34 @@ async def _follow(
 
 
 def _update(
-    selection: _Selection, streams: list[OpenedStream], known: dict[str, int], unfinished_known: str
+    selection: _Selection,
+    streams: list[OpenedStream],
+    known_positions: dict[str, int],
+    unfinished_known: str,
 ) -> _Update:
-    """Return the lines after the `known` positions, and the new positions. Runs in a thread.
+    """Return the lines after `known_positions`, and the new positions. Runs in a thread.
 
     `unfinished_known` is the unfinished text that the client has already received.
     """
-    positions = _begins(streams, known)
+    positions = _begins(streams, known_positions)
     page = page_after(streams, positions, _FOLLOWED)
     unfinished = "\n".join(line.text for line in page.lines if line.unfinished)
     reached = [int(part) for part in page.after.split(",")] if page.after else []
     if not page.lines or (reached == positions and unfinished == unfinished_known):
-        return _Update(b"", known, unfinished_known)
+        return _Update(b"", known_positions, unfinished_known)
     names = (stream.kind for stream in streams)
     return _Update(
         selection.encoded(page) + b"\n", dict(zip(names, reached, strict=True)), unfinished
     )
 
 
-def _last(selection: _Selection, streams: list[OpenedStream], known: dict[str, int]) -> bytes:
+def _last(
+    selection: _Selection, streams: list[OpenedStream], known_positions: dict[str, int]
+) -> bytes:
     """Return the response that ends a stream. It has no lines, and `ended` is true.
 
     Runs in a thread.
     """
-    positions = ",".join(map(str, _begins(streams, known)))
+    positions = ",".join(map(str, _begins(streams, known_positions)))
     page = LogLines(lines=[], before=positions, after=positions)
     return selection.encoded(page, ended=True) + b"\n"

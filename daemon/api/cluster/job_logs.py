@@ -116,9 +116,9 @@ async def stream_job_logs(request: Request) -> HandlerReply:
     if not merged.is_known:
         raise NotFound("job not found")
     await merged.find_more()  # now, so that an error can replace the response
-    pieces = merged.pieces()
+    chunks = merged.pieces()
     return HandlerReply(
-        stream=while_authorized(request, pieces) if log_selection.follow else pieces,
+        stream=while_authorized(request, chunks) if log_selection.follow else chunks,
         is_endless=log_selection.follow,
         content_type=TEXT,
         headers={OMITTED_HEADER: str(merged.omitted)} if merged.omitted else {},
@@ -156,20 +156,20 @@ class MergedLogs:
             if self.omitted and self._wanted.labels:
                 yield _OMITTED % self.omitted
             async with aclosing(self._merged([*self._open.values()])) as past:
-                async for piece in past:
+                async for chunk in past:
                     pace.reset()
-                    yield piece
+                    yield chunk
             while self._wanted.follow and self._may_grow:
                 for key, tail in [*self._open.items()]:
                     # This check comes before the last read, so that no output is missed.
                     over = tail.is_over()
                     while await tail.pull(_CHUNK, is_last=over):
                         pace.reset()
-                        if piece := tail.take():
-                            yield piece
+                        if chunk := tail.take():
+                            yield chunk
                         await trio.lowlevel.checkpoint()
-                    if piece := tail.take():
-                        yield piece
+                    if chunk := tail.take():
+                        yield chunk
                     await trio.lowlevel.checkpoint()
                     if over:
                         del self._open[key]
@@ -238,10 +238,10 @@ class MergedLogs:
             self._check_task(newest.known)
         self._open.update(reversed(opened))
 
-    def _check_task(self, known: list[str]) -> None:
+    def _check_task(self, task_names: list[str]) -> None:
         task = self._wanted.task
-        if task and task not in known:
-            listed = ", ".join(known) or "none"
+        if task and task not in task_names:
+            listed = ", ".join(task_names) or "none"
             raise Malformed(f"the job has no task {task!r}; its tasks are {listed}")
 
     def _newest(self, db: ReadSnapshot) -> _Newest:
@@ -264,7 +264,7 @@ class MergedLogs:
             new = (alloc for alloc in new if not alloc.desired.next_allocation)
         versions: dict[int, dict[str, dict[str, LogConfig]]] = {}
         newest: deque[tuple[Allocation, dict[str, LogConfig]]] = deque()
-        known: dict[str, None] = {}  # task names, in order, without duplicates
+        task_names: dict[str, None] = {}  # task names, in order, without duplicates
         for alloc in islice(new, _MOST_ALLOCATIONS):
             if alloc.job_version not in versions:
                 job = jobs.version(db, *self._job, alloc.job_version)
@@ -272,16 +272,16 @@ class MergedLogs:
                 versions[alloc.job_version] = {group.name: log_configs(group) for group in groups}
             tasks = versions[alloc.job_version].get(alloc.task_group, {})
             newest.append((alloc, tasks))
-            known |= dict.fromkeys(tasks)
-        if self._wanted.task and self._wanted.task not in known:
-            known |= dict.fromkeys(tasks_of_current_version(db, *self._job))
+            task_names |= dict.fromkeys(tasks)
+        if self._wanted.task and self._wanted.task not in task_names:
+            task_names |= dict.fromkeys(tasks_of_current_version(db, *self._job))
         is_full = len(newest) == _MOST_ALLOCATIONS
         return _Newest(
             found=newest,
             ids={alloc.id for alloc, _ in newest},
             begin=(newest[-1][0].create_index, newest[-1][0].id) if is_full else self._from,
             omitted=sum(1 for _ in new) if is_full else 0,
-            known=list(known),
+            known=list(task_names),
         )
 
     async def _logs(

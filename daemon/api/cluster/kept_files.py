@@ -91,8 +91,8 @@ def _lost(path: str) -> str:
 async def _read_chunks(file: OpenedFile, size: int) -> AsyncIterator[bytes]:
     offset = 0
     while offset < size:
-        piece = await trio.to_thread.run_sync(os.pread, file.descriptor, _PIECE, offset)
-        if not piece:
+        chunk = await trio.to_thread.run_sync(os.pread, file.descriptor, _PIECE, offset)
+        if not chunk:
             return
-        offset += len(piece)
-        yield piece
+        offset += len(chunk)
+        yield chunk

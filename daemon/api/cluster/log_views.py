@@ -63,9 +63,9 @@ async def lines(request: Request) -> HandlerReply:
     opened = await _open(request, source, task, kinds)
     most = min(parse_number(request.query, "lines", "200"), MOST_LINES)
     if parse_flag(request.query, "follow"):
-        pieces = _follow(request, source, task, _cursor(request, "after", opened))
+        chunks = _follow(request, source, task, _cursor(request, "after", opened))
         return HandlerReply(
-            stream=while_authorized(request, pieces), is_endless=True, content_type=JSON
+            stream=while_authorized(request, chunks), is_endless=True, content_type=JSON
         )
     page = await trio.to_thread.run_sync(_page, request, opened, most)
     ended = has_ended(request.parts.store, source.alloc_id, task)
@@ -114,8 +114,8 @@ async def _requested_logs(request: Request) -> tuple[LogSource, str, tuple[str, 
         )
     source = await find_source(request, request["alloc_id"])
     if task not in source.tasks:
-        known = ", ".join(source.tasks) or "none"
-        raise Malformed(f"the allocation has no task {task!r}; its tasks are {known}")
+        task_names = ", ".join(source.tasks) or "none"
+        raise Malformed(f"the allocation has no task {task!r}; its tasks are {task_names}")
     return source, task, (kind,) if kind else KINDS
 
 

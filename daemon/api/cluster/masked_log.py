@@ -79,11 +79,13 @@ class MaskedStream(Stream):
 
     def _window(self, position: int, most: int, around: int) -> "_Window | None":
         """Return the data at an offset with bytes around it; None at the end."""
-        pieces, limit = self.pieces(), self._masked.limit
-        first = self.first(pieces)
+        segments, limit = self.pieces(), self._masked.limit
+        first = self.first(segments)
         position = max(position, first)
         most = min(most, limit - position % limit)
-        begin, data = self._between(pieces, max(first, position - around), position, most + around)
+        begin, data = self._between(
+            segments, max(first, position - around), position, most + around
+        )
         size = min(most, len(data) - (position - begin))
         if size <= 0:
             return None
@@ -99,20 +101,20 @@ class MaskedStream(Stream):
         )
 
     def _between(
-        self, pieces: list[LogSegment], begin: int, position: int, most: int
+        self, segments: list[LogSegment], begin: int, position: int, most: int
     ) -> tuple[int, bytes]:
         """Return the position of the first byte, and the bytes from there up to `position + most`.
 
         The first byte is at `begin`, or later (at most at `position`) if bytes were deleted.
         """
         stop, parts, offset = position + most, list[bytes](), begin
-        for piece in pieces:
-            if offset < piece.start <= position:  # the bytes before it were deleted
-                begin = offset = piece.start
+        for segment in segments:
+            if offset < segment.start <= position:  # the bytes before it were deleted
+                begin = offset = segment.start
                 parts.clear()
-            if offset >= stop or not piece.start <= offset < piece.end:
+            if offset >= stop or not segment.start <= offset < segment.end:
                 continue
-            parts.append(self.content(piece, offset - piece.start, stop - offset))
+            parts.append(self.content(segment, offset - segment.start, stop - offset))
             offset += len(parts[-1])
         return begin, parts[0] if len(parts) == 1 else b"".join(parts)
 

@@ -15,8 +15,8 @@ _KINDS = ("service", "batch", "system", "sysbatch")
 
 MEANINGS: Mapping[str, str] = {
     **{
-        f"nomad.nomad.job_status.{item}": f"Jobs that are {item}."
-        for item in ("pending", "running", "dead")
+        f"nomad.nomad.job_status.{status}": f"Jobs that are {status}."
+        for status in ("pending", "running", "dead")
     },
     **{
         f"nomad.nomad.job_summary.{state}": f"Allocations of a group that {words}."

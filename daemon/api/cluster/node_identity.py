@@ -60,13 +60,13 @@ def read(request: Request, db: ReadSnapshot) -> HandlerReply:
 async def renew(request: Request) -> HandlerReply:
     """Issue a new identity for a node. Raises `Malformed`."""
     parts = request.parts
-    asked = await request.decoded(NodeIdentityRenewRequest) if request.body else None
-    name_or_id = named_node(request, asked.node_id if asked else "")
-    made = _First(next(parts.ids), parts.clock.now() // SECOND)
+    renewal = await request.decoded(NodeIdentityRenewRequest) if request.body else None
+    name_or_id = named_node(request, renewal.node_id if renewal else "")
+    first_identity = _First(next(parts.ids), parts.clock.now() // SECOND)
 
     def write(tx: Transaction) -> None:
         node = _find(request, tx, name_or_id)
-        settings.put(tx, _name(node.id), msgspec.json.encode(made).decode())
+        settings.put(tx, _name(node.id), msgspec.json.encode(first_identity).decode())
 
     await parts.store.write(write)
     return HandlerReply(body={})
@@ -78,13 +78,13 @@ def claims_of(node: Node, region: str, first: _First, ttl: int, now: int) -> dic
     `region` is part of the subject, and `ttl` is the lifetime of an identity.
     """
     number = max(now - first.made, 0) // max(ttl * 2 // 3, 1)
-    made = first.made + number * max(ttl * 2 // 3, 1)
+    issued_at = first.made + number * max(ttl * 2 // 3, 1)
     claims = {
         "aud": [AUDIENCE],
-        "exp": made + ttl,
-        "iat": made,
+        "exp": issued_at + ttl,
+        "iat": issued_at,
         "jti": str(uuid.uuid5(uuid.NAMESPACE_OID, f"{first.id}/{number}")) if number else first.id,
-        "nbf": made,
+        "nbf": issued_at,
         "nomad_node_class": node.node_class,
         "nomad_node_datacenter": node.datacenter,
         "nomad_node_id": node.id,

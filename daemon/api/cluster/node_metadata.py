@@ -42,10 +42,10 @@ def read(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 async def apply(request: Request) -> HandlerReply:
     """Change the metadata of a node persistently."""
-    parts, asked = request.parts, await request.decoded(NodeMetaApplyRequest)
-    if not asked.meta:
+    parts, meta_request = request.parts, await request.decoded(NodeMetaApplyRequest)
+    if not meta_request.meta:
         raise Malformed("missing required Meta object")
-    for key, value in asked.meta.items():
+    for key, value in meta_request.meta.items():
         if not _KEY.fullmatch(key):
             raise Malformed(
                 f'"{key}" is invalid; metadata keys must be valid dotted hcl identifiers'
@@ -54,12 +54,12 @@ async def apply(request: Request) -> HandlerReply:
             raise Malformed(
                 f'"{key[:100]}" is too long: keys and values have at most {_LONGEST} characters'
             )
-    name_or_id = named_node(request, asked.node_id)
+    name_or_id = named_node(request, meta_request.node_id)
     node = parts.store.read(lambda db: _find(request, db, name_or_id))
     done, changes = await change_meta(
         parts.store,
         node.id,
-        asked.meta,
+        meta_request.meta,
         _static(request, node),
         parts.ids,
         most=_MOST,

@@ -291,11 +291,11 @@ async def evaluate(request: Request) -> HandlerReply:
 
 async def eligibility(request: Request) -> HandlerReply:
     """Set the eligibility of a node."""
-    parts, asked = request.parts, await request.decoded(EligibilityRequest)
+    parts, eligibility_request = request.parts, await request.decoded(EligibilityRequest)
     done = await set_eligibility(
         parts.store,
-        _named(request, asked.node_id),
-        asked.eligibility,
+        _named(request, eligibility_request.node_id),
+        eligibility_request.eligibility,
         parts.ids,
         now=parts.clock.now(),
     )
@@ -304,14 +304,14 @@ async def eligibility(request: Request) -> HandlerReply:
 
 async def drain(request: Request) -> HandlerReply:
     """Start the drain of a node and make it ineligible, or cancel the drain."""
-    parts, asked = request.parts, await request.decoded(DrainRequest)
+    parts, drain_request = request.parts, await request.decoded(DrainRequest)
     done = await drain_node(
         parts.store,
-        _named(request, asked.node_id),
-        asked.drain_spec,
+        _named(request, drain_request.node_id),
+        drain_request.drain_spec,
         parts.ids,
-        mark_eligible=asked.mark_eligible,
-        meta=asked.meta,
+        mark_eligible=drain_request.mark_eligible,
+        meta=drain_request.meta,
         accessor=request.caller.token.accessor,
         now=parts.clock.now(),
     )

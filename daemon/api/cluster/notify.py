@@ -7,5 +7,5 @@ from storage.records.notification import ReceiverTest
 
 async def test(request: Request) -> HandlerReply:
     """Send a test message to the receiver in `Name`, or to all; show the results."""
-    asked = await request.decoded(ReceiverTest)
-    return HandlerReply(body=await request.parts.notify.test(asked.name))
+    receiver_test = await request.decoded(ReceiverTest)
+    return HandlerReply(body=await request.parts.notify.test(receiver_test.name))

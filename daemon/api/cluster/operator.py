@@ -65,14 +65,14 @@ def faults(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 async def release_fault(request: Request) -> HandlerReply:
     """Retry a failed unit of the daemon's work, even after the daemon has given up on it."""
-    asked = await request.decoded(FaultRelease)
-    for name, value in (("Kind", asked.kind), ("Key", asked.key)):
+    fault_release = await request.decoded(FaultRelease)
+    for name, value in (("Kind", fault_release.kind), ("Key", fault_release.key)):
         if not value:
             raise Malformed(
                 f"{name} is missing: give Kind and Key of a fault from /v1/operator/faults"
             )
     fences = request.parts.fences
-    released = fences.release(asked.kind, asked.key)
+    released = fences.release(fault_release.kind, fault_release.key)
     await fences.save(request.parts.store)
     return HandlerReply(body=_shown(released))
 

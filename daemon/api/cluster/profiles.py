@@ -44,10 +44,10 @@ async def profile(request: Request) -> HandlerReply:
     except trio.WouldBlock:
         raise TooOften("another profile is being recorded: retry when it is complete") from None
     try:
-        made = await trio.to_thread.run_sync(make)
+        recorded = await trio.to_thread.run_sync(make)
         if debug and name != "profile":
-            return text(await trio.to_thread.run_sync(profiling.text, made))
-        body = await trio.to_thread.run_sync(profiling.packed, made)
+            return text(await trio.to_thread.run_sync(profiling.text, recorded))
+        body = await trio.to_thread.run_sync(profiling.packed, recorded)
     finally:
         _BUSY.release()
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}

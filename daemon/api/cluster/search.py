@@ -72,16 +72,16 @@ class _Context(msgspec.Struct, frozen=True):
 
 def by_prefix(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Find objects whose identifier begins with `Prefix`."""
-    asked = request.decode(SearchRequest)
-    scope = _place(request, db, asked.namespace)
+    search_request = request.decode(SearchRequest)
+    scope = _place(request, db, search_request.namespace)
     matches: dict[str, list[str] | None] = {}
     truncations = {}
-    contexts = _open(scope, asked.context)
+    contexts = _open(scope, search_request.context)
     for name in contexts:
         context = _CONTEXTS[name]
-        if context.is_uuid and not _may_begin_id(asked.prefix):
+        if context.is_uuid and not _may_begin_id(search_request.prefix):
             continue
-        ids = list(islice(context.beginning(scope, asked.prefix), MOST_PREFIX + 1))
+        ids = list(islice(context.beginning(scope, search_request.prefix), MOST_PREFIX + 1))
         matches[name] = ids[:MOST_PREFIX] or None
         truncations[name] = len(ids) > MOST_PREFIX
     return _answer(db, contexts, matches, truncations)
@@ -89,14 +89,14 @@ def by_prefix(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 def fuzzy(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Find names that contain `Text`, ignoring case."""
-    asked = request.decode(FuzzySearchRequest)
-    scope = _place(request, db, asked.namespace)
-    contexts = _open(scope, asked.context)
-    if len(asked.text) < SHORTEST:
+    search_request = request.decode(FuzzySearchRequest)
+    scope = _place(request, db, search_request.namespace)
+    contexts = _open(scope, search_request.context)
+    if len(search_request.text) < SHORTEST:
         raise Refused(
-            f"fuzzy search query must be at least {SHORTEST} characters, got {len(asked.text)}"
+            f"fuzzy search query must be at least {SHORTEST} characters, got {len(search_request.text)}"
         )
-    text = asked.text.lower()
+    text = search_request.text.lower()
     matches: dict[str, list[FuzzyMatch]] = {}
     truncations = dict.fromkeys(contexts, False)
     for name in contexts:
@@ -129,9 +129,9 @@ def _answer(
 
 
 def _place(request: Request, db: ReadSnapshot, namespace: str) -> _Place:
-    asked = request.query.text("namespace") or namespace or DEFAULT_NAMESPACE
-    names = [asked]
-    if asked == EVERYWHERE:
+    requested_namespace = request.query.text("namespace") or namespace or DEFAULT_NAMESPACE
+    names = [requested_namespace]
+    if requested_namespace == EVERYWHERE:
         names = [namespace.name for namespace in namespaces.list_all(db)]
     return _Place(request, db, request.caller.grant, names)
 

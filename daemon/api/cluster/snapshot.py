@@ -55,8 +55,8 @@ def _packed(directory: Path, name: str) -> tuple[IO[bytes], str]:
 
 async def _read_chunks(packed: IO[bytes]) -> AsyncIterator[bytes]:
     with packed:
-        while piece := await trio.to_thread.run_sync(packed.read, _PIECE):
-            yield piece
+        while chunk := await trio.to_thread.run_sync(packed.read, _PIECE):
+            yield chunk
 
 
 async def reject_restore(request: Request) -> HandlerReply:

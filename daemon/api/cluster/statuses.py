@@ -129,10 +129,10 @@ def _job_predicate(
 
 def _states(request: Request) -> frozenset[str]:
     """Return the states in the query; an empty set means all states. Raises `Malformed`."""
-    asked = frozenset(filter(None, request.query.text("state").split(",")))
-    if unknown := sorted(asked - {*State}):
+    states = frozenset(filter(None, request.query.text("state").split(",")))
+    if unknown := sorted(states - {*State}):
         raise Malformed(f"state = {unknown[0]!r} is unknown; use one of {', '.join(State)}")
-    return asked
+    return states
 
 
 def _state_word(db: ReadSnapshot, row: job_listings.JobChange, now: int) -> str:
@@ -204,8 +204,8 @@ def _kept_line(
     """Return the line of a job, from the cache if nothing that the line shows has changed."""
     key = (row.namespace, row.id, *parts)
     stamp = job_stamps.load(db, row.namespace, row.id)
-    if stamp is not None and (known := lines.find(key, stamp)) is not None:
-        return known
+    if stamp is not None and (cached_line := lines.find(key, stamp)) is not None:
+        return cached_line
     line, is_lasting = _line(db, row, now=now, parts=parts)
     if stamp is not None and is_lasting:
         lines.keep(key, stamp, line)
