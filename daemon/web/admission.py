@@ -136,10 +136,12 @@ class Connected:
         """Return the user at the other end of a Unix socket. Raises `OSError`."""
         opened = self._opened()
         try:
-            found = opened.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
+            peer_credentials = opened.getsockopt(
+                socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size
+            )
         finally:
             opened.detach()
-        return int(_PEERCRED.unpack(found)[1])
+        return int(_PEERCRED.unpack(peer_credentials)[1])
 
     def take(self) -> socket.socket:
         """Return the connection as a socket object, which then owns the descriptor."""
@@ -221,12 +223,12 @@ class Admission:
 
         The kernel reports the users of many connections with few calls.
         """
-        found: list[Client | None] = [None] * len(connections)
+        clients: list[Client | None] = [None] * len(connections)
         within: list[int] = []  # indexes of connections from this host
         pairs: list[tuple[Address, Address]] = []  # their remote and local addresses
         for index, connected in enumerate(connections):
             if connected.family == socket.AF_UNIX:
-                found[index] = _user_of_unix(connected)
+                clients[index] = _user_of_unix(connected)
                 continue
             try:
                 peer, local = connected.peer, connected.local
@@ -236,11 +238,11 @@ class Admission:
                 within.append(index)
                 pairs.append((peer, local))
             else:
-                found[index] = self._of_address(_plain(peer[0]))
+                clients[index] = self._of_address(_plain(peer[0]))
         users = owners(connections[within[0]].family, pairs) if within else []
         for index, user in zip(within, users, strict=True):
-            found[index] = _of_user(user)
-        return found
+            clients[index] = _of_user(user)
+        return clients
 
     def _of_address(self, address: IPv4Address | IPv6Address) -> Client:
         is_single = not self._has_hosts and not self._proxies.has(str(address))
@@ -316,7 +318,7 @@ def owners(family: int, pairs: Sequence[tuple[Address, Address]]) -> list[int | 
     takes 5 µs for any number of open connections. The alternative, /proc/net/tcp, would have to be
     read completely.
     """
-    found: list[int | None] = []
+    users: list[int | None] = []
     for start in range(0, len(pairs), _QUESTIONS):
         part = pairs[start : start + _QUESTIONS]
         try:
@@ -324,13 +326,13 @@ def owners(family: int, pairs: Sequence[tuple[Address, Address]]) -> list[int | 
         except OSError:
             return [None] * len(pairs)
         try:
-            found.extend(_answers(kernel, family, part))
+            users.extend(_answers(kernel, family, part))
         except OSError:  # the next question opens another socket
             _kernel.cache_clear()
             atexit.unregister(kernel.close)
             kernel.close()
-            found.extend([None] * len(part))
-    return found
+            users.extend([None] * len(part))
+    return users
 
 
 _NUMBERS = count(1)
@@ -358,8 +360,8 @@ def _answers(
         for peer, local in pairs
     ]
     kernel.send(b"".join(questions))  # the kernel answers before this returns, in the same order
-    found: list[int | None] = []
-    while len(found) < len(pairs):
+    users: list[int | None] = []
+    while len(users) < len(pairs):
         answer = kernel.recv(_MESSAGE)
         _, kind, _, answered, _ = _HEADER.unpack_from(answer)
         if answered != number:
@@ -368,8 +370,8 @@ def _answers(
         if kind == _BY_FAMILY:
             uid, inode = _OWNER.unpack_from(answer, _OWNER_AT)
             user = uid if inode else None  # without an inode, its process has closed it
-        found.append(user)
-    return found
+        users.append(user)
+    return users
 
 
 @lru_cache(maxsize=1024)

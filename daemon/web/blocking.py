@@ -118,32 +118,32 @@ async def _made(route: ReadRoute, request: Request, response_cache: ResponseCach
     moment = store.change_number
     if (reply := response_cache.at(moment, route, request)) is not None:
         return reply
-    made: HandlerReply | None = None
+    computed: HandlerReply | None = None
     if not route.long:
         with suppress(LongRead):  # a thread then reads it again from the start
-            made = store.read_short(lambda db: response_cache.reply(route, request, db, moment))
-    if made is None:
-        made = await _computed_in_thread(route, request, response_cache)
-    while made.later is not None:
-        made = await store.read_long(made.later)
-    if made.part is None:
-        return made
-    is_pretty = request.query.text("pretty", "0") != "0" and not made.part.is_cut
-    stream = list_pieces(store, made.part, is_pretty=is_pretty)
-    return msgspec.structs.replace(made, part=None, stream=stream)
+            computed = store.read_short(lambda db: response_cache.reply(route, request, db, moment))
+    if computed is None:
+        computed = await _computed_in_thread(route, request, response_cache)
+    while computed.later is not None:
+        computed = await store.read_long(computed.later)
+    if computed.part is None:
+        return computed
+    is_pretty = request.query.text("pretty", "0") != "0" and not computed.part.is_cut
+    stream = list_pieces(store, computed.part, is_pretty=is_pretty)
+    return msgspec.structs.replace(computed, part=None, stream=stream)
 
 
 async def _computed_in_thread(
     route: ReadRoute, request: Request, response_cache: ResponseCache
 ) -> HandlerReply:
-    indexes, made = await request.parts.store.read_long(
+    indexes, computed = await request.parts.store.read_long(
         lambda db: (
             response_cache.indexes(route, request, db),
             _encoded(route.handler(request, db)),
         )
     )
-    response_cache.store(route, request, indexes, made)
-    return made
+    response_cache.store(route, request, indexes, computed)
+    return computed
 
 
 def _encoded(handler_reply: HandlerReply) -> HandlerReply:

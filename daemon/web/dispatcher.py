@@ -317,9 +317,9 @@ class Dispatcher:
                     # For a long body, the caller is checked first.
                     long_body = body if heads.has_long_body(head) else None
                     short_body = b"" if long_body else await body()
-                    asked = self._request(head, match, query, address, short_body)
+                    request = self._request(head, match, query, address, short_body)
                     with bounded_wait():
-                        reply = await self._reply(head, asked, match, audit_scope, long_body)
+                        reply = await self._reply(head, request, match, audit_scope, long_body)
         except StewardError as error:
             reply = of_error(error)
         except BodyUnavailable as error:
@@ -329,10 +329,10 @@ class Dispatcher:
             reply = _fault(path)
         audit_scope.ended(reply.status, message_reply(reply) if reply.status >= 400 else "")
         log.debug("%s %s: %d", head.method, path, reply.status)
-        made = partial(to_wire, reply, pretty=pretty, gzipped=gzipped)
+        convert = partial(to_wire, reply, pretty=pretty, gzipped=gzipped)
         if isinstance(reply.body, bytes) and len(reply.body) > _LONG and (pretty or gzipped):
-            return await trio.to_thread.run_sync(made)
-        return made()
+            return await trio.to_thread.run_sync(convert)
+        return convert()
 
     def _refusal(
         self, head: RequestHead, match: RouteMatch, query: QueryParameters, address: str

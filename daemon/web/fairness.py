@@ -58,9 +58,9 @@ class Fairness:
     def spend(self, client: str, seconds: float) -> None:
         """Charge a client for CPU time in seconds."""
         now = trio.current_time()
-        known = self._clients.setdefault(client, _Spending(at=now))
-        left = known.seconds - (now - known.at) * self._regained
-        known.seconds, known.at = max(left, 0.0) + seconds, now
+        spending = self._clients.setdefault(client, _Spending(at=now))
+        left = spending.seconds - (now - spending.at) * self._regained
+        spending.seconds, spending.at = max(left, 0.0) + seconds, now
         self._clients.move_to_end(client)
         if len(self._clients) > _MOST:
             self._clients.popitem(last=False)
@@ -101,23 +101,23 @@ def charge() -> None:
 
 
 async def counting(
-    account: RequestAccount, pieces: AsyncIterator[bytes]
+    account: RequestAccount, chunks: AsyncIterator[bytes]
 ) -> AsyncGenerator[bytes, None]:
     """Yield the same chunks, and charge an account for each of them."""
     try:
         while True:
             with charged_to(account):
-                piece = await counted(account, _next(pieces))
+                chunk = await counted(account, _next(chunks))
             account.settle()
-            if piece is None:
+            if chunk is None:
                 return
-            yield piece
+            yield chunk
     finally:
-        if isinstance(pieces, AsyncGenerator):
-            await pieces.aclose()
+        if isinstance(chunks, AsyncGenerator):
+            await chunks.aclose()
 
 
-async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
+async def _next(chunks: AsyncIterator[bytes]) -> bytes | None:
     with suppress(StopAsyncIteration):  # None marks the end
-        return await anext(pieces)
+        return await anext(chunks)
     return None

@@ -255,7 +255,7 @@ class FastPath:
         self,
         stream: trio.SocketStream,
         answer: WireResponse,
-        pieces: AsyncIterator[bytes],
+        chunks: AsyncIterator[bytes],
         *,
         is_last: bool,
     ) -> bool:
@@ -266,10 +266,10 @@ class FastPath:
         await send_with_timeout(stream, self._head(answer, "transfer-encoding: chunked", is_last))
         try:
             async with AsyncExitStack() as stack:
-                if isinstance(pieces, AsyncGenerator):
-                    await stack.enter_async_context(aclosing(pieces))
-                async for piece in pieces:
-                    await send_with_timeout(stream, b"%x\r\n%b\r\n" % (len(piece), piece))
+                if isinstance(chunks, AsyncGenerator):
+                    await stack.enter_async_context(aclosing(chunks))
+                async for chunk in chunks:
+                    await send_with_timeout(stream, b"%x\r\n%b\r\n" % (len(chunk), chunk))
         except StewardError as error:
             log.warning("a response was interrupted: %s", error)
             return False  # the client sees that the end is missing

@@ -102,8 +102,8 @@ async def _body(
     source: JobMaskSource, body: object, job: JobKey | None, *, is_json: bool
 ) -> object:
     """Return the body with secrets masked, or unchanged if it contains no job's secrets."""
-    known = await source.jobs()
-    if not known:
+    masked_jobs = await source.jobs()
+    if not masked_jobs:
         return body
     data = body if isinstance(body, bytes) else encode(body)
     is_short = len(data) <= _SHORT
@@ -113,7 +113,7 @@ async def _body(
     owners = {owner for name in names for owner in with_parents(name)}
     of_path = {(job[0], owner) for owner in with_parents(job[1])} if job else set()
     matchers: dict[JobKey, Matcher] = {}
-    for key in known:
+    for key in masked_jobs:
         if key in of_path or key[1] in owners:
             matcher = await source.matcher(key)
             if matcher is not None and matcher.may_match(data):
@@ -140,5 +140,5 @@ async def _masked_stream(
     known before a chunk can show the job.
     """
     async with aclosing(stream):
-        async for piece in stream:
-            yield cast(bytes, await _body(source, piece, job, is_json=is_json))
+        async for chunk in stream:
+            yield cast(bytes, await _body(source, chunk, job, is_json=is_json))

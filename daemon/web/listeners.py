@@ -73,8 +73,8 @@ def open_listening_sockets(
     context = tls_context(config)
     operators = group = public = public_context = wrappers = wrappers_context = None
     with ExitStack() as sockets:
-        for item in inherited:
-            sockets.enter_context(item)
+        for passed_socket in inherited:
+            sockets.enter_context(passed_socket)
         port = _at_port(config, inherited) or sockets.enter_context(
             listen(config.bind, config.port)
         )
@@ -102,16 +102,16 @@ def open_listening_sockets(
 
 
 def _at_port(config: Settings, sockets: Sequence[socket.socket]) -> socket.socket | None:
-    address, found = (config.bind, config.port), None
-    for item in sockets:
-        if item.getsockname()[:2] == address:
-            found = item
+    address, matching = (config.bind, config.port), None
+    for passed_socket in sockets:
+        if passed_socket.getsockname()[:2] == address:
+            matching = passed_socket
         else:
             log.warning(
                 "ignored the passed socket at %s: to use it, set bind and port to this address",
-                item.getsockname(),
+                passed_socket.getsockname(),
             )
-    return found
+    return matching
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -153,7 +153,7 @@ def load_certificate(
     `opened` maps files that only root can read to readable copies.
     """
     cert, key, authorities = (
-        opened.get(item, item) for item in (config.tls_cert, config.tls_key, config.tls_client_ca)
+        opened.get(path, path) for path in (config.tls_cert, config.tls_key, config.tls_client_ca)
     )
     try:
         # This test uses another context, so that an invalid pair does not replace the valid one.

@@ -125,11 +125,11 @@ def duration(text: str) -> int | None:
     if text == "0":
         return 0
     sign, rest = (-1, text[1:]) if text[:1] == "-" else (1, text.removeprefix("+"))
-    total, at = 0, 0
-    while match := _PART.match(rest, at):
+    total, position = 0, 0
+    while match := _PART.match(rest, position):
         span = float(match[1]) * _UNITS[match[2]]
         if span > _LONGEST:
             return None
         total += round(span)
-        at = match.end()
-    return sign * total if at and at == len(rest) else None
+        position = match.end()
+    return sign * total if position and position == len(rest) else None

@@ -58,9 +58,9 @@ _LEADER, _NO_LEADER = (
     {
         f"X-{by}-{name}": value
         for by in ("Service", "Nomad")
-        for name, value in (("KnownLeader", known), ("LastContact", "0"))
+        for name, value in (("KnownLeader", has_leader), ("LastContact", "0"))
     }
-    for known in ("true", "false")
+    for has_leader in ("true", "false")
 )
 
 

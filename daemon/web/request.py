@@ -85,9 +85,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         """
         if len(self.body) <= SHORT:
             return self.decode(record)
-        found = await self.parts.admission.run(self.client, partial(self.decode, record))
-        garbage.free_in_thread(found)
-        return found
+        decoded = await self.parts.admission.run(self.client, partial(self.decode, record))
+        garbage.free_in_thread(decoded)
+        return decoded
 
     async def worked_out(self, size: int, work: Callable[[], R]) -> R:
         """Return the result of `work`. A thread runs it if the `size` of its input is large.
@@ -98,9 +98,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     def remarks(self) -> list[str]:
         """Return warnings about ignored fields, and mark them as reported."""
-        found = [f'unknown field "{name}" is ignored' for name in self.unknown]
+        warnings = [f'unknown field "{name}" is ignored' for name in self.unknown]
         self.unknown.clear()
-        return found
+        return warnings
 
     def sees(self, namespace: str) -> bool:
         """Return whether the caller may see objects of this namespace."""

@@ -121,8 +121,10 @@ class TrustedProxies:
 
     def has(self, address: str) -> bool:
         """Return whether an address is a trusted proxy."""
-        known = _address(address)
-        return known is not None and any(known in network for network in self._networks)
+        parsed_address = _address(address)
+        return parsed_address is not None and any(
+            parsed_address in network for network in self._networks
+        )
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:

@@ -45,13 +45,13 @@ def has_long_body(head: RequestHead) -> bool:
 
 def headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     """Return the headers as received: the framework would add a missing host."""
-    found: dict[str, str] = {}
+    values_by_name: dict[str, str] = {}
     for raw_name, raw_value in pairs:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-        if name in found and name in _BETWEEN:
-            found[name] += _BETWEEN[name] + value
-        found.setdefault(name, value)
-    return found
+        if name in values_by_name and name in _BETWEEN:
+            values_by_name[name] += _BETWEEN[name] + value
+        values_by_name.setdefault(name, value)
+    return values_by_name
 
 
 def path(target: bytes) -> str:
@@ -111,8 +111,8 @@ def _credential(value: str) -> tuple[str, str]:
 
 def accepts_gzip(headers: Mapping[str, str]) -> bool:
     """Return whether a client accepts gzip: the header names gzip, with a weight above 0."""
-    for item in headers.get("accept-encoding", "").lower().split(","):
-        name, *parameters = (part.strip() for part in item.split(";"))
+    for coding in headers.get("accept-encoding", "").lower().split(","):
+        name, *parameters = (part.strip() for part in coding.split(";"))
         if name == "gzip":
             weights = [part.partition("=")[2] for part in parameters if part.startswith("q")]
             return all(weight.strip(" 0.") for weight in weights)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from daemon.timers import TIMERS
 
 QUERIES, REQUESTS, ERRORS = (
-    f"nomad.nomad.rpc.{item}" for item in ("query", "request", "request_error")
+    f"nomad.nomad.rpc.{kind}" for kind in ("query", "request", "request_error")
 )
 
 _READS = {

@@ -45,11 +45,11 @@ class ResponseCache:
         if moment is None or not _is_cacheable(route, request):
             return None
         key = _key(route, request)
-        known = self._answers.get(key)
-        if known is None or known.moment != moment:
+        cached = self._answers.get(key)
+        if cached is None or cached.moment != moment:
             return None
         self._answers.move_to_end(key)
-        return known.reply
+        return cached.reply
 
     def reply(
         self, route: ReadRoute, request: Request, db: ReadSnapshot, moment: int | None = None
@@ -58,14 +58,14 @@ class ResponseCache:
         if not _is_cacheable(route, request):
             return route.handler(request, db)
         indexes, key = self.indexes(route, request, db), _key(route, request)
-        known = self._answers.get(key)
-        if known is not None and known.indexes == indexes:
-            known.moment = moment
+        cached = self._answers.get(key)
+        if cached is not None and cached.indexes == indexes:
+            cached.moment = moment
             self._answers.move_to_end(key)
-            return known.reply
-        made = route.handler(request, db)
-        self._store(key, indexes, made, moment)
-        return made
+            return cached.reply
+        reply = route.handler(request, db)
+        self._store(key, indexes, reply, moment)
+        return reply
 
     @staticmethod
     def indexes(route: ReadRoute, request: Request, db: ReadSnapshot) -> tuple[int, ...]:
@@ -100,8 +100,8 @@ class ResponseCache:
             self._forget(next(iter(self._answers)))
 
     def _forget(self, key: _Key) -> None:
-        if known := self._answers.pop(key, None):
-            self._bytes -= known.size
+        if cached := self._answers.pop(key, None):
+            self._bytes -= cached.size
 
 
 def _is_cacheable(route: ReadRoute, request: Request) -> bool:
@@ -110,5 +110,5 @@ def _is_cacheable(route: ReadRoute, request: Request) -> bool:
 
 def _key(route: ReadRoute, request: Request) -> _Key:
     """Return everything that a response depends on, except for the store."""
-    asked = (pair for pair in request.query.pairs if pair[0] not in _NO_PART)
-    return (route.path, request.namespace, *request.parameters.values(), *asked)
+    query_pairs = (pair for pair in request.query.pairs if pair[0] not in _NO_PART)
+    return (route.path, request.namespace, *request.parameters.values(), *query_pairs)

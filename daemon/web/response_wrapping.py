@@ -49,9 +49,9 @@ async def _text(call: RouteCall, answer: VaultBody) -> bytes:
 async def _whole(members: AsyncGenerator[bytes, None]) -> bytes:
     read, size = list[bytes](), 0
     async with aclosing(members):
-        async for piece in members:
-            read.append(piece)
-            size += len(piece)
+        async for chunk in members:
+            read.append(chunk)
+            size += len(chunk)
             if size > MOST:
                 raise _too_long()
     return b"".join(read)

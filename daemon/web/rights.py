@@ -55,8 +55,8 @@ class RouteRights:
         self, path: str, method: str, is_mount: Callable[[str], bool]
     ) -> RequestedCapability:
         name = path.removeprefix("/v1/")
-        found = self._endpoints.find(name, is_mount)
-        endpoint = found.endpoint if found else None
+        match = self._endpoints.find(name, is_mount)
+        endpoint = match.endpoint if match else None
         if endpoint is not None and endpoint.is_open:
             return RequestedCapability(needs=_OPEN, namespace="", path=name)
         if method not in _CAPABILITIES:

@@ -79,12 +79,12 @@ class SessionStore:
 
     def find(self, name: str, now: int) -> UiSession | None:
         """Return the session with the secret `name`, unless its idle time has expired."""
-        found = self._sessions.get(name)
-        if found is None or not self.has(found, now):
+        session = self._sessions.get(name)
+        if session is None or not self.has(session, now):
             return None  # `begin` evicts idle sessions, and its caller revokes their tokens
-        found.seen_at = now
+        session.seen_at = now
         self._sessions.move_to_end(name)
-        return found
+        return session
 
     def has(self, session: UiSession, now: int) -> bool:
         """Return whether a session is valid, without resetting its idle time."""

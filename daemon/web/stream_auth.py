@@ -46,12 +46,12 @@ class StreamSubscriber:
 
 
 async def while_authorized(
-    request: Request, pieces: AsyncGenerator[bytes, None]
+    request: Request, chunks: AsyncGenerator[bytes, None]
 ) -> AsyncGenerator[bytes, None]:
     """Yield the chunks of a stream until its reader loses its token or the required capabilities."""
     reader = StreamSubscriber(request)
-    async with aclosing(pieces):
-        async for piece in pieces:
+    async with aclosing(chunks):
+        async for chunk in chunks:
             if not await reader.is_allowed():
                 return
-            yield piece
+            yield chunk

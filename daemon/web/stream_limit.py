@@ -52,39 +52,39 @@ class StreamLimit:
             self._open -= 1
 
     def count(
-        self, pieces: AsyncIterator[bytes], *, is_endless: bool = False
+        self, chunks: AsyncIterator[bytes], *, is_endless: bool = False
     ) -> AsyncGenerator[bytes, None]:
         """Yield the chunks of a stream, which counts as open from the first read on.
 
         Raises `TooOften`.
         """
         self.check()
-        return self._counted(pieces, self._next if is_endless else _next)
+        return self._counted(chunks, self._next if is_endless else _next)
 
     async def _counted(
-        self, pieces: AsyncIterator[bytes], next_of: NextOf
+        self, chunks: AsyncIterator[bytes], next_of: NextOf
     ) -> AsyncGenerator[bytes, None]:
         self._open += 1
         try:
-            while (piece := await next_of(pieces)) is not None:
-                yield piece
+            while (chunk := await next_of(chunks)) is not None:
+                yield chunk
         finally:
             self._open -= 1
-            if isinstance(pieces, AsyncGenerator):
-                await pieces.aclose()
+            if isinstance(chunks, AsyncGenerator):
+                await chunks.aclose()
 
-    async def _next(self, pieces: AsyncIterator[bytes]) -> bytes | None:
+    async def _next(self, chunks: AsyncIterator[bytes]) -> bytes | None:
         """Return the next chunk; None at the end, and at the shutdown of the daemon."""
         if self._is_closing:
             return None
         with trio.CancelScope() as scope:
             self._waiting.add(scope)
             try:
-                return await _next(pieces)
+                return await _next(chunks)
             finally:
                 self._waiting.discard(scope)
         return None
 
 
-async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
-    return await anext(pieces, None)
+async def _next(chunks: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(chunks, None)

@@ -221,10 +221,10 @@ class UiRequest:
         `target` is the URL of the form. `namespace` is the namespace of the object, if the URL does
         not contain it; `*` means any. `path` is the path of the variable or of the login method.
         """
-        asked = (target, namespace, path, method)
-        if (known := self._lacking.get(asked)) is None:  # a page may ask once per row
-            known = self._lacking[asked] = self._lacks(*asked)
-        return known
+        key = (target, namespace, path, method)
+        if (capability := self._lacking.get(key)) is None:  # a page may ask once per row
+            capability = self._lacking[key] = self._lacks(*key)
+        return capability
 
     def _lacks(self, target: str, namespace: str, path: str, method: str) -> str:
         parts = urlsplit(target)
@@ -305,7 +305,7 @@ class UiRequest:
         words = urlencode(
             {name: _format_query_value(value) for name, value in query.items() if value != ""}
         )
-        asked = msgspec.structs.replace(
+        api_request = msgspec.structs.replace(
             self.request,
             method=method,
             path=path,
@@ -314,16 +314,16 @@ class UiRequest:
             body=await build_in_thread(_encoded, body),
         )
         try:
-            return await self._ask(asked, self._trail)
+            return await self._ask(api_request, self._trail)
         except Denied:
-            self._denied = asked
+            self._denied = api_request
             raise
 
     async def get(self, path: str, /, **query: object) -> Any:  # noqa: ANN401  # JSON
         """Return the document at a path of the API."""
         reply = await self.ask("GET", path, **query)
         if reply.stream is not None:  # a list in parts
-            body = b"".join([piece async for piece in reply.stream])
+            body = b"".join([chunk async for chunk in reply.stream])
             reply = msgspec.structs.replace(reply, body=body, stream=None)
         return await self.parsed(reply)
 
@@ -339,20 +339,20 @@ class UiRequest:
 
     async def post(self, path: str, body: object = None, /, **query: object) -> Any:  # noqa: ANN401  # JSON
         """Send a POST request to the API; return the decoded body of the response."""
-        found = await build_in_thread(
+        document = await build_in_thread(
             self.decode_reply, await self.ask("POST", path, body, **query)
         )
-        garbage.free_in_thread(found)
-        return found
+        garbage.free_in_thread(document)
+        return document
 
     async def parsed(self, reply: HandlerReply) -> Any:  # noqa: ANN401  # JSON
         """Return the decoded body of a reply; a thread decodes a long body."""
         self._read_bytes += len(reply.body) if isinstance(reply.body, bytes) else 0
         self.is_short = self._read_bytes <= _LONG
         if isinstance(reply.body, bytes) and len(reply.body) > _LONG:
-            found = await build_in_thread(self.decode_reply, reply)
-            garbage.free_in_thread(found)
-            return found
+            document = await build_in_thread(self.decode_reply, reply)
+            garbage.free_in_thread(document)
+            return document
         return self.decode_reply(reply)
 
     @staticmethod
@@ -406,8 +406,8 @@ class UiRequest:
             owner=caller.token.person,
         )
         self._cookie = self.session.name
-        for item in evicted:
-            await self._end(item)
+        for evicted_session in evicted:
+            await self._end(evicted_session)
 
     async def sign_out(self) -> None:
         """Close the session, if any, and revoke its token if the token was created for it."""
@@ -419,11 +419,11 @@ class UiRequest:
         """Return the user's most recently used sessions, and the number of all their sessions."""
         own_sessions, tokens = self._own_sessions(), self.request.parts.tokens
         session_views: list[SessionView] = []
-        for item in own_sessions[:most]:
+        for session in own_sessions[:most]:
             await trio.lowlevel.checkpoint()  # each token is read from the store
             with suppress(UnknownToken):  # the session ended in the meantime
-                token = (await tokens.identify(item.token, item.address)).token
-                session_views.append(SessionView(item, token.name, item is self.session))
+                token = (await tokens.identify(session.token, session.address)).token
+                session_views.append(SessionView(session, token.name, session is self.session))
         return session_views, len(own_sessions)
 
     def _own_sessions(self) -> list[UiSession]:
@@ -431,7 +431,7 @@ class UiRequest:
         caller, all_ = self.request.caller, self._sessions.all(self.now) if self.session else []
         if caller.grant.everything:
             return all_
-        return [item for item in all_ if item.accessor == caller.token.accessor]
+        return [session for session in all_ if session.accessor == caller.token.accessor]
 
     async def end_session(self, id_: str) -> None:
         """End a session, which may be the current one.
@@ -506,8 +506,8 @@ class UiPages:
 
     def has(self, path: str) -> bool:
         """Return whether a request for a path gets a page, or the error page for unknown URLs."""
-        found = self._router.find(path)[0]
-        return bool(found or (path.startswith(PLACE) and self._router.find(NOT_FOUND)[0]))
+        pages = self._router.find(path)[0]
+        return bool(pages or (path.startswith(PLACE) and self._router.find(NOT_FOUND)[0]))
 
     async def answer(
         self,
@@ -522,12 +522,12 @@ class UiPages:
 
         If the form is long, `long_body` reads it after the session was checked.
         """
-        found, parameters = self._find(request)
-        page = next((item for item in found if item.method == request.method), None)
+        pages, parameters = self._find(request)
+        page = next((candidate for candidate in pages if candidate.method == request.method), None)
         if page is None and request.method == "GET":
             (page,), parameters = self._router.find(NOT_FOUND)
         if page is None:
-            return text("Invalid method", 405) if found else HandlerReply(status=404)
+            return text("Invalid method", 405) if pages else HandlerReply(status=404)
         request = msgspec.structs.replace(request, parameters=parameters, token="", peer=None)
         names = _names(headers, is_secure=is_secure)
         ui_request = UiRequest(
@@ -545,7 +545,7 @@ class UiPages:
             return ui_request.with_page_headers(text(reason, 403), is_secure=is_secure)
         await import_handler(page.handler)
         reply = self._while_signed_in(await page.handler(ui_request), ui_request.session)
-        if found and page not in found:  # the URL of a form, which takes no other method
+        if pages and page not in pages:  # the URL of a form, which takes no other method
             reply = msgspec.structs.replace(reply, status=405)
         return ui_request.with_page_headers(reply, is_secure=is_secure)
 
@@ -556,13 +556,13 @@ class UiPages:
         Some clients and proxies do not escape such a slash. So `/ui/job/a/run` is also the page of
         the job `a/run`, if that job exists and the job `a` does not.
         """
-        found, values = self._router.find(request.path)
-        if found:
+        pages, values = self._router.find(request.path)
+        if pages:
             values = {name: unquote(value) for name, value in values.items()}
         else:
-            found, values = self._router.find(unquote(request.path))
-        if not found or not found[0].path.startswith(f"{_JOB}/") or request.method != "GET":
-            return found, values
+            pages, values = self._router.find(unquote(request.path))
+        if not pages or not pages[0].path.startswith(f"{_JOB}/") or request.method != "GET":
+            return pages, values
         full_id = unquote(request.path.removeprefix(_BEFORE_JOB))
 
         def is_whole(db: ReadSnapshot) -> bool:
@@ -571,7 +571,7 @@ class UiPages:
             return short is None and long is not None
 
         if not self._parts.store.read(is_whole):
-            return found, values
+            return pages, values
         return self._router.find(f"{_BEFORE_JOB}x")[0], {"job_id": full_id}
 
     async def _refusal(
@@ -606,15 +606,15 @@ class UiPages:
         return msgspec.structs.replace(reply, stream=stream)
 
     async def _until_end(
-        self, pieces: AsyncIterator[bytes], session: UiSession
+        self, chunks: AsyncIterator[bytes], session: UiSession
     ) -> AsyncIterator[bytes]:
         """Yield chunks, including heartbeats, while a session is valid."""
         has, now = self._sessions.has, self._parts.clock.now
-        async with aclosing(pieces) as open_pieces:  # type: ignore[type-var]  # a generator
-            async for piece in open_pieces:
+        async with aclosing(chunks) as open_chunks:  # type: ignore[type-var]  # a generator
+            async for chunk in open_chunks:
                 if not has(session, now()):
                     return
-                yield piece
+                yield chunk
 
     async def speaking(
         self, request: Request, headers: Mapping[str, str], proof: str, *, is_secure: bool
@@ -626,8 +626,8 @@ class UiPages:
         an invalid token.
         """
         session = self._session(_names(headers, is_secure=is_secure))
-        known = session.proof if session else ""
-        if not hmac.compare_digest(proof.encode(), known.encode()):
+        session_proof = session.proof if session else ""
+        if not hmac.compare_digest(proof.encode(), session_proof.encode()):
             raise Denied
         secret = session.token if session else ""
         caller = await self._parts.tokens.identify(secret, request.address)
@@ -670,8 +670,8 @@ def _missing_capability(ui_request: UiRequest, right: "RequestedCapability") -> 
         right = msgspec.structs.replace(right, path="PATH")
     from daemon.acl.explain import explain  # imported late: only a page with a form needs it
 
-    found = explain(caller, right)
-    return "" if found.allowed else found.needs.replace("the namespace *", "any namespace")
+    decision = explain(caller, right)
+    return "" if decision.allowed else decision.needs.replace("the namespace *", "any namespace")
 
 
 def _encoded(body: object) -> bytes:

@@ -64,8 +64,8 @@ class VaultApi:
 
     def is_hot(self, method: str, path: str) -> bool:
         """Return whether a call writes to an endpoint of the fast path. Raises `StorageError`."""
-        found = self._parts.store.read(lambda db: self._find(db, path))
-        endpoint = found.endpoint if found else None
+        match = self._parts.store.read(lambda db: self._find(db, path))
+        endpoint = match.endpoint if match else None
         return endpoint is not None and endpoint.hot and _OPERATIONS.get(method) == Operation.WRITE
 
     async def answer(
@@ -79,8 +79,8 @@ class VaultApi:
 
         If the body is long, `long_body` reads it after the check of the token and the path.
         """
-        found = self._parts.store.read(lambda db: self._find(db, request.path))
-        endpoint = found.endpoint if found else None
+        match = self._parts.store.read(lambda db: self._find(db, request.path))
+        endpoint = match.endpoint if match else None
         try:
             if refusal := _refusal(request, headers, endpoint):
                 return refusal
@@ -103,7 +103,7 @@ class VaultApi:
             parts=request.parts,
             method=request.method,
             path=request.path,
-            parameters=found.parameters if found else {},
+            parameters=match.parameters if match else {},
             query=request.query,
             body=request.body,
             token=request.token,
@@ -114,10 +114,10 @@ class VaultApi:
             needs=request.needs,
             operation=operation,
             fields=fields,
-            mount=found.mount if found else "",
+            mount=match.mount if match else "",
             wrap_ttl=wrap_ttl,
         )
-        return await self._served(call, found, audit_scope, is_login=is_open)
+        return await self._served(call, match, audit_scope, is_login=is_open)
 
     async def _with_body(
         self, request: Request, caller: Caller, long_body: Body, *, is_open: bool
@@ -330,8 +330,8 @@ def _values(
     if operation == Operation.WRITE:
         return parse(request.body, headers.get("content-type", ""))
     has_pages = operation == Operation.LIST and not (endpoint and endpoint.lists_all)
-    known = _OF_A_LIST if has_pages else _OF_THE_FRAME
-    return of_query(pair for pair in request.query.pairs if pair[0] not in known)
+    frame_names = _OF_A_LIST if has_pages else _OF_THE_FRAME
+    return of_query(pair for pair in request.query.pairs if pair[0] not in frame_names)
 
 
 def _not_offered(endpoint: Endpoint, operation: Operation) -> HandlerReply:
@@ -398,10 +398,12 @@ def _help_of_mount(call: RouteCall) -> Mapping[str, object]:
 
 
 def _help(endpoint: Endpoint, call: RouteCall) -> Mapping[str, object]:
-    offered = [item for item in Operation if endpoint.handler(item)]
+    offered = [operation for operation in Operation if endpoint.handler(operation)]
     text = f"{endpoint.path}: {', '.join(offered)}. See the API documentation."
     methods = {"read": "get", "list": "get", "write": "post", "delete": "delete"}
-    described = {methods[item]: {"responses": {"200": {"description": "OK"}}} for item in offered}
+    described = {
+        methods[operation]: {"responses": {"200": {"description": "OK"}}} for operation in offered
+    }
     openapi = {
         "openapi": "3.0.2",
         "info": {"title": "Steward", "version": "v1"},

@@ -122,14 +122,14 @@ async def _enveloped_stream(
     read: list[bytes] = []
     async with aclosing(members):
         yield begin[:1] if is_repeated else begin
-        async for piece in members:
+        async for chunk in members:
             if is_repeated:
-                read.append(piece)
-            yield piece
+                read.append(chunk)
+            yield chunk
     if is_repeated:
         yield b"," + begin[1:]
-        for piece in read:
-            yield piece
+        for chunk in read:
+            yield chunk
     yield b"}" + end
 
 

@@ -35,7 +35,7 @@ class VaultRouter:
         self._groups: dict[str, list[_Pattern]] = {}
         for row in rows:
             path = row.path.removeprefix("/v1/")
-            group = next(item for item in (*_OWN, _MOUNT) if path.startswith(item))
+            group = next(prefix for prefix in (*_OWN, _MOUNT) if path.startswith(prefix))
             self._groups.setdefault(group, []).append(_Pattern(path.removeprefix(group), row))
 
     def find(self, path: str, is_mount: Callable[[str], bool]) -> EndpointMatch | None:
@@ -79,9 +79,7 @@ class _Pattern:
     def _regex(self) -> re.Pattern[str]:
         pieces = self._pieces.copy()
         pieces[::2] = map(re.escape, pieces[::2])
-        pieces[1::2] = [
-            f"(?P<{piece}>{_NAME if piece == 'name' else '.+'})" for piece in pieces[1::2]
-        ]
+        pieces[1::2] = [f"(?P<{name}>{_NAME if name == 'name' else '.+'})" for name in pieces[1::2]]
         end = "/?" if self.endpoint.list is not None else ""
         return re.compile("".join(pieces) + end, re.ASCII | re.DOTALL)
 

@@ -94,8 +94,8 @@ class WebSocketChannel:
         """
         while True:
             with suppress(LocalProtocolError):  # the connection is closing
-                asked = Data(self._stream.stream_id, self._stream.connection.send(Ping()))
-                await self._stream.send(asked)
+                ping_frame = Data(self._stream.stream_id, self._stream.connection.send(Ping()))
+                await self._stream.send(ping_frame)
             await trio.sleep(PING_EVERY)
 
     async def handshake(self, query: QueryParameters) -> str:
