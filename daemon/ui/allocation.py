@@ -60,18 +60,20 @@ async def terminal(ui_request: UiRequest) -> Found:
     running = [name for name, state in base["tasks"].items() if state["State"] == "running"]
     task_name, name = ui_request.query.text("task"), ui_request.query.text("action")
     task = task_name if task_name in running else next(iter(running), "")
-    asked = {"tty": "true", "ws_handshake": "true"}
+    parameters = {"tty": "true", "ws_handshake": "true"}
     if not name:
         path = ("/ui/v1/client/allocation/", alloc["ID"], "/exec")
         return {
             **base,
             "running": running,
             "task": task,
-            "talk": formatting.address(*path, **asked),
+            "talk": formatting.address(*path, **parameters),
         }
     action = _action(alloc, task_name, name)
-    asked |= {"namespace": alloc["Namespace"], "allocID": alloc["ID"], "task": task_name}
-    action_url = formatting.address("/ui/v1/job/", alloc["JobID"], "/action", **asked, action=name)
+    parameters |= {"namespace": alloc["Namespace"], "allocID": alloc["ID"], "task": task_name}
+    action_url = formatting.address(
+        "/ui/v1/job/", alloc["JobID"], "/action", **parameters, action=name
+    )
     still = task_name in running
     return {**base, "running": still, "task": task_name, "action": action, "talk": action_url}
 

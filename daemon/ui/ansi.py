@@ -121,17 +121,17 @@ def _colored(style: Style, layer: str, color: str) -> Style:
     return msgspec.structs.replace(style, ground=color)
 
 
-def _extended(numbers: list[int], at: int) -> tuple[str, int]:
+def _extended(numbers: list[int], position: int) -> tuple[str, int]:
     """Return the nearest named color, and the position after the color in `numbers`.
 
     At the position `at`, the color is `5;N` from the palette of 256 colors, or `2;R;G;B`. For any
     other numbers, the name is empty.
     """
-    kind = numbers[at] if at < len(numbers) else 0
-    if kind == 5 and at + 1 < len(numbers):
-        return _indexed(numbers[at + 1]), at + 2
-    if kind == 2 and at + 3 < len(numbers):
-        return _nearest(*numbers[at + 1 : at + 4]), at + 4
+    kind = numbers[position] if position < len(numbers) else 0
+    if kind == 5 and position + 1 < len(numbers):
+        return _indexed(numbers[position + 1]), position + 2
+    if kind == 2 and position + 3 < len(numbers):
+        return _nearest(*numbers[position + 1 : position + 4]), position + 4
     return "", len(numbers)
 
 

@@ -170,8 +170,8 @@ async def change_method(ui_request: UiRequest) -> HandlerReply:
     name = ui_request["name"]
 
     async def send() -> object:
-        known = await ui_request.get(_method_address(name))
-        body = {**_body(ui_request, known["Config"] or {}), "Name": name}
+        stored_method = await ui_request.get(_method_address(name))
+        body = {**_body(ui_request, stored_method["Config"] or {}), "Name": name}
         return await ui_request.post(_method_address(name), body)
 
     return await send_form(
@@ -186,12 +186,12 @@ async def remove_method(ui_request: UiRequest) -> str:
     return ACCESS
 
 
-def _body(ui_request: UiRequest, known: Mapping[str, object]) -> dict[str, object]:
+def _body(ui_request: UiRequest, current_config: Mapping[str, object]) -> dict[str, object]:
     """Return the request body for the auth method that a form describes.
 
-    `known` is the current configuration of the method. Raises `Malformed`.
+    `current_config` is the current configuration of the method. Raises `Malformed`.
     """
-    config = {name: value for name, value in known.items() if value not in (None, "")}
+    config = {name: value for name, value in current_config.items() if value not in (None, "")}
     for field in (field for section in CONFIG for field in section.fields):
         config.pop(field.name, None)  # an empty field resets the setting
     return {
@@ -235,8 +235,8 @@ async def edit_rule(ui_request: UiRequest) -> Found:
 @with_error_message
 async def change_rule(ui_request: UiRequest) -> HandlerReply:
     """Change a binding rule."""
-    known = await ui_request.get(_rule_address(ui_request["rule_id"]))
-    name, rule_id = known["AuthMethod"], known["ID"]
+    rule = await ui_request.get(_rule_address(ui_request["rule_id"]))
+    name, rule_id = rule["AuthMethod"], rule["ID"]
 
     async def send() -> object:
         return await ui_request.post(_rule_address(rule_id), form_body(ui_request, RULE))
@@ -250,9 +250,9 @@ async def change_rule(ui_request: UiRequest) -> HandlerReply:
 async def remove_rule(ui_request: UiRequest) -> str:
     """Delete a binding rule."""
     path = _rule_address(ui_request["rule_id"])
-    known = await ui_request.get(path)
+    rule = await ui_request.get(path)
     await ui_request.ask("DELETE", path)
-    return method_url(known["AuthMethod"])
+    return method_url(rule["AuthMethod"])
 
 
 # --- pages --------------------------------------------------------------------------------------

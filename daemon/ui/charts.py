@@ -111,8 +111,8 @@ def chart(
 ) -> Chart:
     """Return a chart of several lines with the same unit; a `limit` of 0 means no limit."""
     base = 1 if format_value is percent or format_value is count else _BYTES
-    known = [value for values in lines.values() for value in values if value is not None]
-    highest = max(known)
+    present_values = [value for values in lines.values() for value in values if value is not None]
+    highest = max(present_values)
     # A limit far above all values would flatten the line to nothing, so the page only names it.
     is_near = 0 < limit <= 4 * highest
     top = rounded_up(max(highest, limit if is_near else 0) * _ROOM, base) or 1
@@ -150,7 +150,7 @@ def chart(
         now=now,
         summary=" · ".join(summary),
         spoken=f"{title} from {_clock(first)} to {_clock(history['To'])}: {', '.join(summary)}, "
-        f"mean {format_value(sum(known) / len(known))}, latest {now}",
+        f"mean {format_value(sum(present_values) / len(present_values))}, latest {now}",
         rows=_rows(lines, format_value, first, step),
     )
 

@@ -97,8 +97,8 @@ async def services(ui_request: UiRequest) -> Found:
     for group in groups:
         for service in group["Services"]:
             within = group["Namespace"]
-            found = await _service(ui_request, service["ServiceName"], within, INSTANCES, "")
-            rows.append({**found, **service})
+            details = await _service(ui_request, service["ServiceName"], within, INSTANCES, "")
+            rows.append({**details, **service})
     return {"services": rows, "name": "", "next_token": next_token, "follow": "*"}
 
 
@@ -186,10 +186,10 @@ async def test_notifications(ui_request: UiRequest) -> HandlerReply:
 async def snapshot(ui_request: UiRequest) -> HandlerReply:
     """Make a snapshot, and send it as a file."""
     reply = await ui_request.ask("GET", "/v1/operator/snapshot")
-    made = datetime.fromtimestamp(ui_request.now // SECOND, UTC).strftime("%Y%m%d-%H%M%S")
+    timestamp = datetime.fromtimestamp(ui_request.now // SECOND, UTC).strftime("%Y%m%d-%H%M%S")
     headers = {
         **reply.headers,
-        "Content-Disposition": f'attachment; filename="steward-{made}.snap"',
+        "Content-Disposition": f'attachment; filename="steward-{timestamp}.snap"',
     }
     return msgspec.structs.replace(reply, headers=headers)
 

@@ -159,12 +159,12 @@ def _number(text: str, field: str, meaning: str) -> int:
 
 def _outputs(text: str) -> dict[str, str]:
     """Return the outputs in a field of a form, one `NAME=VALUE` per line. Raises `Malformed`."""
-    found = dict[str, str]()
+    outputs = dict[str, str]()
     for line in filter(str.strip, text.splitlines()):
         name, equals, value = line.partition("=")
         if not equals:
             raise Malformed(f"outputs: {line!r} is not of the form NAME=VALUE")
-        if name.strip() in found:
+        if name.strip() in outputs:
             raise Malformed(f"outputs: {name.strip()!r} is named twice; name it once")
-        found[name.strip()] = value
-    return found
+        outputs[name.strip()] = value
+    return outputs

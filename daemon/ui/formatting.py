@@ -25,9 +25,7 @@ BAR = (
 
 def address(*pieces: str, **query: object) -> str:
     """Return the URL of a page. Every second argument is a name, and is escaped."""
-    path = "".join(
-        quote(piece, safe="") if index % 2 else piece for index, piece in enumerate(pieces)
-    )
+    path = "".join(quote(part, safe="") if index % 2 else part for index, part in enumerate(pieces))
     filled = {name: value for name, value in query.items() if value not in ("", None)}
     return f"{path}?{urlencode(filled)}" if filled else path
 

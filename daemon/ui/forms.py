@@ -152,8 +152,8 @@ def form_body(ui_request: UiRequest, sections: Sections) -> dict[str, object]:
 
 def _pems(entered: str) -> list[str]:
     """Return the PEM blocks of a text; other text becomes a block too, which the API rejects."""
-    pieces = (piece.strip() for piece in _PEM.split(entered.replace("\r\n", "\n")))
-    return [f"{piece}\n" for piece in pieces if piece]
+    pieces = (block.strip() for block in _PEM.split(entered.replace("\r\n", "\n")))
+    return [f"{block}\n" for block in pieces if block]
 
 
 def _pairs(name: str, lines: Iterable[str]) -> Iterable[tuple[str, str]]:

@@ -89,8 +89,8 @@ async def put_policy(ui_request: UiRequest) -> str:
     name = text(ui_request, "name")
     if not name:
         raise Malformed('name = "" is empty: write a name, such as developers')
-    known = [policy["Name"] for policy in await ui_request.get("/v1/acl/policies")]
-    if ui_request.form.get("new") and name in known:
+    policy_names = [policy["Name"] for policy in await ui_request.get("/v1/acl/policies")]
+    if ui_request.form.get("new") and name in policy_names:
         raise Malformed(f"policy {name} exists already: change it on its own page")
     body = {
         "Name": name,
@@ -192,8 +192,8 @@ async def explain_login(ui_request: UiRequest) -> HandlerReply:
 async def _method(ui_request: UiRequest, path: str, after: str = "") -> dict[str, Any]:
     """Return the data of a login method's page. Its list of roles begins after the role `after`."""
     mount_path = path.strip("/")
-    known = (await ui_request.get("/v1/sys/auth"))["data"].get(f"{mount_path}/")
-    if known is None:
+    stored_mount = (await ui_request.get("/v1/sys/auth"))["data"].get(f"{mount_path}/")
+    if stored_mount is None:
         raise NotFound(f"there is no login method at {mount_path}")
     base = f"/v1/auth/{mount_path}"
     # The list has no pages, as in Vault, so only the settings are read by page.
@@ -203,7 +203,7 @@ async def _method(ui_request: UiRequest, path: str, after: str = "") -> dict[str
     roles = {name: await _data(ui_request, f"{base}/role/{name}") for name in names}
     return {
         "place": mount_path,
-        "method": known,
+        "method": stored_mount,
         "config": _set(await _data(ui_request, f"{base}/config")),
         "roles": {name: _set(settings) for name, settings in roles.items()},
         "next_token": names[-1] if len(following) > _ROLES else "",

@@ -61,22 +61,22 @@ def _has_runs(job: dict[str, Any]) -> bool:
 async def overview(ui_request: UiRequest) -> Found:
     """Show a job: its groups, allocations, latest deployment and services."""
     base = await job_header(ui_request, "overview")
-    asked = {"namespace": base["namespace"]}
-    summary = await ui_request.get(job_url(ui_request, "/summary"), **asked)
-    scale = await ui_request.get(job_url(ui_request, "/scale"), **asked)
+    parameters = {"namespace": base["namespace"]}
+    summary = await ui_request.get(job_url(ui_request, "/summary"), **parameters)
+    scale = await ui_request.get(job_url(ui_request, "/scale"), **parameters)
     older = ui_request.query.text("older")
     answer = await ui_request.ask(
         "GET",
         job_url(ui_request, "/allocations"),
         per_page=_ALLOCATIONS,
         next_token=older,
-        **asked,
+        **parameters,
     )
     allocations = await ui_request.parsed(answer)
     job: Any = base["job"]
     state: Any = base["state"]
-    deployment = await ui_request.get(job_url(ui_request, "/deployment"), **asked)
-    services, more_services = await _services(ui_request, asked)
+    deployment = await ui_request.get(job_url(ui_request, "/deployment"), **parameters)
+    services, more_services = await _services(ui_request, parameters)
     return {
         **base,
         "summary": summary,
@@ -91,7 +91,7 @@ async def overview(ui_request: UiRequest) -> Found:
         if deployment and not older
         else None,
         "evaluations": await ui_request.get(
-            job_url(ui_request, "/evaluations"), per_page=1, **asked
+            job_url(ui_request, "/evaluations"), per_page=1, **parameters
         ),
         "services": services,
         "more_services": more_services,
@@ -101,7 +101,7 @@ async def overview(ui_request: UiRequest) -> Found:
         "told": await _notifications(ui_request, base),
         "error": state["Error"],
         "runs": await _runs(ui_request, base),
-        "links": await ui_request.get(job_url(ui_request, "/links"), **asked),
+        "links": await ui_request.get(job_url(ui_request, "/links"), **parameters),
         "arrivals": await _arrivals(ui_request, base),
     }
 
@@ -111,8 +111,10 @@ async def _arrivals(ui_request: UiRequest, base: dict[str, object]) -> list[dict
     job: Any = base["job"]
     if AFTER not in (job["Meta"] or {}):
         return []
-    asked = {"namespace": base["namespace"], "per_page": _NEWEST}
-    arrivals: list[dict[str, Any]] = await ui_request.get(job_url(ui_request, "/triggers"), **asked)
+    parameters = {"namespace": base["namespace"], "per_page": _NEWEST}
+    arrivals: list[dict[str, Any]] = await ui_request.get(
+        job_url(ui_request, "/triggers"), **parameters
+    )
     return arrivals
 
 
@@ -121,8 +123,8 @@ async def _runs(ui_request: UiRequest, base: dict[str, object]) -> list[dict[str
     state: Any = base["state"]
     if not state["Runs"]:
         return []
-    asked = {"namespace": base["namespace"], "per_page": _STRIP}
-    rows: list[dict[str, Any]] = await ui_request.get(job_url(ui_request, "/runs"), **asked)
+    parameters = {"namespace": base["namespace"], "per_page": _STRIP}
+    rows: list[dict[str, Any]] = await ui_request.get(job_url(ui_request, "/runs"), **parameters)
     return rows
 
 
@@ -198,8 +200,10 @@ async def _sources(
     """Return the sources of two versions: both as submitted, or both generated."""
 
     async def read(version: int, *, written: bool) -> dict[str, Any]:
-        asked = {"namespace": base["namespace"], "version": version, "written": written}
-        document: dict[str, Any] = await ui_request.get(job_url(ui_request, "/definition"), **asked)
+        parameters = {"namespace": base["namespace"], "version": version, "written": written}
+        document: dict[str, Any] = await ui_request.get(
+            job_url(ui_request, "/definition"), **parameters
+        )
         return document
 
     pair = [await read(version, written=False) for version in (old, new)]
@@ -251,33 +255,33 @@ async def compare(ui_request: UiRequest) -> Found:
     old_version, chosen = ui_request.query.natural("old"), ui_request.query.natural("new")
     new = job["Version"] if chosen is None else chosen
     old = max(new - 1, 0) if old_version is None else old_version
-    asked = {"namespace": base["namespace"], "diffs": True, "diff_version": old}
+    parameters = {"namespace": base["namespace"], "diffs": True, "diff_version": old}
     # A page begins with the version of its token, or with an older one.
     answer = await ui_request.get(
-        job_url(ui_request, "/versions"), per_page=1, next_token=new, **asked
+        job_url(ui_request, "/versions"), per_page=1, next_token=new, **parameters
     )
     if [version["Version"] for version in answer["Versions"]] != [new]:
         raise NotFound(f"version {new} not found")
     before, after = await _sources(ui_request, base, old, new)
     lines = await trio.to_thread.run_sync(highlight.side_by_side, before, after)
-    known = _choices(job["Version"], old, new)
+    choices = _choices(job["Version"], old, new)
     diff = answer["Diffs"][0]
-    return {**base, "known": known, "old": old, "new": new, "diff": diff, "lines": lines}
+    return {**base, "known": choices, "old": old, "new": new, "diff": diff, "lines": lines}
 
 
 @page("deployments.html", is_shared=True)
 async def deployments(ui_request: UiRequest) -> Found:
     """Show the deployments of a job."""
     base, after = await job_header(ui_request, "deployments"), ui_request.query.text("next_token")
-    asked: dict[str, object] = {"namespace": base["namespace"]}
+    parameters: dict[str, object] = {"namespace": base["namespace"]}
     listed, next_token = await ui_request.get_page(
-        job_url(ui_request, "/deployments"), ui_request.rows_per_page, after, **asked
+        job_url(ui_request, "/deployments"), ui_request.rows_per_page, after, **parameters
     )
     newest, picture = "", None
     if listed and not after:
         newest = listed[0]["ID"]
         allocations = await ui_request.get(
-            job_url(ui_request, "/allocations"), per_page=_ALLOCATIONS, **asked
+            job_url(ui_request, "/allocations"), per_page=_ALLOCATIONS, **parameters
         )
         picture = rollout.rollout(listed[0], allocations, ui_request.now)
     return {
@@ -322,19 +326,19 @@ async def periodic_page(ui_request: UiRequest) -> Found:
     """Show a job's child jobs in a calendar and a list. The user can select a day and a result."""
     base = await job_header(ui_request, "launches")
     job: Any = base["job"]
-    asked = {"namespace": base["namespace"]}
+    parameters = {"namespace": base["namespace"]}
     day, result = ui_request.query.text("day"), ui_request.query.text("result")
     is_long = bool(ui_request.query.flag("more") or day)
     most = _MOST_RUNS if is_long else _STRIP
     runs = await ui_request.get(
-        job_url(ui_request, "/runs"), **asked, day=day, result=result, per_page=most
+        job_url(ui_request, "/runs"), **parameters, day=day, result=result, per_page=most
     )
     rows = runs if is_long else runs[: ui_request.rows_per_page]
-    calendar = await ui_request.get(job_url(ui_request, "/calendar"), **asked)
+    calendar = await ui_request.get(job_url(ui_request, "/calendar"), **parameters)
     slots, clock = [], None
     if job["Periodic"]:
-        slots = await ui_request.get(job_url(ui_request, "/periodic/slots"), **asked)
-        clock = await ui_request.get(job_url(ui_request, "/periodic"), **asked)
+        slots = await ui_request.get(job_url(ui_request, "/periodic/slots"), **parameters)
+        clock = await ui_request.get(job_url(ui_request, "/periodic"), **parameters)
     return {
         **base,
         "input_files": _input_files(job),

@@ -66,7 +66,7 @@ async def index(ui_request: UiRequest) -> Found:
     """List jobs, with search, filters and an order."""
     query = ui_request.query
     search, kind, state = query.text("search").strip(), query.text("type"), query.text("state")
-    asked = {
+    parameters = {
         "namespace": query.text("namespace") or "*",
         "contains": search,
         "type": kind if kind in _TYPES else "",
@@ -82,7 +82,7 @@ async def index(ui_request: UiRequest) -> Found:
         strip=True,
         counts=True,
         per_page=ui_request.rows_per_page,
-        **asked,
+        **parameters,
     )
     return {
         "lines": await ui_request.parsed(answer),

@@ -85,10 +85,10 @@ async def _frames(lines: AsyncIterator[bytes], index: int) -> AsyncIterator[byte
     """Yield the lines of the API's stream as server-sent events."""
     yield b"retry: %d\nevent: begin\ndata: %d\n\n" % (_RETRY, index)
     async with aclosing(lines) as open_lines:  # type: ignore[type-var]  # a generator
-        async for piece in open_lines:
+        async for chunk in open_lines:
             yield b"".join(
                 _shared_frame(line) if len(line) < _SHORT_LINE else frame(line)
-                for line in piece.splitlines()
+                for line in chunk.splitlines()
             )
 
 

@@ -34,14 +34,18 @@ async def of_task(ui_request: UiRequest) -> Found:
     context = {**base, "task": task, "kind": kind, "search": query.text("q")}
     if not task:
         return context
-    asked = {"task": task, "type": kind if kind in _STREAMS else ""}
+    parameters = {"task": task, "type": kind if kind in _STREAMS else ""}
     if query.text("q"):
-        asked |= {"contains": query.text("q"), "before": query.text("before"), "context": _CONTEXT}
-        answer = await ui_request.get(_path(ui_request, "search"), **asked)
+        parameters |= {
+            "contains": query.text("q"),
+            "before": query.text("before"),
+            "context": _CONTEXT,
+        }
+        answer = await ui_request.get(_path(ui_request, "search"), **parameters)
     else:
         positions = {name: query.text(name) for name in ("before", "after", "at")}
         answer = await ui_request.get(
-            _path(ui_request, "lines"), lines=_LINES, **asked, **positions
+            _path(ui_request, "lines"), lines=_LINES, **parameters, **positions
         )
         context["is_tail"] = not any(positions.values())
     return {
@@ -157,15 +161,19 @@ async def of_job(ui_request: UiRequest) -> Found:
     query, state = ui_request.query, base["state"]
     assert isinstance(state, dict)  # noqa: S101  # it is JSON
     kind = query.text("type") if query.text("type") in _STREAMS else "all"
-    asked: dict[str, object] = {"namespace": base["namespace"]}
-    asked["type"] = kind if kind in _STREAMS else ""
+    parameters: dict[str, object] = {"namespace": base["namespace"]}
+    parameters["type"] = kind if kind in _STREAMS else ""
     positions = {name: query.text(name) for name in ("before", "after")}
     if query.text("q"):
-        asked |= {"contains": query.text("q"), "before": query.text("before"), "context": _CONTEXT}
-        answer = await ui_request.get(job.job_url(ui_request, "/logs/search"), **asked)
+        parameters |= {
+            "contains": query.text("q"),
+            "before": query.text("before"),
+            "context": _CONTEXT,
+        }
+        answer = await ui_request.get(job.job_url(ui_request, "/logs/search"), **parameters)
     else:
         answer = await ui_request.get(
-            job.job_url(ui_request, "/logs/lines"), lines=_LINES, **asked, **positions
+            job.job_url(ui_request, "/logs/lines"), lines=_LINES, **parameters, **positions
         )
     return {
         **base,
@@ -206,11 +214,11 @@ async def job_log(ui_request: UiRequest) -> HandlerReply:
     return HandlerReply(stream=_plain(answer.stream) if answer.stream else None, content_type=TEXT)
 
 
-async def _plain(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _plain(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yield lines without escape sequences."""
-    async with aclosing(pieces) as open_pieces:  # type: ignore[type-var]  # a generator
-        async for piece in open_pieces:
-            yield await build_in_thread(_plain_lines, piece)
+    async with aclosing(chunks) as open_chunks:  # type: ignore[type-var]  # a generator
+        async for chunk in open_chunks:
+            yield await build_in_thread(_plain_lines, chunk)
 
 
 def _plain_lines(chunk: bytes) -> bytes:

@@ -98,11 +98,11 @@ def page(template: str, *, is_shared: bool = False) -> Callable[[Maker], Handler
             if is_shared and ui_request.shown and not ui_request.is_reopened:
                 return await _reloaded(ui_request, template, maker)
             index = _last_index(ui_request)
-            known = await _known(ui_request, await maker(ui_request), index)
+            page_data = await _known(ui_request, await maker(ui_request), index)
             if ui_request.is_reopened:  # a reload would lose what the user entered
-                return await _reply(template, {**known, "follow": ""})
-            tag = await build_in_thread(_tag, known) if is_shared else ""
-            return await _reply(template, {**known, "tag": tag})
+                return await _reply(template, {**page_data, "follow": ""})
+            tag = await build_in_thread(_tag, page_data) if is_shared else ""
+            return await _reply(template, {**page_data, "tag": tag})
 
         return handler
 
@@ -128,9 +128,9 @@ async def _reloaded(ui_request: UiRequest, template: str, maker: Maker) -> Handl
         if shared.known is None:
             ui_request.proof_mark = _PROOF_MARK
             shared.index = _last_index(ui_request)
-            known = await _known(ui_request, await maker(ui_request), shared.index)
-            shared.tag = await build_in_thread(_tag, known)
-            shared.known = {**known, "tag": shared.tag}
+            page_data = await _known(ui_request, await maker(ui_request), shared.index)
+            shared.tag = await build_in_thread(_tag, page_data)
+            shared.known = {**page_data, "tag": shared.tag}
         tag = shared.tag.replace(_PROOF_MARK, ui_request.session_proof)
         if tag and tag == ui_request.shown:
             return HandlerReply(status=304, index=shared.index)
@@ -150,7 +150,7 @@ def _last_index(ui_request: UiRequest) -> int:
     return ui_request.request.parts.store.read(lambda db: db.last_index())
 
 
-def _tag(known: Found) -> str:
+def _tag(page_data: Found) -> str:
     """Return the tag of a page's content: a hash of its data, a dot, and the session's CSRF token.
 
     Return an empty string if the data cannot be hashed. This function runs in a thread, so it does
@@ -158,15 +158,15 @@ def _tag(known: Found) -> str:
     minutes. It also includes a value unique to this process, because another process may have other
     templates.
     """
-    ui_request: Any = known["ui_request"]
+    ui_request: Any = page_data["ui_request"]
     minute = ui_request.now // (60 * SECOND)
     caller_key = (_PROOF_MARK, ui_request.request.caller.grant.serial, minute)
-    values = {name: value for name, value in known.items() if name not in _NOT_SHOWN}
+    values = {name: value for name, value in page_data.items() if name not in _NOT_SHOWN}
     digest = hashlib.blake2b(digest_size=12)
     levels = 0 if ui_request.is_short else _LEVELS
     try:
-        for piece in _json_chunks((values, caller_key), levels):
-            digest.update(piece)
+        for chunk in _json_chunks((values, caller_key), levels):
+            digest.update(chunk)
     except TypeError:  # a page with objects that JSON does not have
         return ""
     return f"{digest.hexdigest()}.{ui_request.proof}"
@@ -303,12 +303,12 @@ async def render_page(
     ui_request: UiRequest, template: str, context: Found, status: int = 200
 ) -> HandlerReply:
     """Return a page. A thread renders it, because rendering a long page takes time."""
-    known = await _known(ui_request, context, _last_index(ui_request))
-    return await _reply(template, known, status)
+    page_data = await _known(ui_request, context, _last_index(ui_request))
+    return await _reply(template, page_data, status)
 
 
-async def _reply(template: str, known: Found, status: int = 200) -> HandlerReply:
-    body = await build_in_thread(_rendered, template, known)
+async def _reply(template: str, page_data: Found, status: int = 200) -> HandlerReply:
+    body = await build_in_thread(_rendered, template, page_data)
     return HandlerReply(body=body, status=status, content_type=HTML)
 
 
@@ -334,8 +334,8 @@ async def _frozen(ui_request: UiRequest) -> object:
     return freezes or ()
 
 
-def _rendered(template: str, known: Found) -> bytes:
-    page = _environment().get_template(template).render(known)
+def _rendered(template: str, page_data: Found) -> bytes:
+    page = _environment().get_template(template).render(page_data)
     return tables.label_cells(page).encode()
 
 
@@ -368,7 +368,7 @@ def status_of(error: StewardError) -> int:
 
 @cache
 def _environment() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=ChainableUndefined,
@@ -376,7 +376,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.globals.update(
+    environment.globals.update(
         url=formatting.address,
         command=formatting.command,
         counts=formatting.counts,
@@ -390,7 +390,7 @@ def _environment() -> Environment:
         slots_in_use=slots_in_use,
         is_overtime=is_overtime,
     )
-    made.filters.update(
+    environment.filters.update(
         short=formatting.short,
         person=formatting.person,
         size=formatting.format_size,
@@ -402,7 +402,7 @@ def _environment() -> Environment:
         nanos=nanoseconds,
         plain_reason=plain_reason,
     )
-    return made
+    return environment
 
 
 def nanoseconds(text: str | None) -> int:

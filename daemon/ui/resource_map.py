@@ -121,8 +121,8 @@ def pool_map(
     holds nothing.
     """
     alloc_by_id = {alloc["ID"]: alloc for alloc in placed}
-    known = list(node["Hosts"] or ())
-    place_of = _host_finder([host["Name"] for host in known])
+    node_hosts = list(node["Hosts"] or ())
+    place_of = _host_finder([host["Name"] for host in node_hosts])
     tasks: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
     elsewhere: Counter[str] = Counter()
     for hosted_task in hosted:
@@ -135,7 +135,7 @@ def pool_map(
     hues = {(job.namespace, job.job_id): job.hue for job in jobs}
     mhz = _core_mhz(node)
     hosts, free = [], []
-    for host_index, host in enumerate(known):
+    for host_index, host in enumerate(node_hosts):
         shares = _shares(
             (_part_of(alloc_by_id[alloc], task) for alloc, task in tasks[host_index]), mhz
         )

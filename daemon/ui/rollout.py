@@ -94,15 +94,17 @@ def _group(
     deployment: Mapping[str, Any],
     now: int,
 ) -> GroupRollout:
-    version, known = (
+    version, sorted_allocs = (
         deployment["JobVersion"],
         sorted(allocations, key=lambda alloc: str(alloc["Name"])),
     )
-    newer = [alloc for alloc in known if alloc["JobVersion"] == version and _counts(alloc)]
+    newer = [alloc for alloc in sorted_allocs if alloc["JobVersion"] == version and _counts(alloc)]
     canaries = [alloc for alloc in newer if _is_canary(alloc)]
     ordinary = [alloc for alloc in newer if not _is_canary(alloc)]
     older = [
-        alloc for alloc in known if alloc["JobVersion"] < version and alloc["ClientStatus"] in _LIVE
+        alloc
+        for alloc in sorted_allocs
+        if alloc["JobVersion"] < version and alloc["ClientStatus"] in _LIVE
     ]
     missing = max(0, group["DesiredTotal"] - len(newer)) if now else 0
     return GroupRollout(

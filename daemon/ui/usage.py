@@ -62,8 +62,8 @@ async def usage_section(
     if chosen not in RANGES:
         raise Malformed(f"range={chosen[:20]!r} is not known: give one of {', '.join(RANGES)}")
     usage_range = RANGES[chosen]
-    asked: dict[str, object] = {"from": usage_range.begin, "step": usage_range.step}
-    history = await ui_request.get(f"{path}/history", **asked, namespace=namespace)
+    parameters: dict[str, object] = {"from": usage_range.begin, "step": usage_range.step}
+    history = await ui_request.get(f"{path}/history", **parameters, namespace=namespace)
     within = namespace if namespace != "default" else ""
     return UsageSection(
         enabled=history["Enabled"],
