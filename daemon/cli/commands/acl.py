@@ -82,7 +82,7 @@ def policy_list(client: ApiClient, screen: Screen) -> None:
     if screen.wants_document:
         screen.document(answer.checked(list[PolicyStub]))
         return
-    rows = [[item.name, item.description] for item in answer.decode(list[PolicyStub])]
+    rows = [[policy.name, policy.description] for policy in answer.decode(list[PolicyStub])]
     screen.table(["Name", "Description"], rows)
 
 
@@ -99,10 +99,10 @@ def policy_info(client: ApiClient, screen: Screen, name: str) -> None:
     if screen.wants_document:
         screen.document(answer.checked(PolicyDetail))
         return
-    found = answer.decode(PolicyDetail)
-    screen.facts([("Name", found.name), ("Description", found.description)])
+    policy = answer.decode(PolicyDetail)
+    screen.facts([("Name", policy.name), ("Description", policy.description)])
     screen.title("Rules")
-    screen.value(found.rules.rstrip("\n"))
+    screen.value(policy.rules.rstrip("\n"))
 
 
 @click.command()
@@ -169,13 +169,13 @@ def token_list(client: ApiClient, screen: Screen) -> None:
         ["Accessor", "Name", "Type", "Policies", "Expires"],
         [
             [
-                item.accessor_id,
-                item.name,
-                item.type,
-                ", ".join(item.policies or ()),
-                format_api_time(item.expiration_time),
+                token.accessor_id,
+                token.name,
+                token.type,
+                ", ".join(token.policies or ()),
+                format_api_time(token.expiration_time),
             ]
-            for item in answer.decode(list[TokenStub])
+            for token in answer.decode(list[TokenStub])
         ],
     )
 
@@ -340,8 +340,8 @@ def role_list(client: ApiClient, screen: Screen) -> None:
         screen.document(answer.checked(list[AclRole]))
         return
     rows = [
-        [item.id, item.name, ", ".join(link.name for link in item.policies or ()), item.description]
-        for item in answer.decode(list[AclRole])
+        [role.id, role.name, ", ".join(link.name for link in role.policies or ()), role.description]
+        for role in answer.decode(list[AclRole])
     ]
     screen.table(["ID", "Name", "Policies", "Description"], rows)
 
@@ -367,9 +367,9 @@ def role_delete(client: ApiClient, screen: Screen, role_id: str) -> None:
 
     Example: steward acl role delete operators
     """
-    found = _find_role(client, role_id).decode(AclRole)
-    client.act("DELETE", f"/v1/acl/role/{segment(found.id)}")
-    screen.report(f"role {found.name} was deleted")
+    role = _find_role(client, role_id).decode(AclRole)
+    client.act("DELETE", f"/v1/acl/role/{segment(role.id)}")
+    screen.report(f"role {role.name} was deleted")
 
 
 _ID_LENGTH = 36

@@ -63,9 +63,9 @@ def status(
 
 def _last_hour(client: ApiClient, alloc_id: str) -> UsageHistory | None:
     """Return the usage of the last hour; None if the daemon has no usage history."""
-    asked = {"from": "1h", "step": "1m"}
+    query = {"from": "1h", "step": "1m"}
     try:
-        return client.fetch(f"/v1/allocation/{segment(alloc_id)}/history", UsageHistory, **asked)
+        return client.fetch(f"/v1/allocation/{segment(alloc_id)}/history", UsageHistory, **query)
     except RequestRejected:  # an older daemon, or Nomad
         return None
 
@@ -84,11 +84,11 @@ def checks(client: ApiClient, screen: Screen, alloc_id: str) -> None:
     if screen.wants_document:
         screen.document(answer.checked(dict[str, CheckResult]))
         return
-    found = {} if answer.body == b"null" else answer.decode(dict[str, CheckResult])
-    screen.line(f"Status of {count_noun(len(found), 'check')}")
+    results = {} if answer.body == b"null" else answer.decode(dict[str, CheckResult])
+    screen.line(f"Status of {count_noun(len(results), 'check')}")
     now = time.time_ns()
     for check_result in sorted(
-        found.values(), key=lambda check: (check.service, check.task, check.check)
+        results.values(), key=lambda check: (check.service, check.task, check.check)
     ):
         screen.line()
         screen.facts(
@@ -142,13 +142,13 @@ def show_overview(screen: Screen, allocation: AllocationDetail) -> None:
 
 def _tries(allocation: AllocationDetail) -> list[tuple[str, str]]:
     """Return lines with the number of reschedule attempts, and the time of the next attempt."""
-    found = allocation.retry
-    if found is None:
+    tracker = allocation.retry
+    if tracker is None:
         return []
     return [
-        ("Placed", count_noun(found.attempts, "time")),
-        ("Restarted", count_noun(found.restarts, "time")),
-        ("Next Try", found.message),
+        ("Placed", count_noun(tracker.attempts, "time")),
+        ("Restarted", count_noun(tracker.restarts, "time")),
+        ("Next Try", tracker.message),
     ]
 
 
@@ -157,10 +157,10 @@ def _links(screen: Screen, allocation: AllocationDetail) -> list[tuple[str, str]
     pairs = []
     if allocation.deployment_id:
         health = allocation.deployment_status
-        known = health.healthy if health else None
+        healthy = health.healthy if health else None
         words = {None: "unset", True: "healthy", False: "unhealthy"}
         pairs.append(("Deployment ID", screen.short(allocation.deployment_id)))
-        pairs.append(("Deployment Health", words[known]))
+        pairs.append(("Deployment Health", words[healthy]))
     if allocation.previous_allocation:
         pairs.append(("Previous Alloc ID", screen.short(allocation.previous_allocation)))
     if allocation.next_allocation:
@@ -238,8 +238,12 @@ def unenforced(limits: Mapping[str, Sequence[DriverLimit]]) -> str:
     """Return a line with the limits that are not enforced; empty if all limits are enforced."""
     parts = [
         f"{driver}: {', '.join(names)}"
-        for driver, found in sorted(limits.items())
-        if (names := [driver_limit.name for driver_limit in found if not driver_limit.enforced])
+        for driver, driver_limits in sorted(limits.items())
+        if (
+            names := [
+                driver_limit.name for driver_limit in driver_limits if not driver_limit.enforced
+            ]
+        )
     ]
     return f"Not enforced here: {'; '.join(parts)}" if parts else ""
 
@@ -249,8 +253,8 @@ def show_enforcement(screen: Screen, limits: Mapping[str, Sequence[DriverLimit]]
     for title, enforced in (("Enforced Here", True), ("Not Enforced Here", False)):
         lines = [
             f"{driver_limit.name}: {driver_limit.how}"
-            for _, found in sorted(limits.items())
-            for driver_limit in found
+            for _, driver_limits in sorted(limits.items())
+            for driver_limit in driver_limits
             if driver_limit.enforced is enforced
         ]
         if lines:

@@ -91,12 +91,12 @@ def signal(
 
 def _check_signal(name: str) -> None:
     """Raise `Invalid` for an unknown name, because the daemon would send SIGINT instead."""
-    known = {signal.removeprefix("SIG"): signal for signal in Signals.__members__}
-    wanted = name.upper().removeprefix("SIG")
-    if wanted in known:
+    signals = {signal.removeprefix("SIG"): signal for signal in Signals.__members__}
+    requested = name.upper().removeprefix("SIG")
+    if requested in signals:
         return
     numbered = [signal.name for signal in Signals if name == str(signal.value)]
-    similar = numbered or [known[near] for near in get_close_matches(wanted, known, 1)]
+    similar = numbered or [signals[near] for near in get_close_matches(requested, signals, 1)]
     remedy = f"did you mean {similar[0]}?" if similar else "use a name such as SIGTERM"
     raise Invalid(f"there is no signal {name!r}: {remedy}")
 

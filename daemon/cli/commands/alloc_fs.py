@@ -78,11 +78,11 @@ def fs(
         _print(files.pieces(entry.size, follow=follow, lines=line_count, size=size))
 
 
-def _print(pieces: Iterator[bytes]) -> None:
+def _print(chunks: Iterator[bytes]) -> None:
     out = sys.stdout.buffer
     try:
-        for piece in pieces:
-            out.write(piece)
+        for chunk in chunks:
+            out.write(chunk)
             out.flush()
     except KeyboardInterrupt:
         return
@@ -133,6 +133,6 @@ class _Files:
     def _stream(self, offset: int, *, follow: bool) -> Iterator[bytes]:
         path = f"/v1/client/fs/stream/{self._id}"
         query: dict[str, Value] = {"path": self._path, "offset": offset, "follow": follow}
-        with self._client.stream(path, **query) as pieces:
-            for frame in frames(pieces):
+        with self._client.stream(path, **query) as chunks:
+            for frame in frames(chunks):
                 yield frame.data

@@ -38,10 +38,10 @@ def index(client: ApiClient, screen: Screen) -> None:
     if screen.wants_document:
         screen.document(answer.checked(VaultResponse))
         return
-    found = answer.decode(VaultResponse).data or {}
+    methods = answer.decode(VaultResponse).data or {}
     rows = [
         [path, *(str(mount.get(name) or "") for name in ("type", "accessor", "description"))]
-        for path, mount in sorted(found.items())
+        for path, mount in sorted(methods.items())
         if isinstance(mount, Mapping)
     ]
     screen.table(["Path", "Type", "Accessor", "Description"], rows)

@@ -69,9 +69,9 @@ class BulkRun(msgspec.Struct, kw_only=True):
             namespace=self.job.namespace,
             first_line=block.first,
             idempotency_token=self.token,
-        ) as pieces:
-            for piece in pieces:
-                *lines, rest = (rest + piece).split(b"\n")
+        ) as chunks:
+            for chunk in chunks:
+                *lines, rest = (rest + chunk).split(b"\n")
                 answered += len(lines)
                 yield from lines
         if answered < block.count:

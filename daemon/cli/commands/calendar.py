@@ -90,12 +90,12 @@ def import_file(
     if screen.wants_document:
         screen.document(answer.checked(CalendarImport))
         return
-    found = answer.decode(CalendarImport)
-    screen.table(["Day", "Holiday"], [[day, text] for day, text in found.added.items()])
-    for reason in found.skipped:
+    imported = answer.decode(CalendarImport)
+    screen.table(["Day", "Holiday"], [[day, text] for day, text in imported.added.items()])
+    for reason in imported.skipped:
         screen.line(f"left out: {reason}")
     screen.line(
-        f'calendar "{name}" is at version {found.version}; {len(found.added)} days were added'
+        f'calendar "{name}" is at version {imported.version}; {len(imported.added)} days were added'
     )
 
 
@@ -125,7 +125,7 @@ def index(client: ApiClient, screen: Screen) -> None:
     if screen.wants_document:
         screen.document(answer.checked(list[CalendarListing]))
         return
-    found = answer.decode(list[CalendarListing])
+    calendars = answer.decode(list[CalendarListing])
     screen.table(
         ["Name", "Namespace", "Time Zone", "Version", "Description"],
         [
@@ -136,7 +136,7 @@ def index(client: ApiClient, screen: Screen) -> None:
                 str(calendar.version),
                 calendar.description,
             ]
-            for calendar in found
+            for calendar in calendars
         ],
     )
 
@@ -157,13 +157,17 @@ def status(client: ApiClient, screen: Screen, name: str, *, first: str | None, d
     if screen.wants_document:
         screen.document(answer.checked(CalendarDays))
         return
-    found = answer.decode(CalendarDays)
+    calendar_days = answer.decode(CalendarDays)
     screen.facts(
         [
-            ("Name", found.name),
-            ("Version", str(found.version)),
-            ("Now", "open" if found.is_open else f"closed ({found.reason})"),
-            *([] if found.is_open else [("Next Opening", found.next_opening or _none(found))]),
+            ("Name", calendar_days.name),
+            ("Version", str(calendar_days.version)),
+            ("Now", "open" if calendar_days.is_open else f"closed ({calendar_days.reason})"),
+            *(
+                []
+                if calendar_days.is_open
+                else [("Next Opening", calendar_days.next_opening or _none(calendar_days))]
+            ),
         ]
     )
     screen.table(
@@ -175,7 +179,7 @@ def status(client: ApiClient, screen: Screen, name: str, *, first: str | None, d
                 if day.is_open
                 else f"closed ({day.reason})",
             ]
-            for day in found.days
+            for day in calendar_days.days
         ],
     )
 
@@ -221,7 +225,7 @@ def history(client: ApiClient, screen: Screen, name: str) -> None:
     if screen.wants_document:
         screen.document(answer.checked(list[CalendarVersion]))
         return
-    found = answer.decode(list[CalendarVersion])
+    versions = answer.decode(list[CalendarVersion])
     screen.table(
         ["Version", "Stored", "By", "Holidays", "Blackouts"],
         [
@@ -232,7 +236,7 @@ def history(client: ApiClient, screen: Screen, name: str) -> None:
                 str(len(calendar_version.calendar.holidays or ())),
                 str(len(calendar_version.calendar.blackouts or ())),
             ]
-            for calendar_version in found
+            for calendar_version in versions
         ],
     )
 

@@ -114,9 +114,9 @@ def _uploaded(
     # Imported late, because few dispatches have files.
     from daemon.cli.core.uploads import parse_file, upload
 
-    found = dict[str, str]()
+    digests = dict[str, str]()
     for name, path in map(parse_file, files):
-        if name in found:
+        if name in digests:
             raise Invalid(f"--file names {name!r} twice: use another name")
         with screen.progress() as progress:
 
@@ -124,8 +124,8 @@ def _uploaded(
                 percent = f"{100 * sent // max(size, 1)} %"
                 progress.show([ProgressRow("file", name, "", "uploading", percent)])
 
-            found[name] = upload(client, path, namespace, tell)
-    return found
+            digests[name] = upload(client, path, namespace, tell)
+    return digests
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -258,7 +258,7 @@ def periodic_next(client: ApiClient, screen: Screen, job_id: str) -> None:
 def show_upcoming(screen: Screen, launches: Sequence[str]) -> None:
     """Print the times of the next launches of a periodic job."""
     if launches:
-        screen.line(f"Next launches: {', '.join(format_api_time(at) for at in launches)}")
+        screen.line(f"Next launches: {', '.join(format_api_time(launch) for launch in launches)}")
 
 
 @click.command("slots")
@@ -276,15 +276,15 @@ def periodic_slots(client: ApiClient, screen: Screen, job_id: str, *, most: int)
     if screen.wants_document:
         screen.document(answer.checked(list[Slot]))
         return
-    found = answer.decode(list[Slot])
-    if not found:
+    past_slots = answer.decode(list[Slot])
+    if not past_slots:
         screen.line("No past slots")
         return
     screen.table(
         ["Slot", "Slots", "Outcome", "Child", "Reason"],
         [
             [format_time(slot.slot), str(slot.slots), slot.outcome, slot.child_id, slot.reason]
-            for slot in found[: most or None]
+            for slot in past_slots[: most or None]
         ],
     )
 
@@ -306,8 +306,8 @@ def notifications(client: ApiClient, screen: Screen, job_id: str, *, most: int) 
     if screen.wants_document:
         screen.document(answer.checked(list[Notification]))
         return
-    found = answer.decode(list[Notification])
-    if not found:
+    sent_and_queued = answer.decode(list[Notification])
+    if not sent_and_queued:
         screen.line("No notifications")
         return
     screen.table(
@@ -327,6 +327,6 @@ def notifications(client: ApiClient, screen: Screen, job_id: str, *, most: int) 
                 if notification.error
                 else notification.reason,
             ]
-            for notification in found[: most or None]
+            for notification in sent_and_queued[: most or None]
         ],
     )

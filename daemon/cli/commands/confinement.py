@@ -22,12 +22,12 @@ def confinement(client: ApiClient, screen: Screen) -> None:
     if screen.wants_document:
         screen.document(answer.checked(ConfinementShown))
         return
-    found = answer.decode(ConfinementShown)
-    for process in found.processes:
+    limits = answer.decode(ConfinementShown)
+    for process in limits.processes:
         screen.title(_title(screen, process))
         _rules(screen, process.rules)
     screen.title("All tasks of this node")
-    _rules(screen, found.node)
+    _rules(screen, limits.node)
 
 
 def _title(screen: Screen, process: ConfinedProcess) -> str:

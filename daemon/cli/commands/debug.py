@@ -131,8 +131,8 @@ def _answer(client: ApiClient, path: str, query: dict[str, str]) -> bytes:
 
 def _log(client: ApiClient, query: dict[str, str]) -> str:
     try:
-        with client.stream("/v1/agent/monitor", **query) as pieces:
-            return b"".join(pieces).decode(errors="replace")
+        with client.stream("/v1/agent/monitor", **query) as chunks:
+            return b"".join(chunks).decode(errors="replace")
     except RequestRejected as error:
         if error.status == _WRONG_OPTION:
             raise

@@ -139,10 +139,10 @@ def promote_job(
     Example: steward job promote web
     """
     line = resolve.job(client, job_id)
-    found = _latest(client, line)
-    if found is None:
+    deployment = _latest(client, line)
+    if deployment is None:
         raise NotFound(f'job "{line.id}" has no deployment to promote')
-    return _promote(client, screen, found, groups, detach=detach)
+    return _promote(client, screen, deployment, groups, detach=detach)
 
 
 @click.command()
@@ -179,8 +179,8 @@ def of_job(
 
 def _latest(client: ApiClient, line: JobListItem) -> Deployment | None:
     path = f"/v1/job/{segment(line.id)}/deployments"
-    found = client.fetch(path, list[Deployment], namespace=line.namespace)
-    return found[0] if found else None
+    deployments = client.fetch(path, list[Deployment], namespace=line.namespace)
+    return deployments[0] if deployments else None
 
 
 def _promote(

@@ -160,12 +160,12 @@ def _deadline(text: str, *, force: bool, no_deadline: bool) -> int:
     if no_deadline:
         return _NEVER
     try:
-        found = nanoseconds(text) if text else HOUR
+        deadline = nanoseconds(text) if text else HOUR
     except ValueError:
-        found = 0
-    if found <= 0:
+        deadline = 0
+    if deadline <= 0:
         raise Invalid(f"-deadline {text!r} is not a duration such as 90s, 30m or 1h")
-    return found
+    return deadline
 
 
 def _follow(client: ApiClient, progress: ProgressDisplay, node_id: str) -> None:

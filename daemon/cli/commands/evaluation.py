@@ -77,32 +77,32 @@ def status(client: ApiClient, screen: Screen, eval_id: str, *, monitor: bool) ->
 
     Example: steward eval status -monitor 91c7d2ee
     """
-    found = resolve.evaluation(client, eval_id)
-    path = f"/v1/evaluation/{segment(found.id)}"
+    evaluation = resolve.evaluation(client, eval_id)
+    path = f"/v1/evaluation/{segment(evaluation.id)}"
     if monitor:
         with screen.progress() as progress:
-            found = finished(client, progress, found.id)
+            evaluation = finished(client, progress, evaluation.id)
     if screen.wants_document:
         screen.document(client.read(path).body)
         return
     screen.facts(
         [
-            ("ID", found.id),
-            ("Job ID", found.job_id),
-            ("Namespace", found.namespace),
-            ("Created", format_time(found.create_time)),
-            ("Modified", format_time(found.modify_time)),
-            ("Type", found.type),
-            ("Priority", str(found.priority)),
-            ("Triggered By", found.triggered_by),
-            ("Status", found.status),
-            ("Status Description", found.status_description),
-            ("Deployment ID", screen.short(found.deployment_id)),
-            ("Blocked Evaluation", screen.short(found.blocked_eval)),
-            ("Next Evaluation", screen.short(found.next_eval)),
+            ("ID", evaluation.id),
+            ("Job ID", evaluation.job_id),
+            ("Namespace", evaluation.namespace),
+            ("Created", format_time(evaluation.create_time)),
+            ("Modified", format_time(evaluation.modify_time)),
+            ("Type", evaluation.type),
+            ("Priority", str(evaluation.priority)),
+            ("Triggered By", evaluation.triggered_by),
+            ("Status", evaluation.status),
+            ("Status Description", evaluation.status_description),
+            ("Deployment ID", screen.short(evaluation.deployment_id)),
+            ("Blocked Evaluation", screen.short(evaluation.blocked_eval)),
+            ("Next Evaluation", screen.short(evaluation.next_eval)),
         ]
     )
-    for sentence in _unplaced(client, found):
+    for sentence in _unplaced(client, evaluation):
         screen.line(sentence)
     lines = client.fetch(f"{path}/allocations", list[AllocationItem])
     show_allocations(screen, lines)

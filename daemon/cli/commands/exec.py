@@ -229,9 +229,9 @@ class _Talk:
                 except UNREADABLE as error:
                     self.fault = DaemonUnreachable(f"the daemon sent an invalid frame: {error}")
                     return
-                for piece, descriptor in ((frame.stdout, _STDOUT), (frame.stderr, _STDERR)):
-                    if piece is not None and piece.data:
-                        write_all(descriptor, piece.data)
+                for stream_data, descriptor in ((frame.stdout, _STDOUT), (frame.stderr, _STDERR)):
+                    if stream_data is not None and stream_data.data:
+                        write_all(descriptor, stream_data.data)
                 if frame.exited:
                     self.status = frame.result.exit_code
         except ConnectionClosed as error:

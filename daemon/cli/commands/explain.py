@@ -30,19 +30,19 @@ def explain(client: ApiClient, screen: Screen, job_id: str) -> None:
     if screen.wants_document:
         screen.document(answer.checked(Explanation))
         return
-    found = answer.decode(Explanation)
+    explanation = answer.decode(Explanation)
     state = client.fetch(f"/v1/job/{segment(line.id)}/state", StateLine, namespace=line.namespace)
-    running = count_noun(found.running, "allocation")
+    running = count_noun(explanation.running, "allocation")
     screen.line(f'job "{line.id}" is {state.state}; {running} running')
-    is_told = any(state.reason == reason.message for reason in found.reasons)
-    if state.reason and not is_told and not _names_places(state, found):
+    is_told = any(state.reason == reason.message for reason in explanation.reasons)
+    if state.reason and not is_told and not _names_places(state, explanation):
         screen.line(f"- {state.reason}")
-    if not found.reasons:
+    if not explanation.reasons:
         screen.line("Nothing is missing")
-    for reason in found.reasons:
+    for reason in explanation.reasons:
         group = f'group "{reason.task_group}": ' if reason.task_group else ""
         screen.line(f"- {group}{reason.message}")
-    errors = [error_of(client, item) for item in _failed(found)]
+    errors = [error_of(client, alloc_id) for alloc_id in _failed(explanation)]
     if state.runs and state.runs.last_run_id:
         path = f"/v1/job/{segment(line.id)}/runs"
         runs = client.fetch(path, list[Run], namespace=line.namespace)

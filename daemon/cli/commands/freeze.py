@@ -65,10 +65,10 @@ def freeze(
     if screen.wants_document:
         screen.document(answer.checked(FreezeResult))
         return
-    made = answer.decode(FreezeResult)
-    if made.warnings:
-        screen.warn(f"Warning: {made.warnings}")
-    screen.line(f"Freeze {made.id}; end it with: steward thaw {made.id}")
+    freeze_result = answer.decode(FreezeResult)
+    if freeze_result.warnings:
+        screen.warn(f"Warning: {freeze_result.warnings}")
+    screen.line(f"Freeze {freeze_result.id}; end it with: steward thaw {freeze_result.id}")
 
 
 @click.command()
@@ -102,8 +102,8 @@ def freezes(client: ApiClient, screen: Screen, *, lists_all: bool) -> None:
     if screen.wants_document:
         screen.document(answer.checked(list[Freeze]))
         return
-    found = answer.decode(list[Freeze])
-    if not found:
+    active_freezes = answer.decode(list[Freeze])
+    if not active_freezes:
         screen.line("No freezes")
         return
     rows = [
@@ -117,7 +117,7 @@ def freezes(client: ApiClient, screen: Screen, *, lists_all: bool) -> None:
             entry.person,
             entry.reason,
         ]
-        for entry in found
+        for entry in active_freezes
     ]
     head = ["ID", "Namespace", "Jobs", "Strength", "Begin", "End", "By", "Reason"]
     screen.table(head, rows)

@@ -79,8 +79,8 @@ class FullScreen:
     @property
     def size(self) -> tuple[int, int]:
         """Return the columns and lines of the terminal."""
-        found = os.get_terminal_size(self._out)
-        return max(1, found.columns), max(1, found.lines)
+        terminal_size = os.get_terminal_size(self._out)
+        return max(1, terminal_size.columns), max(1, terminal_size.lines)
 
     def enter(self) -> None:
         """Switch to full-screen mode."""
@@ -154,7 +154,7 @@ class FullScreen:
         text = os.read(self._keys, _AT_ONCE).decode(errors="replace")
         if not text:
             raise EOFError
-        self._waiting.extend(_KEYS.get(item, item) for item in _KEY.findall(text))
+        self._waiting.extend(_KEYS.get(code, code) for code in _KEY.findall(text))
         return self._waiting.popleft() if self._waiting else ""
 
     @contextmanager

@@ -74,8 +74,8 @@ def validate(client: ApiClient, screen: Screen, file: str, *, variables: Variabl
     )
     validated = answer.decode(ValidateResult)
     errors, dubious = ([], []) if validated.error else examine(client, job)
-    for item in dubious:
-        screen.warn(f"Warning: {item}")
+    for warning in dubious:
+        screen.warn(f"Warning: {warning}")
     if validated.warnings:
         screen.warn(validated.warnings.rstrip())
     if screen.wants_document:

@@ -50,16 +50,16 @@ def graph(
     if dot and mermaid:
         raise Invalid("--dot and --mermaid exclude each other; choose one")
     answer = _read(client, source, number, variables)
-    found = answer.decode(FlowGraph)
+    flow_graph = answer.decode(FlowGraph)
     if dot:
-        lines = _dot(found)
+        lines = _dot(flow_graph)
     elif mermaid:
-        lines = _mermaid(found)
+        lines = _mermaid(flow_graph)
     elif screen.wants_document:
         screen.document(answer.body)
         return
     else:
-        _show(screen, found)
+        _show(screen, flow_graph)
         return
     for line in lines:
         screen.line(line)

@@ -90,18 +90,18 @@ def _job_file(client: ApiClient, line: JobListItem, version: int | None) -> str:
     """Return a version as a job file. Raises `Invalid` if only JSON can express it."""
     path = f"/v1/job/{segment(line.id)}/definition"
     query: dict[str, Value] = {} if version is None else {"version": version}
-    found = client.fetch(path, JobDefinitionResult, namespace=line.namespace, **query)
-    if found.format == "json":
+    definition = client.fetch(path, JobDefinitionResult, namespace=line.namespace, **query)
+    if definition.format == "json":
         # A job submitted as JSON can often be expressed in HCL.
-        found = client.fetch(
+        definition = client.fetch(
             path, JobDefinitionResult, namespace=line.namespace, written=True, **query
         )
-    if found.format == "json":
+    if definition.format == "json":
         raise Invalid(
-            f'version {found.version} of job "{line.id}" cannot be written as HCL: '
+            f'version {definition.version} of job "{line.id}" cannot be written as HCL: '
             f"leave out -hcl to get it as JSON"
         )
-    return found.source
+    return definition.source
 
 
 _HEADER = ["Version", "Stable", "Stopped", "Tag", "Submit Date"]
@@ -146,6 +146,6 @@ def _select_version(bodies: list[bytes], line: JobListItem, version: int) -> byt
     """Return the version with this number. Raises `NotFound`, which lists the known numbers."""
     by_number = {decode(body, Job).version: body for body in bodies}
     if version not in by_number:
-        known = ", ".join(map(str, sorted(by_number)))
-        raise NotFound(f'job "{line.id}" has no version {version}, only: {known}')
+        numbers = ", ".join(map(str, sorted(by_number)))
+        raise NotFound(f'job "{line.id}" has no version {version}, only: {numbers}')
     return by_number[version]

@@ -45,14 +45,18 @@ def revert(
 
 def _tagged(client: ApiClient, line: JobListItem, name: str) -> int:
     """Return the version with this name. Raises `NotFound`, whose message lists the names."""
-    found = client.fetch(f"{_path(line)}/versions", JobVersionsResult, namespace=line.namespace)
-    jobs = [decode(bytes(version), Job) for version in found.versions]
-    known = {job.version_tag.name: job.version for job in jobs if job.version_tag}
-    if name not in known:
-        listed = ", ".join(sorted(known))
-        rest = f"its version names are: {listed}" if known else "none of its versions has a name"
+    versions = client.fetch(f"{_path(line)}/versions", JobVersionsResult, namespace=line.namespace)
+    jobs = [decode(bytes(version), Job) for version in versions.versions]
+    version_by_name = {job.version_tag.name: job.version for job in jobs if job.version_tag}
+    if name not in version_by_name:
+        listed = ", ".join(sorted(version_by_name))
+        rest = (
+            f"its version names are: {listed}"
+            if version_by_name
+            else "none of its versions has a name"
+        )
         raise NotFound(f'job "{line.id}" has no version named {name!r}; {rest}')
-    return known[name]
+    return version_by_name[name]
 
 
 @click.command("apply")

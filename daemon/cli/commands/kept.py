@@ -60,17 +60,21 @@ def kept(
     allocation = resolve.allocation(client, newest(client, alloc_id) if of_job else alloc_id)
     address = f"/v1/allocation/{segment(allocation.id)}/kept"
     answer = client.read(address)
-    found = [item for item in answer.decode(list[KeptFile]) if task in ("", item.task)]
+    kept_files = [
+        kept_file for kept_file in answer.decode(list[KeptFile]) if task in ("", kept_file.task)
+    ]
     if path:
-        _give(client, address, _named(found, path), target)
+        _give(client, address, _named(kept_files, path), target)
     elif folder:
-        for file in found:
+        for file in kept_files:
             _save(client, address, file, _below(Path(folder), file))
             screen.line(f"{file.task}/{file.path}  {readable(file.size)}")
     elif screen.wants_document:
         screen.document(answer.body)
     else:
-        rows = [[file.task, file.path, readable(file.size), file.digest[:12]] for file in found]
+        rows = [
+            [file.task, file.path, readable(file.size), file.digest[:12]] for file in kept_files
+        ]
         screen.table(["Task", "Path", "Size", "SHA-256"], rows)
 
 
@@ -92,8 +96,8 @@ def _give(client: ApiClient, address: str, file: KeptFile, target: str) -> None:
     if target not in ("", "-"):
         _save(client, address, file, Path(target))
         return
-    for piece in _download_chunks(client, address, file):
-        sys.stdout.buffer.write(piece)
+    for chunk in _download_chunks(client, address, file):
+        sys.stdout.buffer.write(chunk)
     sys.stdout.buffer.flush()
 
 
@@ -113,9 +117,9 @@ def _save(client: ApiClient, address: str, kept_file: KeptFile, target: Path) ->
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             with unfinished.open("wb") as file:
-                for piece in _download_chunks(client, address, kept_file):
-                    digest.update(piece)
-                    file.write(piece)
+                for chunk in _download_chunks(client, address, kept_file):
+                    digest.update(chunk)
+                    file.write(chunk)
             if digest.hexdigest() != kept_file.digest:
                 raise Invalid(
                     f"the content of {kept_file.path!r} is incomplete or damaged: run the command again"
@@ -128,5 +132,5 @@ def _save(client: ApiClient, address: str, kept_file: KeptFile, target: Path) ->
 
 
 def _download_chunks(client: ApiClient, address: str, file: KeptFile) -> Iterator[bytes]:
-    with client.stream(f"{address}/file", task=file.task, path=file.path) as pieces:
-        yield from pieces
+    with client.stream(f"{address}/file", task=file.task, path=file.path) as chunks:
+        yield from chunks

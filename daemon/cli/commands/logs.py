@@ -161,17 +161,19 @@ def logs(
     allocation = resolve.allocation(client, alloc_id)
     chosen = choose_task(allocation, named_task or task)
     if lines_wanted.are_searched:
-        found = lines_wanted._replace(task=chosen, kind=kind or _STDOUT)
+        selection = lines_wanted._replace(task=chosen, kind=kind or _STDOUT)
         where = {"allocation": allocation.id, "labels": "false"}
-        _print(client, screen, allocation.namespace, allocation.job_id, found, where, follow=follow)
+        _print(
+            client, screen, allocation.namespace, allocation.job_id, selection, where, follow=follow
+        )
         return
     log = LogPosition(f"/v1/client/fs/logs/{segment(allocation.id)}", chosen, kind or _STDOUT)
     out = sys.stdout.buffer
     is_empty = True
     try:
-        for piece in _log_chunks(client, log, follow=follow, tail=tail, lines=lines, size=size):
-            is_empty = is_empty and not piece
-            out.write(piece)
+        for chunk in _log_chunks(client, log, follow=follow, tail=tail, lines=lines, size=size):
+            is_empty = is_empty and not chunk
+            out.write(chunk)
             out.flush()
     except KeyboardInterrupt:
         if not follow:
@@ -236,7 +238,7 @@ def run_of(client: ApiClient, line: JobListItem, run_name: str) -> str:
     Raises `NotFound`.
     """
     path = f"/v1/job/{segment(line.id)}/runs"
-    runs = [item.id for item in client.fetch(path, list[Run], namespace=line.namespace)]
+    runs = [run.id for run in client.fetch(path, list[Run], namespace=line.namespace)]
     if not runs:
         raise NotFound(f'job "{line.id}" has no run yet')
     if run_name.isdecimal() and int(run_name) < 10**6:
@@ -244,10 +246,10 @@ def run_of(client: ApiClient, line: JobListItem, run_name: str) -> str:
         if number >= len(runs):
             raise NotFound(f'job "{line.id}" has only {count_noun(len(runs), "run")} to show')
         return runs[number]
-    found = [run for run in runs if run_name in (run, run.removeprefix(f"{line.id}/"))]
-    if not found:
+    matching_runs = [run for run in runs if run_name in (run, run.removeprefix(f"{line.id}/"))]
+    if not matching_runs:
         raise NotFound(f'job "{line.id}" has no run {run_name!r} among its newest runs')
-    return found[0]
+    return matching_runs[0]
 
 
 def _merged(
@@ -277,10 +279,10 @@ def _print(
     out = sys.stdout.buffer
     is_empty = True
     try:
-        with client.stream(path, namespace=namespace, **query) as pieces:
-            for piece in pieces:
+        with client.stream(path, namespace=namespace, **query) as chunks:
+            for chunk in chunks:
                 is_empty = False
-                out.write(piece)
+                out.write(chunk)
                 out.flush()
     except KeyboardInterrupt:
         if not follow:
@@ -296,14 +298,14 @@ def newest(client: ApiClient, job_id: str) -> str:
     if line.periodic or line.parameterized_job:
         job_id = run_of(client, line, "0")
     path = f"/v1/job/{segment(job_id)}/allocations"
-    found = client.fetch(path, list[AllocationItem], namespace=line.namespace)
-    if not found:
+    allocs = client.fetch(path, list[AllocationItem], namespace=line.namespace)
+    if not allocs:
         raise NotFound(
             f'job "{job_id}" has no allocations; see why with "steward job status {job_id}"'
         )
     rank = {ClientStatus.RUNNING: 1}
     best = max(
-        found, key=lambda candidate: (rank.get(_status(candidate), 0), candidate.create_index)
+        allocs, key=lambda candidate: (rank.get(_status(candidate), 0), candidate.create_index)
     )
     return best.id
 
@@ -353,8 +355,8 @@ def _plain(
     client: ApiClient, log: LogPosition, *, follow: bool, origin: str, offset: int
 ) -> Iterator[bytes]:
     query = log.query(plain=True, follow=follow, origin=origin, offset=offset)
-    with client.stream(log.path, **query) as pieces:
-        yield from pieces
+    with client.stream(log.path, **query) as chunks:
+        yield from chunks
 
 
 def _end(client: ApiClient, log: LogPosition, lines: int) -> bytes:
@@ -385,8 +387,8 @@ def _tail_and_follow(client: ApiClient, log: LogPosition, lines: int) -> Iterato
     here = _position(client, log)
     past = b""
     query = log.query(follow=True, origin="end", offset=length)
-    with client.stream(log.path, **query) as pieces:
-        for frame in frames(pieces):
+    with client.stream(log.path, **query) as chunks:
+        for frame in frames(chunks):
             if here is None:
                 yield frame.data
                 continue
@@ -411,13 +413,13 @@ def position(frame: LogFrame) -> tuple[int, int]:
     return int(number) if number.isdecimal() else 0, frame.offset
 
 
-def frames(pieces: Iterator[bytes] | list[bytes]) -> Iterator[LogFrame]:
+def frames(chunks: Iterator[bytes] | list[bytes]) -> Iterator[LogFrame]:
     """Return the frames in a stream, which may be chunked at any byte; leave out heartbeats."""
     scan = json.JSONDecoder().raw_decode
     buffer = ""
-    for piece in pieces:
+    for chunk in chunks:
         # latin-1 maps every byte to a character, so a truncated character causes no error
-        buffer += piece.decode("latin-1")
+        buffer += chunk.decode("latin-1")
         while buffer:
             try:
                 _, end = scan(buffer)

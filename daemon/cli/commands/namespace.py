@@ -95,8 +95,11 @@ def index(client: ApiClient, screen: Screen) -> None:
     if screen.wants_document:
         screen.document(answer.checked(list[Namespace]))
         return
-    found = answer.decode(list[Namespace])
-    screen.table(["Name", "Description"], [[item.name, item.description] for item in found])
+    namespaces = answer.decode(list[Namespace])
+    screen.table(
+        ["Name", "Description"],
+        [[namespace.name, namespace.description] for namespace in namespaces],
+    )
 
 
 @click.command()
@@ -112,19 +115,19 @@ def status(client: ApiClient, screen: Screen, name: str) -> None:
     if screen.wants_document:
         screen.document(answer.checked(Namespace))
         return
-    found = answer.decode(Namespace)
-    limits = found.capabilities or NamespaceCapabilities()
+    namespace = answer.decode(Namespace)
+    limits = namespace.capabilities or NamespaceCapabilities()
     screen.facts(
         [
-            ("Name", found.name),
-            ("Description", found.description),
+            ("Name", namespace.name),
+            ("Description", namespace.description),
             ("Enabled Drivers", ", ".join(limits.enabled_task_drivers or ["*"])),
             ("Disabled Drivers", ", ".join(limits.disabled_task_drivers or ())),
         ]
     )
-    if found.meta:
+    if namespace.meta:
         screen.title("Metadata")
-        screen.facts(sorted(found.meta.items()))
+        screen.facts(sorted(namespace.meta.items()))
 
 
 def _read(client: ApiClient, name: str) -> ClientResponse:

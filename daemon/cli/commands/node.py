@@ -62,10 +62,10 @@ def status(
 
 def own_id(client: ApiClient) -> str:
     """Return the ID of the daemon's own node. Raises `Invalid` if the daemon has no node."""
-    found = client.fetch("/v1/agent/self", AgentSelf).stats.get("client", {}).get("node_id")
-    if not found:
+    node_id = client.fetch("/v1/agent/self", AgentSelf).stats.get("client", {}).get("node_id")
+    if not node_id:
         raise Invalid(f"the daemon at {client.connection.address} runs no node")
-    return found
+    return node_id
 
 
 def _list(client: ApiClient, screen: Screen) -> None:

@@ -63,9 +63,9 @@ def read(client: ApiClient, screen: Screen, node_id: str | None) -> None:
     if screen.wants_document:
         screen.document(answer.checked(_Metadata))
         return
-    found = answer.decode(_Metadata)
+    metadata = answer.decode(_Metadata)
     screen.title("All Meta")
-    screen.facts(sorted(found.meta.items()))
-    if found.dynamic:
+    screen.facts(sorted(metadata.meta.items()))
+    if metadata.dynamic:
         screen.title("Changed Meta")
-        screen.facts(sorted((key, value or "<unset>") for key, value in found.dynamic.items()))
+        screen.facts(sorted((key, value or "<unset>") for key, value in metadata.dynamic.items()))

@@ -139,10 +139,10 @@ def plan(
 
 def _id(job: object, file: str) -> str:
     names = job if isinstance(job, Mapping) else {}
-    found = next((names[name] for name in names if name.lower() == "id"), None)
-    if not isinstance(found, str) or not found:
+    job_id = next((names[name] for name in names if name.lower() == "id"), None)
+    if not isinstance(job_id, str) or not job_id:
         raise Invalid(f'{file}: the job has no "ID"')
-    return found
+    return job_id
 
 
 def _touches(updates: DesiredUpdates) -> bool:

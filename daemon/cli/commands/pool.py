@@ -108,10 +108,10 @@ def _show_tasks(screen: Screen, tasks: list[HostedTask]) -> None:
     if not tasks:
         screen.line("No running tasks")
         return
-    found = sorted(tasks, key=lambda task: (task.host, task.allocation_id, task.task))
+    sorted_tasks = sorted(tasks, key=lambda task: (task.host, task.allocation_id, task.task))
     screen.table(
         ["Host", "Allocation", "Task"],
-        [[item.host, screen.short(item.allocation_id), item.task] for item in found],
+        [[hosted.host, screen.short(hosted.allocation_id), hosted.task] for hosted in sorted_tasks],
     )
 
 

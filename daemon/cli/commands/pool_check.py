@@ -54,10 +54,10 @@ def check(
         steps.add(finding.step, finding.message, good=finding.good)
     if seen.good and not no_job:
         _Trial(client, name, seen.engine, steps, time.monotonic() + longest).run()
-    found = msgspec.structs.replace(seen, findings=steps.found)
+    result = msgspec.structs.replace(seen, findings=steps.found)
     if screen.wants_document:
-        screen.document(msgspec.json.encode(found))
-    return 0 if found.good else EXIT_ERROR
+        screen.document(msgspec.json.encode(result))
+    return 0 if result.good else EXIT_ERROR
 
 
 class _Pooled(Record, frozen=True, kw_only=True):
@@ -67,14 +67,14 @@ class _Pooled(Record, frozen=True, kw_only=True):
 
 def _only_pool(client: ApiClient) -> str:
     """Return the only cluster pool. Raises `Invalid` unless there is exactly one."""
-    found = [
+    pools = [
         node.node_pool for node in client.fetch("/v1/nodes", list[_Pooled]) if SLURM in node.drivers
     ]
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    if len(pools) == 1:
+        return pools[0]
+    if not pools:
         raise Invalid("there is no cluster pool: add [pools.NAME] to the daemon's configuration")
-    raise Invalid(f"there are several cluster pools: name one of {', '.join(sorted(found))}")
+    raise Invalid(f"there are several cluster pools: name one of {', '.join(sorted(pools))}")
 
 
 class _Steps:

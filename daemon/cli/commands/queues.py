@@ -26,8 +26,8 @@ def index(client: ApiClient, screen: Screen) -> None:
     if screen.wants_document:
         screen.document(answer.checked(list[QueueLine]))
         return
-    found = answer.decode(list[QueueLine])
-    if not found:
+    lines = answer.decode(list[QueueLine])
+    if not lines:
         screen.line("No queues")
         return
     rows = [
@@ -38,7 +38,7 @@ def index(client: ApiClient, screen: Screen) -> None:
             str(queue.waiting),
             queue.note,
         ]
-        for queue in found
+        for queue in lines
     ]
     screen.table(["Namespace", "Queue", "Slots In Use", "Waiting", "Note"], rows)
 

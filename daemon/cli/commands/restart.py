@@ -93,32 +93,34 @@ def restart(
     line = resolve.job(client, job_id)
     if line.id != job_id and not yes and not _agreed(f'Restart job "{line.id}"?'):
         raise Invalid(f"{job_id!r} is a prefix of job {line.id!r}: pass the full name, or -yes")
-    found = _running(client, line, groups)
+    allocs = _running(client, line, groups)
     failures = 0
-    for number, batch in enumerate(_batches(found, batch_size)):
+    for number, batch in enumerate(_batches(allocs, batch_size)):
         if number and not _may_continue(pause, yes=yes):
             break
-        for item in batch:
+        for alloc in batch:
             try:
-                _restart(client, screen, item, tasks, all_tasks=all_tasks, reschedule=reschedule)
+                _restart(client, screen, alloc, tasks, all_tasks=all_tasks, reschedule=reschedule)
             except (RequestRejected, Refused) as error:
-                screen.warn(f"allocation {screen.short(item.id)} ({item.name}): {error}")
+                screen.warn(f"allocation {screen.short(alloc.id)} ({alloc.name}): {error}")
                 failures += 1
                 if on_error == "fail" or not (yes or _agreed("Continue?")):
                     return 1
-    screen.report(f'job "{line.id}": {len(found) - failures} of {len(found)} allocations restarted')
+    screen.report(
+        f'job "{line.id}": {len(allocs) - failures} of {len(allocs)} allocations restarted'
+    )
     return 1 if failures else 0
 
 
 def _running(client: ApiClient, line: JobListItem, groups: Sequence[str]) -> list[AllocationItem]:
     path = f"/v1/job/{segment(line.id)}/allocations"
     lines = client.fetch(path, list[AllocationItem], namespace=line.namespace)
-    found = [line for line in lines if line.client_status == ClientStatus.RUNNING]
-    if unknown := set(groups) - {line.task_group for line in found}:
+    running = [line for line in lines if line.client_status == ClientStatus.RUNNING]
+    if unknown := set(groups) - {line.task_group for line in running}:
         raise NotFound(f'job "{line.id}" has no running allocation of group {", ".join(unknown)}')
-    if not found:
+    if not running:
         raise NotFound(f'job "{line.id}" has no running allocation')
-    chosen = [line for line in found if not groups or line.task_group in groups]
+    chosen = [line for line in running if not groups or line.task_group in groups]
     return sorted(chosen, key=lambda line: line.name)
 
 

@@ -326,15 +326,15 @@ def step(
 
 def _outputs(items: tuple[str, ...]) -> dict[str, str]:
     """Return the outputs in the options of a command. Raises `Invalid`."""
-    found = dict[str, str]()
-    for item in items:
-        name, equals, text = item.partition("=")
+    values = dict[str, str]()
+    for argument in items:
+        name, equals, text = argument.partition("=")
         if not equals:
-            raise Invalid(f"-output {item!r} is not of the form NAME=VALUE")
-        if name in found:
+            raise Invalid(f"-output {argument!r} is not of the form NAME=VALUE")
+        if name in values:
             raise Invalid(f"-output names {name!r} twice; name it once")
-        found[name] = text
-    return found
+        values[name] = text
+    return values
 
 
 def _send(client: ApiClient, screen: Screen, job_id: str, act: str, body: _Act) -> _Done | None:

@@ -72,8 +72,8 @@ def index(client: ApiClient, screen: Screen, job_id: str, *, status: str, most: 
     if screen.wants_document:
         screen.document(answer.checked(list[FlowRun]))
         return
-    found = answer.decode(list[FlowRun])
-    if not found:
+    flow_runs = answer.decode(list[FlowRun])
+    if not flow_runs:
         screen.line("No runs")
         return
     rows = [
@@ -86,7 +86,7 @@ def index(client: ApiClient, screen: Screen, job_id: str, *, status: str, most: 
             _length(flow_run),
             flow_run.reason or (f"only step {flow_run.only}" if flow_run.only else ""),
         )
-        for flow_run in found
+        for flow_run in flow_runs
     ]
     screen.table(("Job", "Run", "Version", "Status", "Began", "Duration", "Reason"), rows)
 
@@ -202,13 +202,13 @@ def elements(
     run = _find(client, job_id, number).decode(FlowRunView)
     path = f"/v1/job/{segment(run.job_id)}/run"
     query = {"number": str(run.number), "elements": step}
-    found, first = list[RunElement](), 0
+    run_elements, first = list[RunElement](), 0
     while page := client.fetch(
         path, FlowRunView, namespace=run.namespace, next_token=str(first), **query
     ).elements:
-        found += page
+        run_elements += page
         first = page[-1].index + 1
-    chosen = [element for element in found if state in (None, element.state)]
+    chosen = [element for element in run_elements if state in (None, element.state)]
     if screen.wants_document:
         screen.document(msgspec.json.encode(chosen))
         return

@@ -47,21 +47,21 @@ def info(client: ApiClient, screen: Screen, name: str, *, expression: str) -> No
     if screen.wants_document:
         screen.document(answer.checked(list[Registration]))
         return
-    found = answer.decode(list[Registration])
-    if not found:
+    registrations = answer.decode(list[Registration])
+    if not registrations:
         raise NotFound(f'no instance of the service "{name}" is registered')
     screen.table(
         ["Job ID", "Address", "Tags", "Node ID", "Alloc ID", "Instance ID"],
         [
             [
-                item.job_id,
-                _address(item),
-                ",".join(item.tags),
-                screen.short(item.node_id),
-                screen.short(item.alloc_id),
-                item.id,
+                registration.job_id,
+                _address(registration),
+                ",".join(registration.tags),
+                screen.short(registration.node_id),
+                screen.short(registration.alloc_id),
+                registration.id,
             ]
-            for item in found
+            for registration in registrations
         ],
     )
 

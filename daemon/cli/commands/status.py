@@ -133,7 +133,9 @@ def show_jobs(
     """Print a table of jobs, active jobs first, then ended jobs."""
     now = time.time_ns()
     header = ["ID", "Type", "Status", "Submitted", "Details"]
-    found = sorted(lines, key=lambda line: (_state_word(line) in ENDED, line.namespace, line.id))
+    sorted_lines = sorted(
+        lines, key=lambda line: (_state_word(line) in ENDED, line.namespace, line.id)
+    )
     rows = [
         [
             line.id,
@@ -142,11 +144,11 @@ def show_jobs(
             relative_time(line.submit_time, now),
             _details(line, now),
         ]
-        for line in found
+        for line in sorted_lines
     ]
     if with_namespace:
         header.insert(1, "Namespace")
-        for row, line in zip(rows, found, strict=True):
+        for row, line in zip(rows, sorted_lines, strict=True):
             row.insert(1, line.namespace)
     screen.table(header, rows)
 
@@ -222,21 +224,21 @@ def _show_child_counts(screen: Screen, counts: JobSummaryCounts) -> None:
 def _show_runs(client: ApiClient, screen: Screen, line: JobListItem, state: StateLine) -> None:
     """Print the latest children of a job with their results, and the next launch."""
     path = f"/v1/job/{segment(line.id)}/runs"
-    found = client.fetch(path, list[Run], namespace=line.namespace, per_page=_RUNS)
+    runs_listed = client.fetch(path, list[Run], namespace=line.namespace, per_page=_RUNS)
     screen.title("Runs")
-    if not found:
+    if not runs_listed:
         screen.line("No run yet")
     else:
         now = time.time_ns()
         header = ["ID", "Result", "Exit Code", "Started", "Duration", "Details"]
-        screen.table(header, [_run_row(run, now) for run in found])
+        screen.table(header, [_run_row(run, now) for run in runs_listed])
     runs = state.runs
     if runs and runs.recent:
         failed = sum(run == State.FAILED for run in runs.recent)
         screen.line(f"{failed} of the last {len(runs.recent)} failed; {runs.kept} kept")
     if line.periodic:
         _show_coming(client, screen, line)
-    newest_failed = next((run.error for run in found if run.error), None)
+    newest_failed = next((run.error for run in runs_listed if run.error), None)
     if newest_failed is not None and state.state in TROUBLE:
         show_error(screen, newest_failed)
 
@@ -262,10 +264,10 @@ def _run_row(run: Run, now: int) -> list[str]:
 def _show_deployment(client: ApiClient, screen: Screen, line: JobListItem) -> None:
     """Print the latest deployment of a job with its groups."""
     path = f"/v1/job/{segment(line.id)}/deployments"
-    found = client.fetch(path, list[Deployment], namespace=line.namespace)
-    if not found:
+    deployments = client.fetch(path, list[Deployment], namespace=line.namespace)
+    if not deployments:
         return
-    newest = found[0]
+    newest = deployments[0]
     screen.title("Latest Deployment")
     screen.facts(
         [
@@ -276,7 +278,9 @@ def _show_deployment(client: ApiClient, screen: Screen, line: JobListItem) -> No
         ]
     )
     header = ["Task Group", "Promoted", "Desired", "Placed", "Healthy", "Unhealthy", "Deadline"]
-    screen.table(header, [_group_row(*item) for item in sorted(newest.task_groups.items())])
+    screen.table(
+        header, [_group_row(*group_entry) for group_entry in sorted(newest.task_groups.items())]
+    )
 
 
 def _group_row(name: str, group: DeploymentGroup) -> list[str]:
@@ -293,9 +297,9 @@ def _group_row(name: str, group: DeploymentGroup) -> list[str]:
 def show_failure(client: ApiClient, screen: Screen, lines: Sequence[AllocationItem]) -> None:
     """Print the latest error among the latest allocations of a job."""
     newest = sorted(lines, key=lambda line: line.modify_index, reverse=True)[:_LOOKED_AT]
-    found = [error for line in newest if (error := error_of(client, line.id)) is not None]
-    if found:
-        show_error(screen, max(found, key=lambda error: error.time))
+    errors = [error for line in newest if (error := error_of(client, line.id)) is not None]
+    if errors:
+        show_error(screen, max(errors, key=lambda error: error.time))
 
 
 def show_error(screen: Screen, error: TaskError) -> None:
@@ -310,9 +314,9 @@ def _show_evaluations(
     client: ApiClient, screen: Screen, line: JobListItem, *, lists_all: bool
 ) -> None:
     path = f"/v1/job/{segment(line.id)}/evaluations"
-    found = client.fetch(path, list[Evaluation], namespace=line.namespace)
-    found.sort(key=lambda evaluation: evaluation.create_index, reverse=True)
-    if lists_all and found:
+    evaluations = client.fetch(path, list[Evaluation], namespace=line.namespace)
+    evaluations.sort(key=lambda evaluation: evaluation.create_index, reverse=True)
+    if lists_all and evaluations:
         screen.title("Evaluations")
         screen.table(
             ["ID", "Priority", "Triggered By", "Status", "Placement Failures"],
@@ -324,10 +328,10 @@ def _show_evaluations(
                     evaluation.status,
                     str(bool(evaluation.failed_tg_allocs)).lower(),
                 ]
-                for evaluation in found
+                for evaluation in evaluations
             ],
         )
-    if reasons := blocked_reasons(found):
+    if reasons := blocked_reasons(evaluations):
         screen.title("Placement")
         for reason in reasons:
             screen.line(reason)

@@ -168,7 +168,7 @@ class TopPoller:
             )
             for job in answer.decode(list[_JobLine])
         ]
-        found = self._client.fetch(
+        alloc_lines = self._client.fetch(
             "/v1/allocations", list[_AllocationLine], task_states=False, filter=_FILTER
         )
         self._allocations = [
@@ -182,12 +182,12 @@ class TopPoller:
                 alloc.modify_index,
                 alloc.node_id,
             )
-            for alloc in found
+            for alloc in alloc_lines
         ]
         self._nodes = self._known_nodes()
-        known = {item.id for item in found}
-        self._uses = {key: use for key, use in self._uses.items() if key in known}
-        self._errors = {key: error for key, error in self._errors.items() if key in known}
+        running_ids = {alloc_line.id for alloc_line in alloc_lines}
+        self._uses = {key: use for key, use in self._uses.items() if key in running_ids}
+        self._errors = {key: error for key, error in self._errors.items() if key in running_ids}
         self._listed_index = self._index
         self._next_list = now + max(_EVERY, (time.process_time() - began) * _LIST_SHARE)
 
@@ -195,14 +195,20 @@ class TopPoller:
         if not self._sees_host:
             return []
         try:
-            found = self._client.fetch("/v1/nodes", list[_NodeLine], held=True)
+            node_lines = self._client.fetch("/v1/nodes", list[_NodeLine], held=True)
         except RequestRejected as error:  # the token may not read nodes
             self._hidden = _hidden_by(error)
             return []
         self._hidden = ""
         return [
-            NodeRow(item.id, item.name, item.node_pool, _state(item), _allocated_of(item))
-            for item in found
+            NodeRow(
+                node_line.id,
+                node_line.name,
+                node_line.node_pool,
+                _state(node_line),
+                _allocated_of(node_line),
+            )
+            for node_line in node_lines
         ]
 
     def _allocations_to_measure(self, view: View, height: int) -> list[str]:
@@ -217,7 +223,7 @@ class TopPoller:
         ][:_MOST_ASKED]
         ids = [alloc.id for alloc in running]
         offset = self._turn % max(1, len(ids))
-        more = [item for item in [*ids[offset:], *ids[:offset]] if item not in first]
+        more = [alloc_id for alloc_id in [*ids[offset:], *ids[:offset]] if alloc_id not in first]
         more = more[: max(_MOST_ASKED // 4, _MOST_ASKED - len(first))]
         self._turn += len(more)
         return [*first, *more]
@@ -237,14 +243,14 @@ class TopPoller:
         if view.page != "allocations":
             return
         on_screen = {row.key for row in view.shown(height)}
-        asked = 0
+        requests = 0
         for alloc in self._allocations:
-            known = self._errors.get(alloc.id)
-            if (alloc.namespace, alloc.id) not in on_screen or asked == _MOST_ERRORS:
+            earlier = self._errors.get(alloc.id)
+            if (alloc.namespace, alloc.id) not in on_screen or requests == _MOST_ERRORS:
                 continue
-            if known is not None and known.modify_index == alloc.modify_index:
+            if earlier is not None and earlier.modify_index == alloc.modify_index:
                 continue
-            asked += 1
+            requests += 1
             path = f"/v1/allocation/{segment(alloc.id)}/error"
             error = self._client.fetch(path, LastError).error
             self._errors[alloc.id] = _Asked(alloc.modify_index, error.summary if error else "")
@@ -291,8 +297,8 @@ def _state(line: _NodeLine) -> str:
 
 def _allocated_of(line: _NodeLine) -> str:
     allocated = line.held
-    asked = f"{allocated.cpu} of {allocated.cpu_total} MHz, {allocated.memory_mb} of {allocated.memory_total_mb} MiB requested"
-    return "; ".join(filter(None, (line.status_description, asked)))
+    requested = f"{allocated.cpu} of {allocated.cpu_total} MHz, {allocated.memory_mb} of {allocated.memory_total_mb} MiB requested"
+    return "; ".join(filter(None, (line.status_description, requested)))
 
 
 @click.command()

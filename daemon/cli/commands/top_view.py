@@ -383,7 +383,7 @@ class View:
         columns = _columns(self.page, width)
         body = [_row(row, columns, is_selected=row.key == self._selected) for row in rows]
         empty = [ScreenLine("")] * max(0, height - _HEAD - _FOOT - len(body))
-        found = [
+        screen_lines = [
             ScreenLine(self._title(facts), "red" if facts.trouble else "bold"),
             ScreenLine(self._summary(facts)),
             ScreenLine(_cells([column.title for column in columns], columns), "reverse"),
@@ -392,7 +392,7 @@ class View:
             ScreenLine(self._status_text(), "bold"),
             ScreenLine(self._footer(), "dim"),
         ]
-        return [ScreenLine(cut(line.text, width), line.style) for line in found[:height]]
+        return [ScreenLine(cut(line.text, width), line.style) for line in screen_lines[:height]]
 
     def _title(self, facts: TopFacts) -> str:
         if self.page == "nodes":
@@ -498,7 +498,7 @@ def _pad(text: str, width: int, *, right: bool) -> str:
 def cut(text: str, width: int) -> str:
     """Return a text cut to a number of columns, without control characters."""
     if not text.isprintable():
-        text = "".join(item if item.isprintable() else "?" for item in text)
+        text = "".join(character if character.isprintable() else "?" for character in text)
     if _columns_of(text) <= width:
         return text
     while text and _columns_of(text) >= width:
@@ -509,7 +509,7 @@ def cut(text: str, width: int) -> str:
 def _columns_of(text: str) -> int:
     if text.isascii():
         return len(text)
-    return sum(_width(item) for item in text)
+    return sum(_width(character) for character in text)
 
 
 def _width(character: str) -> int:

@@ -31,8 +31,8 @@ def of_job(client: ApiClient, screen: Screen, job_id: str, *, most: int) -> None
         screen.document(answer.checked(list[JobTrigger]))
         return
     show_links(client, screen, line.id, line.namespace)
-    found = answer.decode(list[JobTrigger])
-    if not found:
+    triggers = answer.decode(list[JobTrigger])
+    if not triggers:
         screen.line("No runs")
         return
     rows = [
@@ -44,7 +44,7 @@ def of_job(client: ApiClient, screen: Screen, job_id: str, *, most: int) -> None
             trigger.state,
             trigger.child_id or trigger.reason,
         ]
-        for trigger in found
+        for trigger in triggers
     ]
     screen.table(["Run Of", "Run", "Status", "Ended", "Effect", "Child Or Reason"], rows)
 

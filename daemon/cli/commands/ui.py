@@ -49,12 +49,12 @@ def ui(client: ApiClient, screen: Screen, *, opens: bool) -> None:
 def _one_time(client: ApiClient) -> str:
     """Return a one-time token for signing in; an empty string if ACLs are disabled."""
     try:
-        made = client.send("POST", "/v1/acl/token/onetime").decode(_Made)
+        created = client.send("POST", "/v1/acl/token/onetime").decode(_Made)
     except RequestRejected as error:
         if error.status == HTTPStatus.BAD_REQUEST:
             return ""
         raise
-    return made.one_time_token.one_time_secret_id
+    return created.one_time_token.one_time_secret_id
 
 
 def _open(link: str) -> None:

@@ -77,7 +77,7 @@ class _Held:
         while True:
             self._renewed = time.monotonic()
             try:
-                found = self._change("acquire", settings).decode(Variable)
+                variable = self._change("acquire", settings).decode(Variable)
             except RequestRejected as error:
                 if error.status != CONFLICT:
                     raise
@@ -86,8 +86,11 @@ class _Held:
                         f'another client holds the lock of variable "{self._path}"'
                     ) from None
             else:
-                assert found.lock is not UNSET  # noqa: S101  # a holder sees its lock
-                self._id, self.ttl = found.lock.id, durations.nanoseconds(found.lock.ttl) / SECOND
+                assert variable.lock is not UNSET  # noqa: S101  # a holder sees its lock
+                self._id, self.ttl = (
+                    variable.lock.id,
+                    durations.nanoseconds(variable.lock.ttl) / SECOND,
+                )
                 return
             if not waits:
                 click.echo(f'waiting for the lock of variable "{visible(self._path)}"', err=True)
@@ -104,18 +107,18 @@ class _Held:
 
     def renew(self) -> None:
         """Renew the lock. Raises `LockLost`, and the errors of the client."""
-        asked = time.monotonic()
+        sent_at = time.monotonic()
         try:
             self._change("renew", {"ID": self._id})
         except DaemonUnreachable as error:
-            if asked < self._renewed + self.ttl:
+            if sent_at < self._renewed + self.ttl:
                 return  # the lock is still held
             raise LockLost(f'the lock of variable "{self._path}" has expired: {error}') from error
         except RequestRejected as error:
             if error.status not in (CONFLICT, _GONE):
                 raise
             raise LockLost(f'the lock of variable "{self._path}" is lost') from None
-        self._renewed = asked
+        self._renewed = sent_at
 
     def release(self) -> None:
         """Release the lock. Errors do not matter, because the lock expires anyway."""

@@ -84,27 +84,27 @@ def get(client: ApiClient, screen: Screen, path: str, *, item: str) -> None:
     Example: steward var get -item password jobs/web
     """
     answer = client.read(address_of(path))
-    found = answer.decode(Variable)
+    variable = answer.decode(Variable)
     if item:
-        if item not in found.items:
-            known = ", ".join(sorted(found.items))
-            raise NotFound(f'variable "{path}" has no value {item!r}, only: {known}')
-        screen.value(found.items[item])
+        if item not in variable.items:
+            names = ", ".join(sorted(variable.items))
+            raise NotFound(f'variable "{path}" has no value {item!r}, only: {names}')
+        screen.value(variable.items[item])
         return
     if screen.wants_document:
         screen.document(answer.body)
         return
     screen.facts(
         [
-            ("Namespace", found.namespace),
-            ("Path", found.path),
-            ("Create Time", format_time(found.create_time)),
-            ("Modify Time", format_time(found.modify_time)),
-            ("Check Index", str(found.modify_index)),
+            ("Namespace", variable.namespace),
+            ("Path", variable.path),
+            ("Create Time", format_time(variable.create_time)),
+            ("Modify Time", format_time(variable.modify_time)),
+            ("Check Index", str(variable.modify_index)),
         ]
     )
     screen.title("Items")
-    screen.facts(sorted(found.items.items()))
+    screen.facts(sorted(variable.items.items()))
 
 
 @click.command(name="list")
@@ -120,13 +120,13 @@ def index(client: ApiClient, screen: Screen, prefix: str) -> None:
     if screen.wants_document:
         screen.document(answer.checked(list[VariableMetadata]))
         return
-    found = answer.decode(list[VariableMetadata])
-    if not found:
+    stubs = answer.decode(list[VariableMetadata])
+    if not stubs:
         screen.line("No variables")
         return
     screen.table(
         ["Namespace", "Path", "Last Updated"],
-        [[item.namespace, item.path, format_time(item.modify_time)] for item in found],
+        [[stub.namespace, stub.path, format_time(stub.modify_time)] for stub in stubs],
     )
 
 
@@ -179,10 +179,10 @@ def _given(items: tuple[str, ...]) -> Mapping[str, str]:
     if items == ("-",):
         return decode_items(sys.stdin.buffer.read())
     values = {}
-    for item in items:
-        name, equals, value = item.partition("=")
+    for argument in items:
+        name, equals, value = argument.partition("=")
         if not equals or not name:
-            raise Invalid(f"{item!r} is not of the form NAME=VALUE")
+            raise Invalid(f"{argument!r} is not of the form NAME=VALUE")
         values[name] = _content(value[1:]) if value.startswith("@") else value
     if not values:
         raise Invalid("no values given: pass NAME=VALUE, NAME=@FILE, or - to read them as JSON")

@@ -137,8 +137,8 @@ def _print(screen: Screen, answer: ClientResponse, field: str) -> None:
     if not field:
         show(screen, answer)
         return
-    found = answer.decode(VaultResponse)
-    values = found.auth or found.data or {}
+    response = answer.decode(VaultResponse)
+    values = response.auth or response.data or {}
     if field not in values:
         raise NotFound(f"there is no {field!r}, only: {', '.join(sorted(values))}")
     screen.value(text(values[field]))

@@ -126,18 +126,18 @@ def explain(client: ApiClient, screen: Screen, identifier: str, method: str, pat
     secret = prompt_secret("Token") if identifier == "-" else resolve.accessor(client, identifier)
     body = {"Token": secret, "Method": method, "Path": path}
     answer = client.send("POST", "/v1/acl/explain", body)
-    found = answer.decode(PolicyDecisionView)
+    decision = answer.decode(PolicyDecisionView)
     if screen.wants_document:
         screen.document(answer.body)
     else:
         screen.facts(
             [
-                ("Allowed", "yes" if found.allowed else "no"),
-                ("Needs", found.needs),
-                ("Rule", found.rule),
-                ("Policies", ", ".join(found.policies)),
-                ("Gives", ", ".join(found.capabilities)),
-                ("Because", found.reason),
+                ("Allowed", "yes" if decision.allowed else "no"),
+                ("Needs", decision.needs),
+                ("Rule", decision.rule),
+                ("Policies", ", ".join(decision.policies)),
+                ("Gives", ", ".join(decision.capabilities)),
+                ("Because", decision.reason),
             ]
         )
-    return 0 if found.allowed else EXIT_REFUSED
+    return 0 if decision.allowed else EXIT_REFUSED

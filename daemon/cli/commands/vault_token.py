@@ -164,8 +164,8 @@ def capabilities(
     if screen.wants_document:
         screen.document(answer.checked(VaultResponse))
         return
-    found = (answer.decode(VaultResponse).data or {}).get("capabilities")
-    screen.line(", ".join(map(str, found)) if isinstance(found, list) else "deny")
+    granted = (answer.decode(VaultResponse).data or {}).get("capabilities")
+    screen.line(", ".join(map(str, granted)) if isinstance(granted, list) else "deny")
 
 
 def _secret(token: str) -> str:

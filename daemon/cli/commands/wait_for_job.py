@@ -156,9 +156,9 @@ class _Watch:
         query = log.query(plain=True, follow=True)
         with (
             ApiClient(self._client.connection) as own_client,
-            own_client.stream(log.path, **query) as pieces,
+            own_client.stream(log.path, **query) as chunks,
         ):
-            for lines in _whole(pieces):
+            for lines in _whole(chunks):
                 out.write(lines)
                 out.flush()
 
@@ -179,14 +179,14 @@ def _started_tasks(lines: Sequence[AllocationItem]) -> Iterator[tuple[str, str]]
                 yield line.id, name
 
 
-def _whole(pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _whole(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """Yield whole lines, so that lines of several tasks do not mix.
 
     An incomplete line is yielded when its buffer is full.
     """
     rest = b""
-    for piece in pieces:
-        lines, end, rest = (rest + piece).rpartition(b"\n")
+    for chunk in chunks:
+        lines, end, rest = (rest + chunk).rpartition(b"\n")
         if len(rest) > _LONGEST:
             lines, end, rest = lines + end, rest, b""
         if end:

@@ -20,13 +20,15 @@ class CommandGroup(click.Group):
         Raises `UsageError`, whose message suggests the most similar command.
         """
         name = args[0]
-        known = self.list_commands(ctx)
-        if name in known or name.startswith("-"):
+        command_names = self.list_commands(ctx)
+        if name in command_names or name.startswith("-"):
             return super().resolve_command(ctx, args)
         import difflib  # slow to import, and needed only here
 
-        similar = difflib.get_close_matches(name, known, n=1)
+        similar = difflib.get_close_matches(name, command_names, n=1)
         remedy = (
-            f"did you mean {similar[0]!r}?" if similar else f"the commands are: {', '.join(known)}"
+            f"did you mean {similar[0]!r}?"
+            if similar
+            else f"the commands are: {', '.join(command_names)}"
         )
         raise click.UsageError(f"no command {name!r}; {remedy}", ctx)

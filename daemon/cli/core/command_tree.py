@@ -308,12 +308,12 @@ class LazyGroup(CommandGroup):
         """Return the command with this name, or None if the name is unknown."""
         if cmd_name in self._tree and cmd_name not in self.commands:
             self.add_command(_load(cmd_name, self._tree[cmd_name]), cmd_name)
-        found = self.commands.get(cmd_name)
-        if found is not None and ctx.resilient_parsing:  # a shell completes a word
+        command = self.commands.get(cmd_name)
+        if command is not None and ctx.resilient_parsing:  # a shell completes a word
             from daemon.cli.core.completion import offer_names  # only completion needs it
 
-            offer_names(found)
-        return found
+            offer_names(command)
+        return command
 
 
 def _load(name: str, entry: str | Group) -> click.Command:

@@ -116,10 +116,10 @@ class _Named(StringParamType):
         # With `-job`, the parameter for an allocation holds a job name.
         context = "jobs" if ctx.params.get("of_job") else self.name
         try:
-            found = _request_names(ctx.params, context, incomplete)
+            names = _request_names(ctx.params, context, incomplete)
         except StewardError:
             return []
-        return [CompletionItem(name) for name in found if _COMPLETED.fullmatch(name)]
+        return [CompletionItem(name) for name in names if _COMPLETED.fullmatch(name)]
 
 
 def offer_names(command: click.Command) -> None:
@@ -145,15 +145,15 @@ def _request_names(parameters: Mapping[str, object], context: str, beginning: st
     `parameters` are the options typed so far. Together with the environment, they select the
     daemon.
     """
-    known = {
+    connection_fields = {
         name: value
         for name in HttpConnection.__struct_fields__
         if (value := parameters.get(name)) is not None
     }
-    secret = str(known.get("token", ""))
-    known["address"] = known.get("address") or usual_address()
-    known["token"] = "" if secret == ASK else find_token(secret, os.environ)
-    connection = msgspec.convert(known, HttpConnection)
+    secret = str(connection_fields.get("token", ""))
+    connection_fields["address"] = connection_fields.get("address") or usual_address()
+    connection_fields["token"] = "" if secret == ASK else find_token(secret, os.environ)
+    connection = msgspec.convert(connection_fields, HttpConnection)
     with ApiClient(connection, answer_within=ANSWER_WITHIN) as client:
         search_request = SearchRequest(prefix=beginning, context=context)
         return (

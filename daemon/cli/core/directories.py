@@ -39,7 +39,7 @@ def packed(directories: Sequence[str]) -> Iterator[list[PackedDirectory]]:
     if len(directories) > _MOST:
         raise Invalid(f"--with names {len(directories)} directories: a job has at most {_MOST}")
     with tempfile.TemporaryDirectory(prefix="steward-with.") as staging:
-        found: dict[str, PackedDirectory] = {}
+        archives: dict[str, PackedDirectory] = {}
         for number, directory in enumerate(directories):
             name = Path(os.path.abspath(directory)).name
             if not _NAME.fullmatch(name):
@@ -47,11 +47,13 @@ def packed(directories: Sequence[str]) -> Iterator[list[PackedDirectory]]:
                     f"--with {directory!r}: the name of the directory must have at most 40 letters, "
                     "digits, and . _ -"
                 )
-            if name in found:
+            if name in archives:
                 raise Invalid(f"--with names two directories {name!r}: rename one of them")
             path = Path(staging, str(number))
-            found[name] = PackedDirectory(name=name, file=_pack(directory, name, path), path=path)
-        yield [*found.values()]
+            archives[name] = PackedDirectory(
+                name=name, file=_pack(directory, name, path), path=path
+            )
+        yield [*archives.values()]
 
 
 def _pack(directory: str, name: str, path: Path) -> str:
@@ -81,11 +83,11 @@ def _entries(directory: str) -> Iterator[tuple[str, str]]:
     number = 0
     for folder, folders, files in os.walk(directory, onerror=fail):
         folders.sort()
-        for item in sorted([*folders, *files]):
+        for entry in sorted([*folders, *files]):
             number += 1
             if number > _MOST_ENTRIES:
                 raise Invalid(f"--with {directory}: it has more than {_MOST_ENTRIES} files")
-            path = f"{folder}/{item}"
+            path = f"{folder}/{entry}"
             yield os.path.relpath(path, directory), path
 
 
@@ -132,12 +134,17 @@ def with_artifacts(job: object, directories: Sequence[PackedDirectory]) -> objec
         if not isinstance(value, Mapping):
             return value
         key_name = keys[0] if keys else "artifacts"
-        found = dict(value)
-        key = next((item for item in found if item.lower() == key_name), _SPELLED[key_name])
-        inner = found.get(key)
+        extended_value = dict(value)
+        key = next(
+            (spelling for spelling in extended_value if spelling.lower() == key_name),
+            _SPELLED[key_name],
+        )
+        inner = extended_value.get(key)
         items = inner if isinstance(inner, list) else []
-        found[key] = [extended(item, keys[1:]) for item in items] if keys else [*items, *artifacts]
-        return found
+        extended_value[key] = (
+            [extended(member, keys[1:]) for member in items] if keys else [*items, *artifacts]
+        )
+        return extended_value
 
     return extended(job, ("taskgroups", "tasks"))
 

@@ -74,14 +74,14 @@ class _Files:
     def _found(self, path: str, pattern: str) -> Value:
         """Return the files below a directory whose paths match a pattern."""
         root = self._resolve_path(path)
-        found: set[str] = set()
+        paths: set[str] = set()
         for alternative in _alternatives(pattern):
             for name in glob.iglob(alternative, root_dir=root, recursive=True, include_hidden=True):
                 if (root / name).is_file():
-                    found.add(Path(name).as_posix())
-                if len(found) > MAX_FOUND:
+                    paths.add(Path(name).as_posix())
+                if len(paths) > MAX_FOUND:
                     raise FunctionFault(f"more than {MAX_FOUND} files match {pattern!r}")
-        return make_set(STRING, sorted(found))
+        return make_set(STRING, sorted(paths))
 
 
 def _alternatives(pattern: str) -> list[str]:

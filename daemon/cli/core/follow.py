@@ -141,14 +141,14 @@ def _follow_allocations(
     runs_to_its_end = until_ended or evaluation.type in _RUNS_TO_ITS_END
     path = f"/v1/job/{segment(evaluation.job_id)}/allocations"
     answer = client.read(path, namespace=evaluation.namespace)
-    known = answer.decode(list[AllocationItem])
-    begun = {line.id for line in known if line.eval_id == evaluation.id}
+    allocs_before = answer.decode(list[AllocationItem])
+    begun = {line.id for line in allocs_before if line.eval_id == evaluation.id}
     if not begun and evaluation.type == JobType.BATCH:
         freed = _evaluation_after_freeze(client, progress, evaluation)
         if freed:
             return follow_run(client, progress, freed, until_ended=True, tell=tell)
     if until_ended and not begun:
-        begun = _of_version(known, _job_of(client, evaluation))
+        begun = _of_version(allocs_before, _job_of(client, evaluation))
     while True:
         allocs = with_replacements(answer.decode(list[AllocationItem]), begun)
         progress.show([allocation_row(line) for line in allocs])
@@ -181,7 +181,7 @@ def _evaluation_after_freeze(
         return ""
     path = f"{base}/evaluations"
     evaluations = client.fetch(path, list[Evaluation], namespace=evaluation.namespace)
-    newest = max(evaluations, key=lambda found: found.create_index)
+    newest = max(evaluations, key=lambda candidate: candidate.create_index)
     return newest.id if newest.id != evaluation.id else ""
 
 
@@ -212,10 +212,10 @@ def _follow_flow(
 def _deployment_of(client: ApiClient, evaluation: Evaluation) -> Deployment | None:
     """Return the deployment that an evaluation created or continues, or None."""
     path = f"/v1/job/{segment(evaluation.job_id)}/deployments"
-    found = client.fetch(path, list[Deployment], namespace=evaluation.namespace)
-    if not found or found[0].job_create_index > evaluation.create_index:
+    deployments = client.fetch(path, list[Deployment], namespace=evaluation.namespace)
+    if not deployments or deployments[0].job_create_index > evaluation.create_index:
         return None
-    latest = found[0]
+    latest = deployments[0]
     is_of_it = latest.active or latest.modify_index >= evaluation.create_index
     return latest if is_of_it else None
 
@@ -234,7 +234,10 @@ def _follow_rollout(
         )
         progress.show(
             [
-                *(_group_row(*item) for item in sorted(deployment.task_groups.items())),
+                *(
+                    _group_row(*group_entry)
+                    for group_entry in sorted(deployment.task_groups.items())
+                ),
                 *(allocation_row(line) for line in placed),
                 *_standstill_rows(deployment),
             ]
@@ -272,10 +275,10 @@ def _why_undeployed(
 def _running_versions(client: ApiClient, deployment: Deployment) -> str:
     """Return the number of running allocations of each version of a job, as text."""
     path = f"/v1/job/{segment(deployment.job_id)}/allocations"
-    found = client.fetch(path, list[AllocationItem], namespace=deployment.namespace)
+    alloc_lines = client.fetch(path, list[AllocationItem], namespace=deployment.namespace)
     running = Counter(
         line.job_version
-        for line in found
+        for line in alloc_lines
         if line.client_status == ClientStatus.RUNNING and line.desired_status == DesiredStatus.RUN
     )
     return (
@@ -295,8 +298,8 @@ def error_of(client: ApiClient, alloc_id: str) -> TaskError | None:
 def _errors_of(client: ApiClient, lines: Sequence[AllocationItem]) -> dict[str, TaskError]:
     """Return the latest errors of the first failed allocations, by allocation."""
     failed = [line.id for line in lines if _has_failed(line)]
-    found = {alloc_id: error_of(client, alloc_id) for alloc_id in failed[:_MOST_EXPLAINED]}
-    return {alloc_id: error for alloc_id, error in found.items() if error}
+    error_by_alloc = {alloc_id: error_of(client, alloc_id) for alloc_id in failed[:_MOST_EXPLAINED]}
+    return {alloc_id: error for alloc_id, error in error_by_alloc.items() if error}
 
 
 def _is_current(client: ApiClient, run: FlowRunView, evaluation: Evaluation) -> bool:
@@ -356,7 +359,9 @@ def follow_deployment(
     answer = client.read(path)
     while True:
         deployment = answer.decode(Deployment)
-        progress.show([_group_row(*item) for item in sorted(deployment.task_groups.items())])
+        progress.show(
+            [_group_row(*group_entry) for group_entry in sorted(deployment.task_groups.items())]
+        )
         if not deployment.active or _waits_for_somebody(deployment):
             is_well = deployment.status != DeploymentStatus.FAILED
             words = f"is {deployment.status}: {deployment.status_description}"

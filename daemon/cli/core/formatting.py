@@ -81,9 +81,9 @@ def seconds(option: str, text: str, *words: str) -> float:
     try:
         return durations.nanoseconds(text) / SECOND
     except ValueError:
-        known = " nor ".join(["a duration such as 10s", *(f'"{word}"' for word in words)])
+        expected = " nor ".join(["a duration such as 10s", *(f'"{word}"' for word in words)])
         wrong = "neither" if words else "not"
-        raise Invalid(f"{option} {text!r} is {wrong} {known}") from None
+        raise Invalid(f"{option} {text!r} is {wrong} {expected}") from None
 
 
 def time_of(option: str, text: str, now: int) -> int:

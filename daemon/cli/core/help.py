@@ -354,9 +354,9 @@ def path_of(ctx: click.Context) -> str:
 
 def write_commands(ctx: click.Context, formatter: click.HelpFormatter) -> None:
     """Write the commands of a group with their help lines, in sections with titles."""
-    known = sections(path_of(ctx))
-    width = max((len(name) for lines in known.values() for name in lines), default=0)
-    for title, lines in known.items():
+    titled_commands = sections(path_of(ctx))
+    width = max((len(name) for lines in titled_commands.values() for name in lines), default=0)
+    for title, lines in titled_commands.items():
         with formatter.section(title):
             formatter.write_dl([(name.ljust(width), line) for name, line in lines.items()])
 
@@ -370,13 +370,13 @@ def help_of(ctx: click.Context, words: tuple[str, ...]) -> None:
     Example: steward help job run
     """
     root = ctx.find_root()
-    found, command, rest = root, root.command, list(words)
+    context, command, rest = root, root.command, list(words)
     while rest:
         if not isinstance(command, click.Group):
-            raise click.UsageError(f"{command.name!r} has no subcommands", found)
-        name, inner, rest = command.resolve_command(found, rest)
+            raise click.UsageError(f"{command.name!r} has no subcommands", context)
+        name, inner, rest = command.resolve_command(context, rest)
         if inner is None:
-            raise click.UsageError(f"no command {name!r}", found)
+            raise click.UsageError(f"no command {name!r}", context)
         command = inner
-        found = click.Context(command, info_name=name, parent=found)
-    click.echo(command.get_help(found))
+        context = click.Context(command, info_name=name, parent=context)
+    click.echo(command.get_help(context))

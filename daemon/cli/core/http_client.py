@@ -76,14 +76,14 @@ def flat(text: str) -> str:
     """Return the errors in a text as lines, without the counts and levels of Vault's format."""
     if not _COUNT.search(text):
         return text
-    found, heading = [], ""
+    messages, heading = [], ""
     for line in text.splitlines():
         message = line.strip().removeprefix("* ")
         if _COUNT.search(message):  # the heading of the next lines
             heading = _COUNT.sub("", message).rstrip(": ,").removesuffix(" validation failed")
         elif message:
-            found.append(f"{heading}: {message}" if heading else message)
-    return found[0] if len(found) == 1 else "\n".join(f"- {line}" for line in found)
+            messages.append(f"{heading}: {message}" if heading else message)
+    return messages[0] if len(messages) == 1 else "\n".join(f"- {line}" for line in messages)
 
 
 class _Errors(msgspec.Struct):
@@ -157,21 +157,21 @@ def decode(body: bytes, kind: type[T], request: str = "", *, may_be_empty: bool 
     A body without any field of the record, such as `{}`, is an error too, unless `may_be_empty`.
     """
     try:
-        found = msgspec.json.decode(body, type=kind)
+        decoded = msgspec.json.decode(body, type=kind)
         if not may_be_empty:
             _check_fields(body, kind)
     except UNREADABLE as error:
         raise _unexpected(request, str(error)) from error
-    return found
+    return decoded
 
 
 def check_document(body: bytes, request: str = "") -> None:
     """Raise `DaemonUnreachable` unless a body is a JSON object or array."""
     try:
-        found = msgspec.json.decode(body)
+        document = msgspec.json.decode(body)
     except UNREADABLE as error:
         raise _unexpected(request, str(error)) from error
-    if not isinstance(found, dict | list):
+    if not isinstance(document, dict | list):
         raise _unexpected(request, "Expected `object` or `array`")
 
 
@@ -298,16 +298,16 @@ class ApiClient:
     @contextmanager
     def stream(self, path: str, /, **query: Value) -> Iterator[Iterator[bytes]]:
         """Yield the chunks of a response as they arrive, without a time limit."""
-        with self._streamed("GET", path, query, None) as pieces:
-            yield pieces
+        with self._streamed("GET", path, query, None) as chunks:
+            yield chunks
 
     @contextmanager
     def stream_answers(
         self, path: str, body: bytes, /, **query: Value
     ) -> Iterator[Iterator[bytes]]:
         """Post an encoded body, and yield the chunks of the response."""
-        with self._streamed("POST", path, query, body) as pieces:
-            yield pieces
+        with self._streamed("POST", path, query, body) as chunks:
+            yield chunks
 
     @contextmanager
     def _streamed(
@@ -328,10 +328,10 @@ class ApiClient:
     def _read_chunks(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
         while True:
             with self._faults():
-                piece = response.read1()
-            if not piece:
+                chunk = response.read1()
+            if not chunk:
                 return
-            yield piece
+            yield chunk
 
     def _respond(
         self, method: str, path: str, query: Query, body: bytes | None
@@ -392,9 +392,9 @@ class ApiClient:
             connection = _LocalHTTP(self._target.path, within)
         elif self._target.scheme == "https":
             context = _tls_context(self.connection)
-            made = _NamedHTTPS(host, port, timeout=within, context=context)
-            made.server_name = self.connection.tls_server_name
-            connection = made
+            https_connection = _NamedHTTPS(host, port, timeout=within, context=context)
+            https_connection.server_name = self.connection.tls_server_name
+            connection = https_connection
         else:
             connection = http.client.HTTPConnection(host, port, timeout=within)
         try:

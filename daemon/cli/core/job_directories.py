@@ -26,8 +26,8 @@ def with_directories(
     named = msgspec.convert(job, dict[str, object]).get("Namespace")
     namespace = namespace_of(client, job) or str(named or "")
     files = dict[str, str]()
-    with packed(directories) as found:
-        for packed_directory in found:
+    with packed(directories) as archives:
+        for packed_directory in archives:
             if not uploads:
                 files[packed_directory.file] = digest_of(packed_directory.path)
                 continue
@@ -40,4 +40,4 @@ def with_directories(
                 files[packed_directory.file] = upload(
                     client, packed_directory.path, namespace, tell
                 )
-        return {**request, "Job": with_artifacts(job, found), "Files": files}
+        return {**request, "Job": with_artifacts(job, archives), "Files": files}

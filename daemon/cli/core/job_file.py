@@ -138,8 +138,8 @@ def examine(client: ApiClient, job: object) -> tuple[list[str], list[str]]:
         )
     except RequestRejected:
         return [], []
-    found = answer.decode(_Examination)
-    return found.errors, found.warnings
+    examination = answer.decode(_Examination)
+    return examination.errors, examination.warnings
 
 
 def check_prospects(client: ApiClient, job: object, warn: Callable[[str], None]) -> None:
@@ -363,9 +363,9 @@ def _parsed(file: "JobFile") -> object:
             error = HclError(
                 msgspec.structs.replace(diagnostic, source=None) for diagnostic in error.diagnostics
             )
-        known = any(diagnostic.source for diagnostic in error.diagnostics)
+        has_source = any(diagnostic.source for diagnostic in error.diagnostics)
         raise Invalid(
-            error.explained() if known else f"{file.name}: {error.explained()}"
+            error.explained() if has_source else f"{file.name}: {error.explained()}"
         ) from error
 
 

@@ -100,8 +100,8 @@ class McpServer:
         return method(parameters)
 
     def _initialize(self, parameters: Parameters) -> Result:
-        asked = parameters.get("protocolVersion")
-        revision = asked if asked in HANDSHAKE_REVISIONS else HANDSHAKE_REVISIONS[-1]
+        requested = parameters.get("protocolVersion")
+        revision = requested if requested in HANDSHAKE_REVISIONS else HANDSHAKE_REVISIONS[-1]
         return {
             "protocolVersion": revision,
             "capabilities": {"tools": {}},
@@ -125,9 +125,9 @@ class McpServer:
         name, arguments = parameters.get("name"), parameters.get("arguments")
         names = [tool.name for tool in self._tools]
         if name not in names:
-            known = ", ".join(names)
+            tool_names = ", ".join(names)
             raise ProtocolError(
-                INVALID_PARAMS, f"there is no tool {name!r}; the tools are: {known}"
+                INVALID_PARAMS, f"there is no tool {name!r}; the tools are: {tool_names}"
             )
         if arguments is None:  # some clients send null for a tool without arguments
             arguments = {}
@@ -144,14 +144,14 @@ class McpServer:
 def _message(line: bytes) -> Mapping[str, object]:
     """Return a message. Raises `ProtocolError` for anything else, such as a batch."""
     try:
-        found = msgspec.json.decode(line)
+        message = msgspec.json.decode(line)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise ProtocolError(PARSE_ERROR, f"the line is not JSON: {error}") from error
-    if not isinstance(found, dict) or found.get("jsonrpc") != "2.0":
+    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
         raise ProtocolError(INVALID_REQUEST, 'the line is not an object with "jsonrpc": "2.0"')
-    if not isinstance(found.get("id"), str | int | None):
+    if not isinstance(message.get("id"), str | int | None):
         raise ProtocolError(INVALID_REQUEST, "id is neither a string nor an integer")
-    return found
+    return message
 
 
 def _needs_no_answer(message: Mapping[str, object]) -> bool:
@@ -164,10 +164,12 @@ def _needs_no_answer(message: Mapping[str, object]) -> bool:
 def _check_revision(parameters: Parameters) -> None:
     """Raise `ProtocolError` if a request names an unknown revision."""
     meta = parameters.get("_meta")
-    asked = meta.get(_REVISION) if isinstance(meta, dict) else None
-    if asked is not None and asked not in (*STATELESS_REVISIONS, *HANDSHAKE_REVISIONS):
-        supported = {"supported": list(STATELESS_REVISIONS), "requested": asked}
-        raise ProtocolError(UNSUPPORTED_REVISION, f"revision {asked!r} is not supported", supported)
+    revision = meta.get(_REVISION) if isinstance(meta, dict) else None
+    if revision is not None and revision not in (*STATELESS_REVISIONS, *HANDSHAKE_REVISIONS):
+        supported = {"supported": list(STATELESS_REVISIONS), "requested": revision}
+        raise ProtocolError(
+            UNSUPPORTED_REVISION, f"revision {revision!r} is not supported", supported
+        )
 
 
 def _server() -> Mapping[str, str]:

@@ -92,9 +92,9 @@ class JobLogs(Arguments, frozen=True, kw_only=True):
         """Return the lines."""
         path, query = f"/v1/job/{segment(self.job)}/logs", {"lines": self.lines}
         named = {"task": self.task, "type": self.stream, "contains": self.contains}
-        found = {name: value for name, value in named.items() if value}
+        filters = {name: value for name, value in named.items() if value}
         return client.get(
-            f"{path}/{'search' if self.contains else 'lines'}", self, **query, **found
+            f"{path}/{'search' if self.contains else 'lines'}", self, **query, **filters
         )
 
 

@@ -25,17 +25,17 @@ def job(client: ApiClient, id_or_prefix: str) -> JobListItem:
 
     Raises `NotFound`, or `Invalid` if the prefix is ambiguous.
     """
-    found = _named(client, id_or_prefix) or client.fetch(
+    lines = _named(client, id_or_prefix) or client.fetch(
         "/v1/jobs", list[JobListItem], prefix=id_or_prefix
     )
-    if not found:
+    if not lines:
         where = f" in namespace {client.namespace!r}" if client.namespace else ""
         similar = _near_job(client, id_or_prefix)
         remedy = f"did you mean {similar!r}?" if similar else 'list them with "steward job status"'
         raise NotFound(f"there is no job {id_or_prefix!r}{where}; {remedy}")
-    if len(found) > 1:
-        raise _ambiguous("job", id_or_prefix, [f"{line.id} ({line.namespace})" for line in found])
-    return found[0]
+    if len(lines) > 1:
+        raise _ambiguous("job", id_or_prefix, [f"{line.id} ({line.namespace})" for line in lines])
+    return lines[0]
 
 
 def _named(client: ApiClient, id_or_prefix: str) -> list[JobListItem]:
@@ -88,8 +88,10 @@ def deployment(client: ApiClient, id_or_prefix: str) -> Deployment:
         namespace=client.namespace or "*",
     )
     described = {line.id: f"{line.id} ({line.job_id})" for line in lines}
-    found = _single_match("deployment", id_or_prefix.lower(), described, "steward deployment list")
-    return next(line for line in lines if line.id == found)
+    full_id = _single_match(
+        "deployment", id_or_prefix.lower(), described, "steward deployment list"
+    )
+    return next(line for line in lines if line.id == full_id)
 
 
 def evaluation(client: ApiClient, id_or_prefix: str) -> Evaluation:
@@ -101,8 +103,8 @@ def evaluation(client: ApiClient, id_or_prefix: str) -> Evaluation:
         namespace=client.namespace or "*",
     )
     described = {line.id: f"{line.id} ({line.job_id})" for line in lines}
-    found = _single_match("evaluation", id_or_prefix.lower(), described, "steward eval list")
-    return next(line for line in lines if line.id == found)
+    full_id = _single_match("evaluation", id_or_prefix.lower(), described, "steward eval list")
+    return next(line for line in lines if line.id == full_id)
 
 
 def node_id(client: ApiClient, id_or_prefix: str) -> str:
@@ -132,18 +134,18 @@ def accessor(client: ApiClient, id_or_prefix: str) -> str:
         stubs = client.fetch("/v1/acl/tokens", list[TokenStub])
     except RequestRejected:
         return id_or_prefix
-    found = {
+    name_by_accessor = {
         stub.accessor_id: stub.name for stub in stubs if stub.accessor_id.startswith(id_or_prefix)
     }
-    if id_or_prefix in found or not found:
+    if id_or_prefix in name_by_accessor or not name_by_accessor:
         return id_or_prefix
-    if len(found) > 1:
+    if len(name_by_accessor) > 1:
         raise _ambiguous(
             "token",
             id_or_prefix,
-            [f"{token_accessor} ({name})" for token_accessor, name in found.items()],
+            [f"{token_accessor} ({name})" for token_accessor, name in name_by_accessor.items()],
         )
-    return next(iter(found))
+    return next(iter(name_by_accessor))
 
 
 def may_be_identifier(prefix: str) -> bool:
@@ -169,18 +171,18 @@ def _even_prefix(prefix: str, advice: str = "") -> str:
 
 
 def _single_match(noun: str, prefix: str, described: dict[str, str], listing: str) -> str:
-    found = [identifier for identifier in described if identifier.startswith(prefix)]
-    if not found:
+    matching_ids = [identifier for identifier in described if identifier.startswith(prefix)]
+    if not matching_ids:
         raise NotFound(f'no {noun} begins with {prefix!r}; list them with "{listing}"')
-    if len(found) > 1:
-        raise _ambiguous(noun, prefix, [described[identifier] for identifier in found])
-    return found[0]
+    if len(matching_ids) > 1:
+        raise _ambiguous(noun, prefix, [described[identifier] for identifier in matching_ids])
+    return matching_ids[0]
 
 
 def _ambiguous(noun: str, id_or_prefix: str, candidates: Iterable[str]) -> Invalid:
-    found = list(candidates)
-    listed = "\n  ".join(found[:_LISTED])
-    more = f"\n  and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    matching = list(candidates)
+    listed = "\n  ".join(matching[:_LISTED])
+    more = f"\n  and {len(matching) - _LISTED} more" if len(matching) > _LISTED else ""
     return Invalid(
-        f"{id_or_prefix!r} is a prefix of {count_noun(len(found), noun)}; pass more of it:\n  {listed}{more}"
+        f"{id_or_prefix!r} is a prefix of {count_noun(len(matching), noun)}; pass more of it:\n  {listed}{more}"
     )

@@ -22,18 +22,18 @@ def steps(selector: str) -> list[str | int | None]:
         example = plain[1] if plain else ".Status or .TaskGroups[0].Name"
         raise Invalid(f"-t takes a field selector, not a template: {selector!r}; write {example}")
     path = selector if selector.startswith((".", "[")) else f".{selector}"
-    found: list[str | int | None] = []
-    at = 0
-    while path != "." and at < len(path):
-        step = _STEP.match(path, at)
+    parsed_steps: list[str | int | None] = []
+    position = 0
+    while path != "." and position < len(path):
+        step = _STEP.match(path, position)
         if step is None:
             raise Invalid(
-                f"-t {selector!r}: cannot read {path[at:]!r}; write a path such as "
+                f"-t {selector!r}: cannot read {path[position:]!r}; write a path such as "
                 ".Status, .TaskGroups[0].Name or .[].ID"
             )
-        found.append(_step(step[1], step[2]))
-        at = step.end()
-    return found
+        parsed_steps.append(_step(step[1], step[2]))
+        position = step.end()
+    return parsed_steps
 
 
 def _step(position: str | None, field: str | None) -> str | int | None:
@@ -57,15 +57,15 @@ def _select_step(part: object, step: str | int | None, selector: str) -> list[ob
         case list(), int() if -len(part) <= step < len(part):
             return [part[step]]
         case list(), str():
-            return [inner for item in part for inner in _select_step(item, step, selector)]
+            return [inner for element in part for inner in _select_step(element, step, selector)]
         case dict(), str() if step in part:
             return [part[step]]
         case dict(), None:
             return list(part.values())
         case dict(), str():
-            known = ", ".join(sorted(map(str, part))) or "no fields"
+            fields = ", ".join(sorted(map(str, part))) or "no fields"
             raise Invalid(
-                f"-t {selector!r}: there is no field {step!r} here; the object has {known}"
+                f"-t {selector!r}: there is no field {step!r} here; the object has {fields}"
             )
         case list(), int():
             length = f"{len(part)} element{'' if len(part) == 1 else 's'}"

@@ -32,4 +32,4 @@ def coarser(values: Sequence[float | None], width: int) -> list[float | None]:
     """
     part_length = max(1, -(-len(values) // width))
     parts = [values[start : start + part_length] for start in range(0, len(values), part_length)]
-    return [max((item for item in part if item is not None), default=None) for part in parts]
+    return [max((value for value in part if value is not None), default=None) for part in parts]

@@ -43,10 +43,10 @@ def upload(client: ApiClient, path: Path, namespace: str, tell: Callable[[int, i
             state = _state(client, address, namespace)
             while not state.is_complete:
                 file.seek(state.received)
-                piece, offset = file.read(_PIECE), state.received
+                chunk, offset = file.read(_PIECE), state.received
                 try:
                     state = client.call(
-                        "PUT", address, piece, namespace=namespace, size=size, offset=offset
+                        "PUT", address, chunk, namespace=namespace, size=size, offset=offset
                     ).decode(UploadState)
                 except RequestRejected as error:
                     if error.status != http.HTTPStatus.CONFLICT:

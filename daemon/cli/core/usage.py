@@ -81,14 +81,14 @@ def _rate(count: float) -> str:
 def _trends(series: UsageSeries) -> list[tuple[str, str]]:
     """Return the trend and the highest value of the CPU usage and of the memory usage."""
     cpu, memory = _known(series.cpu_percent), _known(series.memory)
-    found = []
+    trends = []
     if cpu:
         line = sparkline(coarser(series.cpu_percent, _WIDTH))
-        found.append(("CPU Trend", f"{line} highest {max(cpu):.1f} %"))
+        trends.append(("CPU Trend", f"{line} highest {max(cpu):.1f} %"))
     if memory:
         line = sparkline(coarser(series.memory, _WIDTH))
-        found.append(("Memory Trend", f"{line} highest {_mib(int(max(memory)))} MiB"))
-    return found
+        trends.append(("Memory Trend", f"{line} highest {_mib(int(max(memory)))} MiB"))
+    return trends
 
 
 def _known(values: Sequence[float | None]) -> list[float]:

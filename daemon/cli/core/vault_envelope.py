@@ -20,10 +20,10 @@ def show(screen: Screen, answer: ClientResponse) -> None:
     if screen.wants_document:
         screen.document(answer.checked(VaultResponse))
         return
-    found = answer.decode(VaultResponse)
-    for warning in found.warnings or ():
+    response = answer.decode(VaultResponse)
+    for warning in response.warnings or ():
         screen.warn(f"warning: {warning}")
-    facts(screen, found.auth or found.wrap_info or found.data or {})
+    facts(screen, response.auth or response.wrap_info or response.data or {})
 
 
 def facts(screen: Screen, fields: dict[str, object]) -> None:
@@ -36,7 +36,7 @@ def text(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     if isinstance(value, dict):
-        return ", ".join(f"{key}={item}" for key, item in sorted(value.items()))
+        return ", ".join(f"{key}={part}" for key, part in sorted(value.items()))
     if isinstance(value, bool):
         return str(value).lower()
     return "" if value is None else str(value)
