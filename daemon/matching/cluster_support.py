@@ -77,7 +77,7 @@ def _of_services(services: list[Service] | None) -> Iterator[tuple[str, str]]:
 
 def unavailable_features(group: TaskGroup, drivers: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield a pair for each task whose driver is not in `drivers`: task with driver, and a fix."""
-    known = ", ".join(sorted(drivers))
+    offered = ", ".join(sorted(drivers))
     for task in group.tasks or ():
         if not is_listed(task.driver, drivers):
-            yield f'task "{task.name}": driver = "{task.driver}"', f"write one of {known}"
+            yield f'task "{task.name}": driver = "{task.driver}"', f"write one of {offered}"

@@ -141,18 +141,18 @@ def search(pattern: str, text: str, most: int | None = MAX_SEARCH) -> bool:
     Raises `Invalid` for a bad pattern or a search beyond the limit, and `PatternsTooCostly`.
     """
     work = _CURRENT.work
-    if work is not None and (known := work.results.get((pattern, text))) is not None:
-        return known
+    if work is not None and (cached := work.results.get((pattern, text))) is not None:
+        return cached
     cost = match_cost(pattern, text)
     if most is not None and cost > most:
         raise Invalid(_too_long(pattern, text, most))
     if work is not None:
         work.take(cost + _LEAST_SEARCH)
     spend(cost)
-    found = _compile(pattern).search(_encode(text)) is not None
+    is_match = _compile(pattern).search(_encode(text)) is not None
     if work is not None:
-        work.results[pattern, text] = found
-    return found
+        work.results[pattern, text] = is_match
+    return is_match
 
 
 def search_error(pattern: str, text: str) -> str | None:
@@ -210,9 +210,9 @@ def replace(
     return b"".join([*pieces, source[copied:]]).decode(errors="surrogatepass")
 
 
-def _is_inside(text: bytes, at: int) -> bool:
+def _is_inside(text: bytes, offset: int) -> bool:
     """Return whether an offset is inside a UTF-8 character. RE2 also matches at such offsets."""
-    return at < len(text) and text[at] & 0xC0 == 0x80
+    return offset < len(text) and text[offset] & 0xC0 == 0x80
 
 
 def _filled(part: bytes | int, match: _Match) -> bytes:

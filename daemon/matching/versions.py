@@ -85,8 +85,8 @@ def satisfies(version: str, constraint: str, dialect: VersionDialect) -> bool:
     match = _VERSION.fullmatch(version)
     if match is None:
         raise Invalid(f"malformed version: {version}")
-    found = _version(*match.groups())
-    return all(_meets(found, term, dialect) for term in terms)
+    parsed = _version(*match.groups())
+    return all(_meets(parsed, term, dialect) for term in terms)
 
 
 # --- parsing ---
@@ -105,9 +105,9 @@ def _term(text: str, dialect: VersionDialect) -> _Term:
 
 
 def _version(numbers: str, pre_number: str | None, pre_word: str | None) -> _Version:
-    found = tuple(_number(digits) for digits in numbers.split("."))
-    padding = (0,) * (_PADDED - len(found))
-    return _Version(found + padding, len(found), pre_number or pre_word or "")
+    parts = tuple(_number(digits) for digits in numbers.split("."))
+    padding = (0,) * (_PADDED - len(parts))
+    return _Version(parts + padding, len(parts), pre_number or pre_word or "")
 
 
 def _number(digits: str) -> int:

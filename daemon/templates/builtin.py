@@ -96,7 +96,7 @@ def _urlquery(budget: StepBudget, *values: object) -> str:
 
 def _eq(budget: StepBudget, first: object, *candidates: object) -> bool:
     budget.spend(len(candidates))
-    return any(equal(first, item) for item in candidates)
+    return any(equal(first, candidate) for candidate in candidates)
 
 
 def _ne(_: StepBudget, first: object, second: object) -> bool:

@@ -30,9 +30,9 @@ def parse_json(budget: StepBudget, document: object) -> object:
 def _checked(value: object) -> object:
     match value:
         case dict():
-            return {key: _checked(item) for key, item in value.items()}
+            return {key: _checked(member) for key, member in value.items()}
         case list():
-            return [_checked(item) for item in value]
+            return [_checked(element) for element in value]
         case int() if not isinstance(value, bool):
             return bounded(value)
     return value
@@ -94,9 +94,9 @@ def _plain(budget: StepBudget, value: object, steps: int) -> object:
         case MissingValue():
             return None
         case Mapping():
-            return {str(key): _plain(budget, item, steps) for key, item in value.items()}
+            return {str(key): _plain(budget, member, steps) for key, member in value.items()}
         case list() | range():
-            return [_plain(budget, item, steps) for item in value]
+            return [_plain(budget, element, steps) for element in value]
         case msgspec.Struct():
             return {
                 name: _plain(budget, getattr(value, name), steps)

@@ -103,9 +103,9 @@ class _Evaluator:
                 if not node.pipe.variables:
                     self._write(format_value(value, self._budget))
             case IfNode() | WithNode() | RangeNode():
-                known = len(self._variables)
+                variable_count = len(self._variables)
                 self._block(node, dot)
-                del self._variables[known:]
+                del self._variables[variable_count:]
             case TemplateCallNode():
                 self._call(node, dot)
             case BreakNode():
@@ -130,7 +130,7 @@ class _Evaluator:
     def _range(self, node: RangeNode, value: object, dot: object) -> None:
         turns = 0
         names = node.pipe.variables
-        known = len(self._variables) - (len(names) if node.pipe.declares else 0)
+        outer_count = len(self._variables) - (len(names) if node.pipe.declares else 0)
         for key, element in self._iterations(node.pipe.line, value):
             turns += 1
             self._budget.spend()
@@ -146,7 +146,7 @@ class _Evaluator:
             finally:
                 del self._variables[variable_count:]
         if not turns:
-            del self._variables[known:]
+            del self._variables[outer_count:]
             self.body(node.otherwise, dot)
 
     def _iterations(self, line: int, value: object) -> Iterator[tuple[object, object]]:
@@ -162,9 +162,11 @@ class _Evaluator:
                 return iter(())
         raise _error_at(line, f"range can't iterate over {type_name(value)}")
 
-    def _keep_turn(self, pipe: PipeNode, key: object, item: object) -> None:
+    def _keep_turn(self, pipe: PipeNode, key: object, element: object) -> None:
         names = pipe.variables
-        for name, value in zip(names, (key, item) if len(names) > 1 else (item,), strict=False):
+        for name, value in zip(
+            names, (key, element) if len(names) > 1 else (element,), strict=False
+        ):
             self._assign(name, value)
 
     def _call(self, node: TemplateCallNode, dot: object) -> None:
@@ -208,8 +210,8 @@ class _Evaluator:
         raise TemplateError(f'undefined variable "{name}"')
 
     def _variable(self, name: str) -> object:
-        for distance, (known, value) in enumerate(reversed(self._variables)):
-            if known == name:
+        for distance, (variable_name, value) in enumerate(reversed(self._variables)):
+            if variable_name == name:
                 self._budget.spend(distance // _NAMES_FOR_A_STEP)
                 return value
         raise TemplateError(f'undefined variable "{name}"')
@@ -251,11 +253,11 @@ class _Evaluator:
         arguments = [*evaluated, *before]
         for argument in arguments:
             self._budget.charge(argument)
-        known = self._functions[name]
-        if not known.least <= len(arguments) <= known.most:
+        function = self._functions[name]
+        if not function.least <= len(arguments) <= function.most:
             raise TemplateError(f"wrong number of args for {name}: got {len(arguments)}")
         try:
-            return known.call(self._budget, *arguments)
+            return function.call(self._budget, *arguments)
         except TemplateOutputTooLong:
             raise
         except TemplateError as error:

@@ -36,10 +36,10 @@ def text(written: str) -> str:
 
 def char(written: str) -> int:
     """Return the code point of a character literal. Raises `ValueError`."""
-    found = _unescaped(written[1:-1])
-    if len(found) != 1:
+    characters = _unescaped(written[1:-1])
+    if len(characters) != 1:
         raise ValueError(f"malformed character constant: {written}")
-    return ord(found)
+    return ord(characters)
 
 
 def number(written: str) -> int | float:
@@ -50,12 +50,12 @@ def number(written: str) -> int | float:
     try:
         if any(mark in digits for mark in (".", "e")) and "x" not in digits:
             return float(digits)
-        found = int(_with_octal(digits), 0)
+        parsed = int(_with_octal(digits), 0)
     except ValueError:
         raise ValueError(f"bad number syntax: {written}") from None
-    if not -_LARGEST - 1 <= found <= _LARGEST:
+    if not -_LARGEST - 1 <= parsed <= _LARGEST:
         raise ValueError(f"integer overflow: {written}")
-    return found
+    return parsed
 
 
 def _with_octal(digits: str) -> str:

@@ -56,24 +56,24 @@ class _Source:
         self.text, self.right = text, right
         self._breaks = [match.start() for match in re.finditer("\n", text)]
 
-    def line(self, at: int) -> int:
-        return bisect_left(self._breaks, at) + 1
+    def line(self, offset: int) -> int:
+        return bisect_left(self._breaks, offset) + 1
 
 
 def tokenize(text: str, left: str, right: str) -> Iterator[TemplateToken]:
     """Yield the tokens of a template with these delimiters. Raises `TemplateError`."""
-    source, at = _Source(text, right), 0
+    source, offset = _Source(text, right), 0
     trim = False  # the previous action trims the following space
-    while (start := text.find(left, at)) >= 0:
+    while (start := text.find(left, offset)) >= 0:
         inside = start + len(left)
         trims = text.startswith("-", inside) and text[inside + 1 : inside + 2] in _SPACES
-        yield _plain(source, at, start, before=trim, after=trims)
+        yield _plain(source, offset, start, before=trim, after=trims)
         inside += 2 if trims else 0
         if text.startswith("/*", inside):
-            at, trim = _comment(source, inside)
+            offset, trim = _comment(source, inside)
         else:
-            at, trim = yield from _action(source, inside)
-    yield _plain(source, at, len(text), before=trim, after=False)
+            offset, trim = yield from _action(source, inside)
+    yield _plain(source, offset, len(text), before=trim, after=False)
 
 
 def _plain(source: _Source, start: int, end: int, *, before: bool, after: bool) -> TemplateToken:
@@ -89,39 +89,39 @@ def _comment(source: _Source, start: int) -> tuple[int, bool]:
     end = source.text.find("*/", start)
     if end < 0:
         raise TemplateError(f"line {source.line(start)}: unclosed comment")
-    found = _closing(source, end + 2)
-    if found is None:
+    closing = _closing(source, end + 2)
+    if closing is None:
         raise TemplateError(f"line {source.line(start)}: comment ends before closing delimiter")
-    return found
+    return closing
 
 
-def _closing(source: _Source, at: int) -> tuple[int, bool] | None:
+def _closing(source: _Source, offset: int) -> tuple[int, bool] | None:
     """Return a pair: the end of the action, and whether its delimiter trims the following space.
 
-    Return None if no delimiter at `at` closes the action.
+    Return None if no delimiter at `offset` closes the action.
     """
     text, right = source.text, source.right
-    if text.startswith(right, at):
-        return at + len(right), False
-    if text[at : at + 1] in _SPACES and text.startswith(f"-{right}", at + 1):
-        return at + 2 + len(right), True
+    if text.startswith(right, offset):
+        return offset + len(right), False
+    if text[offset : offset + 1] in _SPACES and text.startswith(f"-{right}", offset + 1):
+        return offset + 2 + len(right), True
     return None
 
 
-def _action(source: _Source, at: int) -> Generator[TemplateToken, None, tuple[int, bool]]:
+def _action(source: _Source, offset: int) -> Generator[TemplateToken, None, tuple[int, bool]]:
     """Yield the tokens of an action; return its end, and whether it trims the following space."""
-    text, is_apart, began = source.text, False, source.line(at)
-    while (end := _closing(source, at)) is None:
-        if at >= len(text):
+    text, is_apart, began = source.text, False, source.line(offset)
+    while (end := _closing(source, offset)) is None:
+        if offset >= len(text):
             raise TemplateError(f"line {began}: unclosed action")
-        if text[at] in _SPACES:
-            at, is_apart = at + 1, True
+        if text[offset] in _SPACES:
+            offset, is_apart = offset + 1, True
             continue
-        match = _WORD.match(text, at)
-        line = source.line(at)
+        match = _WORD.match(text, offset)
+        line = source.line(offset)
         if match is None:
-            raise TemplateError(f"line {line}: unexpected {quote(text[at])} in an action")
+            raise TemplateError(f"line {line}: unexpected {quote(text[offset])} in an action")
         yield TemplateToken(TokenType(str(match.lastgroup)), match[0], line, is_apart)
-        at, is_apart = match.end(), False
-    yield TemplateToken(TokenType.END, source.right, source.line(at))
+        offset, is_apart = match.end(), False
+    yield TemplateToken(TokenType.END, source.right, source.line(offset))
     return end

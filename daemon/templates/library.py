@@ -27,9 +27,9 @@ _TRUTHS = {
 
 
 def _join(budget: StepBudget, apart: object, values: object) -> str:
-    mark, found = text_of(apart), list_of(values)
-    budget.spend(len(found))
-    texts = [text_of(item) for item in found]
+    mark, elements = text_of(apart), list_of(values)
+    budget.spend(len(elements))
+    texts = [text_of(element) for element in elements]
     budget.make(sum(map(len, texts)) + len(mark) * len(texts))
     return mark.join(texts)
 
@@ -43,9 +43,9 @@ def _split(budget: StepBudget, apart: object, value: object) -> list[str]:
 
 
 def _replace_all(budget: StepBudget, old: object, new: object, value: object) -> str:
-    found, put, text = text_of(old), text_of(new), text_of(value)
-    budget.make(len(text) + text.count(found) * len(put))
-    return text.replace(found, put)
+    old_text, put, text = text_of(old), text_of(new), text_of(value)
+    budget.make(len(text) + text.count(old_text) * len(put))
+    return text.replace(old_text, put)
 
 
 def _matches(budget: StepBudget, pattern: object, value: object) -> bool:
@@ -102,22 +102,22 @@ def _indent(budget: StepBudget, spaces: object, value: object) -> str:
     return "\n".join(f"{' ' * width}{line}" if line else line for line in lines)
 
 
-def _contains(budget: StepBudget, item: object, values: object) -> bool:
-    return _in(budget, values, item)
+def _contains(budget: StepBudget, element: object, values: object) -> bool:
+    return _in(budget, values, element)
 
 
-def _in(budget: StepBudget, values: object, item: object) -> bool:
+def _in(budget: StepBudget, values: object, element: object) -> bool:
     if isinstance(values, str):
         budget.make(len(values))
-        return text_of(item) in values
-    found = list(values.values()) if isinstance(values, Mapping) else list_of(values)
-    budget.spend(len(found))
-    return any(_is(value, item) for value in found)
+        return text_of(element) in values
+    elements = list(values.values()) if isinstance(values, Mapping) else list_of(values)
+    budget.spend(len(elements))
+    return any(_is(value, element) for value in elements)
 
 
-def _is(item: object, other: object) -> bool:
+def _is(value: object, other: object) -> bool:
     try:
-        return equal(item, other)
+        return equal(value, other)
     except TemplateError:
         return False
 

@@ -132,8 +132,8 @@ class LookupResults:
         return self._environment.get(text_of(name)) or text_of(default)
 
     def _file(self, budget: StepBudget, path: object) -> str:
-        found = self._require(LookupType.FILE, path)
-        text = found if isinstance(found, str) else ""
+        result = self._require(LookupType.FILE, path)
+        text = result if isinstance(result, str) else ""
         budget.make(len(text))
         return text
 
@@ -143,8 +143,8 @@ class LookupResults:
         `arguments` are the service's name, or a number, a key and the name. With a number, the key
         selects this many instances.
         """
-        found = self._result(LookupType.SERVICE, arguments[-1])
-        instances = found if isinstance(found, list) else []
+        result = self._result(LookupType.SERVICE, arguments[-1])
+        instances = result if isinstance(result, list) else []
         budget.spend(len(instances))
         if len(arguments) == 1:
             return instances
@@ -156,14 +156,14 @@ class LookupResults:
         return sorted(instances, key=lambda instance: _weight(key, instance.ID))[:count]
 
     def _services(self, budget: StepBudget) -> list[ServiceStub]:
-        found = self._result(LookupType.SERVICES)
-        stubs = found if isinstance(found, list) else []
+        result = self._result(LookupType.SERVICES)
+        stubs = result if isinstance(result, list) else []
         budget.spend(len(stubs))
         return stubs
 
     def _variable(self, budget: StepBudget, path: object) -> StringMap:
-        found = self._require(LookupType.VARIABLE, path)
-        items = found if isinstance(found, StringMap) else StringMap()
+        result = self._require(LookupType.VARIABLE, path)
+        items = result if isinstance(result, StringMap) else StringMap()
         budget.spend(len(items))
         return items
 
@@ -171,15 +171,15 @@ class LookupResults:
         return self._result(LookupType.VARIABLE, path) is not None
 
     def _variables(self, budget: StepBudget, prefix: object = "") -> list[VariableStub]:
-        found = self._result(LookupType.VARIABLES, prefix)
-        stubs = found if isinstance(found, list) else []
+        result = self._result(LookupType.VARIABLES, prefix)
+        stubs = result if isinstance(result, list) else []
         budget.spend(len(stubs))
         return stubs
 
     def _output(self, budget: StepBudget, step: object, name: object, *element: object) -> str:
         index = f"[{whole_of(element[0])}]" if element else ""
-        found = self._require(LookupType.OUTPUT, f"{text_of(step)}{index}.{text_of(name)}")
-        text = found if isinstance(found, str) else ""
+        result = self._require(LookupType.OUTPUT, f"{text_of(step)}{index}.{text_of(name)}")
+        text = result if isinstance(result, str) else ""
         budget.make(len(text))
         return text
 

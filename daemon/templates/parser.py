@@ -143,7 +143,7 @@ class _Parser:
         raise self._fault(f"unexpected {quote(word.text)}")
 
     def _block(self, keyword: str) -> Node:
-        known = len(self._known)
+        variable_count = len(self._known)
         pipe = self._pipeline(keyword)
         self._end(keyword)
         self._loops += keyword == "range"
@@ -154,7 +154,7 @@ class _Parser:
             otherwise = self._else_branch(keyword)
         else:
             self._end("end")
-        del self._known[known:]
+        del self._known[variable_count:]
         return _BLOCKS[keyword](pipe, body, otherwise)
 
     def _else_branch(self, keyword: str) -> Body:

@@ -15,14 +15,16 @@ _DEFAULT_PRECISION = 6
 def printf(budget: StepBudget, form: str, values: Sequence[object]) -> str:
     """Format values by a format string. Raises `TemplateError` if the result would be too large."""
     budget.make(len(form))
-    left, pieces, at = list(values), [], 0
+    left, pieces, position = list(values), [], 0
     for match in _VERB.finditer(form):
-        pieces.append(form[at : match.start()])
-        at = match.end()
+        pieces.append(form[position : match.start()])
+        position = match.end()
         pieces.append(_filled(budget, match, left))
-    pieces.append(form[at:])
+    pieces.append(form[position:])
     if left:
-        extra = ", ".join(f"{type_name(item)}={format_value(item, budget)}" for item in left)
+        extra = ", ".join(
+            f"{type_name(operand)}={format_value(operand, budget)}" for operand in left
+        )
         pieces.append(f"%!(EXTRA {extra})")
     budget.make(sum(map(len, pieces)))
     return "".join(pieces)

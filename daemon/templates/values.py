@@ -75,7 +75,9 @@ def format_value(value: object, budget: StepBudget, *, nested: bool = False) -> 
             return float_text(value)
         case list() | range():
             budget.spend(len(value))
-            text = go_format.format_list(format_value(item, budget, nested=True) for item in value)
+            text = go_format.format_list(
+                format_value(element, budget, nested=True) for element in value
+            )
         case Mapping():
             budget.spend(len(value))
             pairs = (
@@ -126,8 +128,8 @@ def entry(value: Mapping[str, object], name: str, budget: StepBudget, *, strict:
     if name in value:
         return value[name]
     if isinstance(value, StringMap):
-        if name[:1].isupper() and (made := _of_items(value, name, budget)) is not None:
-            return made
+        if name[:1].isupper() and (selected := _of_items(value, name, budget)) is not None:
+            return selected
         if not strict:
             return ""
     if strict:

@@ -135,11 +135,11 @@ def multi_error(errors: Sequence[str]) -> str:
 
 def wrap_error(subject: str, errors: Iterable[str]) -> Iterator[str]:
     """Yield the errors of an object as one error with the object's name, if there are errors."""
-    if found := list(errors):
-        yield f"{subject}: {multi_error(found)}"
+    if messages := list(errors):
+        yield f"{subject}: {multi_error(messages)}"
 
 
 def join_errors(errors: Iterable[str]) -> Iterator[str]:
     """Yield several errors as one error, or nothing if there are none."""
-    if found := list(errors):
-        yield multi_error(found)
+    if messages := list(errors):
+        yield multi_error(messages)

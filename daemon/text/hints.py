@@ -15,7 +15,7 @@ _LONGEST = 64  # characters of a name; a longer name gets no suggestion
 _MOST_PAIRS = 60_000  # product of lengths over all comparisons of one search: at most about 8 ms
 
 
-def closest(name: str, known: Iterable[str]) -> str:
+def closest(name: str, candidates: Iterable[str]) -> str:
     """Return the known name that is most similar to `name`; empty if none is similar.
 
     If there are many known names, only those at the beginning of `known` are compared.
@@ -23,13 +23,13 @@ def closest(name: str, known: Iterable[str]) -> str:
     if len(name) > _LONGEST:
         return ""
     left, compared = _MOST_PAIRS // max(len(name), 1), []
-    for candidate in known:
+    for candidate in candidates:
         left -= len(candidate)
         if left < 0:
             break
         compared.append(candidate)
-    found = difflib.get_close_matches(name, compared, n=1)
-    return found[0] if found else ""
+    matches = difflib.get_close_matches(name, compared, n=1)
+    return matches[0] if matches else ""
 
 
 class Hints:
@@ -38,15 +38,15 @@ class Hints:
     def __init__(self) -> None:
         self._left = _SEARCHES
 
-    def of(self, name: str, known: Iterable[str]) -> str:
+    def of(self, name: str, candidates: Iterable[str]) -> str:
         """Return `; did you mean "NAME"?` with the most similar known name, or an empty string."""
-        found = self.closest(name, known)
-        return f"; did you mean {quote(found)}?" if found else ""
+        similar = self.closest(name, candidates)
+        return f"; did you mean {quote(similar)}?" if similar else ""
 
-    def closest(self, name: str, known: Iterable[str]) -> str:
+    def closest(self, name: str, candidates: Iterable[str]) -> str:
         """Return the most similar known name, or an empty string if none is similar.
 
         After the request has used all its searches, the result is always empty.
         """
         self._left -= 1
-        return closest(name, known) if self._left >= 0 else ""
+        return closest(name, candidates) if self._left >= 0 else ""

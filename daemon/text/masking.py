@@ -147,7 +147,9 @@ class Matcher:
     def may_match(self, data: bytes) -> bool:
         """Return whether `data` may contain a secret; false means that it contains no secret."""
         sample = data[:: self._step]
-        return any(item.search(sample) is not None for item in self._sampled or self._patterns)
+        return any(
+            pattern.search(sample) is not None for pattern in self._sampled or self._patterns
+        )
 
     def mask(self, data: bytes, *, is_cut: bool = False) -> bytes:
         """Return bytes of the same length, with every secret masked.
@@ -190,11 +192,11 @@ class Matcher:
             return []
         spans: list[Span] = []
         left = _ALWAYS + len(data) // _DENSITY
-        for at in self._candidates(data):
-            spans += self._secrets_at(data, at)
+        for position in self._candidates(data):
+            spans += self._secrets_at(data, position)
             left -= 1
             if not left:
-                return [*spans, (max(0, at + 1 - _SEARCHED), len(data))]
+                return [*spans, (max(0, position + 1 - _SEARCHED), len(data))]
         return spans
 
     def _candidates(self, data: bytes) -> Iterator[int]:
@@ -206,25 +208,25 @@ class Matcher:
         ]
         heapify(matches)
         while matches:
-            at, number = matches[0]
-            yield at
-            match = self._patterns[number].search(data, at + 1)
+            position, number = matches[0]
+            yield position
+            match = self._patterns[number].search(data, position + 1)
             if match is None:
                 heappop(matches)
             else:
                 heapreplace(matches, (match.start(), number))
 
-    def _secrets_at(self, data: bytes, at: int) -> Iterator[Span]:
+    def _secrets_at(self, data: bytes, position: int) -> Iterator[Span]:
         """Yield the span of each secret whose key begins at the position `at`."""
-        for form, offset in self._by_key.get(data[at : at + _KEY], ()):
-            if at >= offset and data.startswith(form, at - offset):
-                yield at - offset, at - offset + len(form)
+        for form, offset in self._by_key.get(data[position : position + _KEY], ()):
+            if position >= offset and data.startswith(form, position - offset):
+                yield position - offset, position - offset + len(form)
 
     def _heads(self, data: bytes) -> list[Span]:
         """Return the spans of forms whose last bytes are at the start of `data`."""
         spans = []
         for form in self._forms if len(data) >= LEAST else ():
-            sizes = (len(form) - at for at in _positions(form, data[:LEAST]))
+            sizes = (len(form) - position for position in _positions(form, data[:LEAST]))
             size = max((size for size in sizes if data.startswith(form[-size:])), default=0)
             if size:
                 spans.append((size - len(form), size))
@@ -234,7 +236,7 @@ class Matcher:
         """Return the spans of forms whose first bytes are at the end of `data`."""
         spans = []
         for form in self._forms if len(data) >= LEAST else ():
-            sizes = (at + LEAST for at in _positions(form, data[-LEAST:]))
+            sizes = (position + LEAST for position in _positions(form, data[-LEAST:]))
             size = max((size for size in sizes if data.endswith(form[:size])), default=0)
             if size:
                 spans.append((len(data) - size, len(data) - size + len(form)))
@@ -272,7 +274,8 @@ def _compile(keys: Iterable[bytes]) -> tuple[_Search, ...]:
     options.encoding = re2.Options.Encoding.LATIN1
     options.max_mem = _MEMORY
     return tuple(
-        cast(_Search, re2.compile(b"|".join(map(re2.escape, piece)), options)) for piece in pieces
+        cast(_Search, re2.compile(b"|".join(map(re2.escape, key_list)), options))
+        for key_list in pieces
     )
 
 
@@ -285,15 +288,15 @@ def _divide_keys(keys: Iterable[bytes]) -> Iterator[list[bytes]]:
     by_first: dict[int, list[bytes]] = {}
     for key in keys:
         by_first.setdefault(key[0], []).append(key)
-    piece: list[bytes] = []
+    key_list: list[bytes] = []
     for first in sorted(by_first):
         for key in sorted(by_first[first]):
-            piece.append(key)
-            if len(piece) == _PIECE:
-                yield piece
-                piece = []
-    if piece:
-        yield piece
+            key_list.append(key)
+            if len(key_list) == _PIECE:
+                yield key_list
+                key_list = []
+    if key_list:
+        yield key_list
 
 
 def _step(forms: Sequence[bytes]) -> int:
@@ -319,7 +322,10 @@ def _best_key(form: bytes) -> int:
     addresses and signed tokens, begin alike, and other texts also contain these beginnings.
     """
     last = min(len(form) - _KEY, _SEARCHED)
-    return max(range(0, last + 1, 4), key=lambda at: (len({*form[at : at + _KEY]}), at))
+    return max(
+        range(0, last + 1, 4),
+        key=lambda position: (len({*form[position : position + _KEY]}), position),
+    )
 
 
 def mask_of(length: int) -> bytes:
@@ -346,41 +352,45 @@ def find_mask(value: object, path: str = "") -> str:
             if _has_mask(value):
                 return path
         elif isinstance(value, Mapping):
-            waiting += [(f"{path}.{key}".lstrip("."), item) for key, item in [*value.items()][::-1]]
+            waiting += [
+                (f"{path}.{key}".lstrip("."), member) for key, member in [*value.items()][::-1]
+            ]
         elif isinstance(value, list):
-            waiting += [(f"{path}[{index}]", item) for index, item in [*enumerate(value)][::-1]]
+            waiting += [
+                (f"{path}[{index}]", element) for index, element in [*enumerate(value)][::-1]
+            ]
     return ""
 
 
 def _has_mask(text: str) -> bool:
     """Return whether a string has a mask. The search begins only where a mask may begin."""
-    at = text.find(_MASK_BEGIN)
-    while at >= 0:
-        end = at + _SEARCHED_AT_ONCE
-        if _MASK.search(text, at, end):
+    position = text.find(_MASK_BEGIN)
+    while position >= 0:
+        end = position + _SEARCHED_AT_ONCE
+        if _MASK.search(text, position, end):
             return True
-        last = text.rfind(_MASK_BEGIN, at + 1, end)
+        last = text.rfind(_MASK_BEGIN, position + 1, end)
         if last < 0:  # the mask is longer than the searched piece
-            if _is_long_mask(text, at):
+            if _is_long_mask(text, position):
                 return True
             last = text.find(_MASK_BEGIN, end)
-        at = last if end < len(text) else -1
+        position = last if end < len(text) else -1
     return False
 
 
-def _is_long_mask(text: str, at: int) -> bool:
+def _is_long_mask(text: str, position: int) -> bool:
     """Return whether a mask of at most 1 MiB begins in a text at a position.
 
     The search is divided into parts, because a single pattern match would hold the GIL for 12 ms.
     """
-    if not text.startswith(_MASK_WORD, at):
+    if not text.startswith(_MASK_WORD, position):
         return False
-    first, last = at + len(_MASK_WORD), at + _MOST_BYTES
+    first, last = position + len(_MASK_WORD), position + _MOST_BYTES
     for begin in range(first, last, _SEARCHED_AT_ONCE):
         if (
-            found := _NO_FILL.search(text, begin, min(begin + _SEARCHED_AT_ONCE, last))
+            match := _NO_FILL.search(text, begin, min(begin + _SEARCHED_AT_ONCE, last))
         ) is not None:
-            return found[0] == _MASK_END
+            return match[0] == _MASK_END
     return False
 
 
@@ -394,10 +404,10 @@ def may_have_mask(text: bytes) -> bool:
 
 
 def _positions(data: bytes, form: bytes) -> Iterator[int]:
-    at = data.find(form)
-    while at >= 0:
-        yield at
-        at = data.find(form, at + 1)
+    position = data.find(form)
+    while position >= 0:
+        yield position
+        position = data.find(form, position + 1)
 
 
 def _bounded_forms(secrets: Sequence[bytes]) -> list[bytes]:
@@ -405,12 +415,12 @@ def _bounded_forms(secrets: Sequence[bytes]) -> list[bytes]:
     newest = [states for secret in reversed(secrets) if len(states := secret.strip()) >= LEAST]
     parts = chain(newest, chain.from_iterable(map(_lines, newest)))
     forms = (form for part in parts for form in _forms(part) if len(form) >= LEAST)
-    found: dict[bytes, None] = {}
+    selected: dict[bytes, None] = {}
     for form in forms:
-        found[form] = None
-        if len(found) >= _MOST_FORMS:
+        selected[form] = None
+        if len(selected) >= _MOST_FORMS:
             break
-    return [*found]
+    return [*selected]
 
 
 def _lines(secret: bytes) -> Iterator[bytes]:

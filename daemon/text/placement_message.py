@@ -51,8 +51,8 @@ def describe_metric(metric: PlacementMetric) -> str:
     if not metric.nodes_in_pool:
         return f'no eligible node is in pool "{metric.node_pool}" and in a datacenter of the job'
     if not metric.nodes_evaluated:
-        asked = ", ".join(sorted(metric.nodes_available or {}))
-        return f"no ready node is in a datacenter of the job ({asked or 'none is known'})"
+        datacenters = ", ".join(sorted(metric.nodes_available or {}))
+        return f"no ready node is in a datacenter of the job ({datacenters or 'none is known'})"
     reasons = [*_filtered(metric), *_exhausted(metric)]
     return "; ".join(reasons) or f"none of {count_noun(metric.nodes_evaluated, 'node')} is suitable"
 
@@ -93,8 +93,8 @@ def _verb(count: int, singular: str, many: str) -> str:
 
 def _describe_shortage(dimension: str, metric: PlacementMetric) -> str:
     """Describe the insufficient resource, with the requested amount if it is known."""
-    asked = _requested_amounts(metric)
-    if amount := asked.get(dimension):
+    amounts = _requested_amounts(metric)
+    if amount := amounts.get(dimension):
         return f"less than {amount} of {dimension} left"
     if dimension in _SHORT:
         return _SHORT[dimension]

@@ -50,7 +50,7 @@ def _paths(values: Values, inner: Collection[str]) -> Iterator[tuple[str, object
     """Yield the fields with their values. Each object in `inner` is replaced by its own fields."""
     for name, value in values.items():
         if name in inner and isinstance(value, dict):
-            yield from ((f"{name}.{key}", item) for key, item in value.items())
+            yield from ((f"{name}.{key}", member) for key, member in value.items())
         elif name not in inner:
             yield name, value
 
@@ -73,16 +73,16 @@ class RequestFields:
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
-    def unknown(self, known: Collection[str]) -> list[str]:
-        """Return the names of fields that are not in `known` and have a value, in order.
+    def unknown(self, known_names: Collection[str]) -> list[str]:
+        """Return the names of fields that are not in `known_names` and have a value, in order.
 
         `a.b` is the field b of the object a.
         """
-        inner = {name.partition(".")[0] for name in known if "." in name}
+        inner = {name.partition(".")[0] for name in known_names if "." in name}
         return sorted(
             name[:_LONGEST_NAME]
             for name, value in _paths(self._values, inner)
-            if name not in known and not says_nothing(value)
+            if name not in known_names and not says_nothing(value)
         )[:_MOST_NAMED]
 
     def present(self, names: Collection[str]) -> list[str]:
@@ -139,8 +139,8 @@ class RequestFields:
     def items(self, name: str) -> list["RequestFields"]:
         """Return a list of objects, each as a `RequestFields`."""
         value = self._values.get(name)
-        found = value if isinstance(value, list) else []
-        return [RequestFields(value) for value in found if isinstance(value, dict)]
+        objects = value if isinstance(value, list) else []
+        return [RequestFields(value) for value in objects if isinstance(value, dict)]
 
     def inner(self, name: str) -> "RequestFields":
         """Return the fields of an object; no fields if the value is empty. Raises `Malformed`."""
@@ -228,7 +228,7 @@ def _texts(value: object) -> list[str]:
         return [part.strip() for part in value.split(",")]
     if not isinstance(value, list):
         return [_first_text(value, 0)]
-    return [_first_text(item, at).strip() for at, item in enumerate(value)]
+    return [_first_text(element, index).strip() for index, element in enumerate(value)]
 
 
 def _first_text(value: object, index: int) -> str:
@@ -263,15 +263,15 @@ def _pairs(value: object) -> dict[str, str]:
     if value is None:
         return {}
     if isinstance(value, dict):
-        return {str(key): _text(item, f"[{key}]") for key, item in value.items()}
+        return {str(key): _text(member, f"[{key}]") for key, member in value.items()}
     items = value if isinstance(value, list) else [value]
-    found = {}
-    for item in map(_text, items):
-        key, equals, text = item.partition("=")
+    pairs = {}
+    for pair in map(_text, items):
+        key, equals, text = pair.partition("=")
         if not equals:
-            raise _Unconvertible(f"invalid key pair {quote(item)}")
-        found[key] = text
-    return found
+            raise _Unconvertible(f"invalid key pair {quote(pair)}")
+        pairs[key] = text
+    return pairs
 
 
 def _flag(value: object) -> bool:
@@ -313,10 +313,10 @@ def _number(value: object) -> int:
 
 
 def _positive_seconds(value: object) -> int:
-    found = seconds(value)
-    if found < 0:
-        raise _Unconvertible(f"cannot provide negative value '{found}'")
-    return found
+    duration = seconds(value)
+    if duration < 0:
+        raise _Unconvertible(f"cannot provide negative value '{duration}'")
+    return duration
 
 
 def seconds(value: object) -> int:
@@ -336,14 +336,14 @@ def seconds(value: object) -> int:
 
 def _seconds_of_text(text: str) -> int:
     if _INTEGER.fullmatch(text):
-        found = parse_integer(text)
+        duration = parse_integer(text)
     elif text.endswith("d") and _INTEGER.fullmatch(text[:-1]):
-        found = parse_integer(text[:-1]) * 86400
+        duration = parse_integer(text[:-1]) * 86400
     else:
-        found = int(_duration(text))
-    if abs(found) >= _LONGEST:
+        duration = int(_duration(text))
+    if abs(duration) >= _LONGEST:
         raise _Unconvertible(f"time: invalid duration {quote(text)}")
-    return found
+    return duration
 
 
 def _duration(text: str) -> float:
@@ -351,9 +351,9 @@ def _duration(text: str) -> float:
     rest = text[1:] if text[:1] in ("-", "+") else text
     if not rest:
         raise _Unconvertible(f"time: invalid duration {quote(text)}")
-    total, at = 0.0, 0
-    while at < len(rest):
-        match = _PART.match(rest, at)
+    total, position = 0.0, 0
+    while position < len(rest):
+        match = _PART.match(rest, position)
         assert match is not None  # noqa: S101  # it matches anything
         digits, unit = match.groups()
         if digits in ("", "."):
@@ -363,7 +363,7 @@ def _duration(text: str) -> float:
         if unit not in _SECONDS:
             raise _Unconvertible(f"time: unknown unit {quote(unit)} in duration {quote(text)}")
         total += float(digits) * _SECONDS[unit]
-        at = match.end()
+        position = match.end()
     return sign * min(total, _LONGEST)
 
 
@@ -388,7 +388,7 @@ def _shown(value: object) -> str:
     """Format a value approximately as Go does."""
     match value:
         case dict():
-            inner = " ".join(f"{key}:{_shown(item)}" for key, item in sorted(value.items()))
+            inner = " ".join(f"{key}:{_shown(member)}" for key, member in sorted(value.items()))
             return f"map[{inner}]"
         case list():
             return f"[{' '.join(map(_shown, value))}]"

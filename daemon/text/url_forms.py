@@ -21,32 +21,32 @@ def pairs(body: bytes, most: int, *, is_strict: bool = False) -> list[tuple[str,
     fields = body.split(b"&", most)
     if len(fields) > most:
         raise ValueError(f"more than {most} fields")
-    found = list[tuple[str, str]]()
+    form_pairs = list[tuple[str, str]]()
     for field in fields:
         name, equals, value = field.partition(b"=")
         if is_strict and not equals:
             raise ValueError("a field has no equals sign")
         if field:
-            found.append((_text(name), _text(value)))
-    return found
+            form_pairs.append((_text(name), _text(value)))
+    return form_pairs
 
 
 def _text(part: bytes) -> str:
     spelled, decoded = _decoder("strict"), _decoder("replace")
     texts = []
-    for piece in _pieces(part):
-        spelled.decode(piece)  # raises `UnicodeDecodeError`, which is a `ValueError`
-        texts.append(decoded.decode(unquote_to_bytes(piece.replace(b"+", b" "))))
+    for chunk in _pieces(part):
+        spelled.decode(chunk)  # raises `UnicodeDecodeError`, which is a `ValueError`
+        texts.append(decoded.decode(unquote_to_bytes(chunk.replace(b"+", b" "))))
     spelled.decode(b"", final=True)
     return "".join([*texts, decoded.decode(b"", final=True)])
 
 
 def _pieces(part: bytes) -> Iterator[bytes]:
     """Yield a text in pieces. No piece ends within a percent-encoded sequence."""
-    at = 0
-    while at < len(part):
-        end = at + _PIECE
-        if end < len(part) and (cut := part.rfind(b"%", end - 2, end)) > at:
+    position = 0
+    while position < len(part):
+        end = position + _PIECE
+        if end < len(part) and (cut := part.rfind(b"%", end - 2, end)) > position:
             end = cut
-        yield part[at:end]
-        at = end
+        yield part[position:end]
+        position = end
