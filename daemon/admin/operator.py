@@ -130,8 +130,8 @@ def check_command(data_dir: Path | None, *, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode({"Faults": faults}))
         sys.exit(1 if faults else 0)
-    for item in faults:
-        click.echo(visible(item))
+    for fault_text in faults:
+        click.echo(visible(fault_text))
     if faults:
         sys.exit(1)
     click.echo("the store is intact")

@@ -91,14 +91,14 @@ def find_store(data_dir: Path) -> Path:
 
     Raises `StorageUnusable` if a daemon was killed while it moved the store.
     """
-    found = store_dir(data_dir)
-    if found.is_dir():
-        return found
+    directory = store_dir(data_dir)
+    if directory.is_dir():
+        return directory
     if (data_dir / UNFINISHED).is_dir():
         raise StorageUnusable(
             f"the store in {data_dir} was moved only in part: start the daemon once to finish the move"
         )
-    return data_dir if (data_dir / _FILE).exists() else found
+    return data_dir if (data_dir / _FILE).exists() else directory
 
 
 def weak_places(path: Path) -> Iterator[str]:
@@ -106,10 +106,10 @@ def weak_places(path: Path) -> Iterator[str]:
     trusted = {0, os.geteuid()}
     real_path = Path(os.path.realpath(path))
     for parent in (*reversed(real_path.parents), real_path):
-        found = parent.stat()
-        if found.st_uid not in trusted:
-            yield f"user {found.st_uid} owns {str(parent)!r}: give it to root, or to the daemon's user"
-        elif found.st_mode & stat.S_IWOTH and (
-            parent == real_path or not found.st_mode & stat.S_ISVTX
+        metadata = parent.stat()
+        if metadata.st_uid not in trusted:
+            yield f"user {metadata.st_uid} owns {str(parent)!r}: give it to root, or to the daemon's user"
+        elif metadata.st_mode & stat.S_IWOTH and (
+            parent == real_path or not metadata.st_mode & stat.S_ISVTX
         ):
             yield f"all users can write to {str(parent)!r}: run chmod o-w on it"

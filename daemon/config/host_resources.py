@@ -36,10 +36,10 @@ def _why_not_ours(program: str) -> str:
     """Return why another user could replace a program, or an empty string if no user can."""
     real = os.path.realpath(program)
     for path in (real, os.path.dirname(real), os.path.dirname(program)):
-        known = os.stat(path)
-        if known.st_uid not in (0, os.geteuid()):
+        metadata = os.stat(path)
+        if metadata.st_uid not in (0, os.geteuid()):
             return f"{path} belongs to another user; make root or the daemon's user its owner"
-        if known.st_mode & 0o022 and not known.st_mode & stat.S_ISVTX:
+        if metadata.st_mode & 0o022 and not metadata.st_mode & stat.S_ISVTX:
             return f"other users may write to {path}; run chmod go-w on it"
     # Check the parents too: a compromised daemon may rename entries of its directories.
     return next(weak_places(Path(real).parent), "")
@@ -47,9 +47,9 @@ def _why_not_ours(program: str) -> str:
 
 def volume_errors(volumes: Iterable[HostVolume]) -> Iterator[str]:
     """Yield the faults of the directories that tasks may mount."""
-    known = list(volumes)
-    yield from _names("host_volumes", [volume.name for volume in known])
-    for volume in known:
+    volume_list = list(volumes)
+    yield from _names("host_volumes", [volume.name for volume in volume_list])
+    for volume in volume_list:
         if not os.path.isabs(volume.path) or not os.path.isdir(volume.path):
             yield (
                 f"host_volumes, {volume.name!r}, path = {volume.path!r}: name a directory of this host by its"
@@ -71,7 +71,7 @@ def why_no_volume(path: str, allowed: Iterable[str], known_paths: Iterable[str])
 
     Volumes must not be nested: tasks write to them, and could put a link at the inner path.
     """
-    within = [f"{os.path.realpath(item).rstrip('/')}/" for item in allowed]
+    within = [f"{os.path.realpath(allowed_path).rstrip('/')}/" for allowed_path in allowed]
     if not within:
         return "host_volume_paths does not allow it: add its directory to the settings"
     if os.path.realpath(path) != path:
@@ -80,11 +80,11 @@ def why_no_volume(path: str, allowed: Iterable[str], known_paths: Iterable[str])
         return f"it must be in one of host_volume_paths: {', '.join(within)}"
     if not os.path.isdir(path):
         return "it is not a directory of this host"
-    for item in known_paths:
-        if item != path and (
-            f"{item}/".startswith(f"{path}/") or f"{path}/".startswith(f"{item}/")
+    for known_path in known_paths:
+        if known_path != path and (
+            f"{known_path}/".startswith(f"{path}/") or f"{path}/".startswith(f"{known_path}/")
         ):
-            return f"it overlaps with the volume at {item!r}"
+            return f"it overlaps with the volume at {known_path!r}"
     return "; ".join(weak_places(Path(path).parent))
 
 
@@ -96,11 +96,11 @@ def bridge_errors(name: str, subnet: str) -> Iterator[str]:
             "beginning with a letter"
         )
     try:
-        found = ip_network(subnet)
+        network = ip_network(subnet)
     except ValueError as error:
         yield f"bridge_network_subnet = {subnet!r}: {error}; write a subnet such as 172.26.64.0/20"
         return
-    if found.version != 4 or not 16 <= found.prefixlen <= 29:
+    if network.version != 4 or not 16 <= network.prefixlen <= 29:
         yield (
             f"bridge_network_subnet = {subnet!r}: write a subnet of IPv4 from /16 to /29, such as"
             " 172.26.64.0/20"
@@ -109,9 +109,9 @@ def bridge_errors(name: str, subnet: str) -> Iterator[str]:
 
 def network_errors(networks: Iterable[HostNetwork]) -> Iterator[str]:
     """Yield the faults of the networks whose address a port may request."""
-    known = list(networks)
-    yield from _names("host_networks", [network.name for network in known])
-    for network in known:
+    network_list = list(networks)
+    yield from _names("host_networks", [network.name for network in network_list])
+    for network in network_list:
         setting = f"host_networks, {network.name!r}"
         if network.name == DEFAULT_NETWORK:
             yield f"{setting}: this name is reserved for the default network; choose another one"

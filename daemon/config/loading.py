@@ -193,10 +193,10 @@ def _from_file(file: Path | None) -> dict[str, object]:
     return values
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def _nearest(name: str, candidates: Iterable[str]) -> str:
     from daemon.text.hints import closest  # imported late, like in other rare errors
 
-    close = closest(name, known)
+    close = closest(name, candidates)
     return f"; did you mean {close!r}?" if close else ""
 
 
@@ -206,10 +206,12 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
     Variables of the client commands and of job files are not settings, and are left out. Raises
     `Invalid` for any other unknown variable, because it is most likely a typing error.
     """
-    known = _NO_SETTINGS | {PREFIX + name.upper() for name in FIELDS}
-    for name in sorted(environment.keys() - known):
+    known_names = _NO_SETTINGS | {PREFIX + name.upper() for name in FIELDS}
+    for name in sorted(environment.keys() - known_names):
         if name.startswith(PREFIX) and not name.startswith(_OF_JOB_FILES):
-            raise Invalid(f"the environment: unknown variable {name!r}{_nearest(name, known)}")
+            raise Invalid(
+                f"the environment: unknown variable {name!r}{_nearest(name, known_names)}"
+            )
     values: dict[str, object] = {}
     for name, field in FIELDS.items():
         text = environment.get(PREFIX + name.upper())
@@ -219,7 +221,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
             pairs = text.split(",") if text.strip() else []
             values[name] = split_pairs(pairs, PREFIX + name.upper())
         elif field.type in (list[str], list[str] | None):
-            values[name] = [item.strip() for item in text.split(",")] if text.strip() else []
+            values[name] = [part.strip() for part in text.split(",")] if text.strip() else []
         else:
             values[name] = text
     return values

@@ -64,7 +64,7 @@ def _found(values: Mapping[str, object], origin: str) -> Iterator[tuple[str, str
         yield f"client.{name}", name, client[name]
     other_values = {name: value for name, value in client.items() if name not in _CLIENT}
     values = {**values, "client": other_values}
-    for path, known in (
+    for path, steward_names in (
         (("plugin", "raw_exec", "config"), _PLUGIN),
         (("client", "options"), _OPTIONS),
         (("limits",), _LIMITS),
@@ -81,11 +81,11 @@ def _found(values: Mapping[str, object], origin: str) -> Iterator[tuple[str, str
             inside = outer.get(part, {})
         where = ".".join(path)
         for name, value in _table(inside, where, origin).items():
-            if name not in known:
+            if name not in steward_names:
                 raise Invalid(
-                    f"{origin}: unknown setting {f'{where}.{name}'!r}; known: {', '.join(known)}"
+                    f"{origin}: unknown setting {f'{where}.{name}'!r}; known: {', '.join(steward_names)}"
                 )
-            yield f"{where}.{name}", known[name], value
+            yield f"{where}.{name}", steward_names[name], value
 
 
 def _table(value: object, where: str, origin: str) -> Mapping[str, object]:

@@ -308,8 +308,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def certificate_files(self) -> list[Path]:
         """Return the paths of the certificate, key and CA files that the listeners use."""
         own = (self.tls_cert, self.tls_key, self.tls_client_ca)
-        found = (*own, self.wrapper_tls_cert, self.wrapper_tls_key)
-        return [item for item in dict.fromkeys(found) if item != Path()]
+        paths = (*own, self.wrapper_tls_cert, self.wrapper_tls_key)
+        return [path for path in dict.fromkeys(paths) if path != Path()]
 
     @property
     def of_wrappers(self) -> "Settings":

@@ -61,12 +61,12 @@ def _of_store(store: Path) -> dict[str, str]:
     if not file.exists() or store.stat().st_uid != os.geteuid():
         return {}
     schema.prepare(file, cluster_id="", now=0)  # a migration stores the kept settings
-    found = dict(read_once(file, kept_defaults.list_all))
+    defaults = dict(read_once(file, kept_defaults.list_all))
     if os.geteuid() == 0 and os.path.exists(
         ROOTS_PODMAN
     ):  # older versions ran as root and used such a store
-        found["podman_root"] = "true"
-    return found
+        defaults["podman_root"] = "true"
+    return defaults
 
 
 def _write(path: Path, defaults: Mapping[str, str]) -> None:
@@ -86,18 +86,18 @@ def in_force(config: Settings, values: Mapping[str, str]) -> Settings:
     Raises `StorageUnusable` if a stored value is invalid for its setting.
     """
     try:
-        found = {
+        old_values = {
             name: msgspec.json.decode(value, type=FIELDS[name].type)
             for name, value in values.items()
             if name in FIELDS and getattr(config, name) in (None, [])
         }
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise StorageUnusable(f"{NAME} in the data directory is damaged: {error}") from error
-    if found:
-        lines = ", ".join(f"{name} = {values[name]}" for name in sorted(found))
+    if old_values:
+        lines = ", ".join(f"{name} = {values[name]}" for name in sorted(old_values))
         _log.warning(
             "this store is older than the stricter defaults of these settings, so the old values "
             "still apply: %s; set each of them in the configuration",
             lines,
         )
-    return msgspec.structs.replace(config, **found)
+    return msgspec.structs.replace(config, **old_values)

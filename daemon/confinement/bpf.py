@@ -101,7 +101,7 @@ def assemble(machine: str, rules: Iterable[Rule]) -> bytes:
     Raises `Unknown` for a call that no architecture has. A call that only this architecture lacks
     needs no rule.
     """
-    known = numbers(machine)
+    call_numbers = numbers(machine)
     program = [
         _load(_ARCHITECTURE),
         _jump(ArgumentComparison.EQUAL, _ARCHITECTURES[machine][0], if_true=1),
@@ -111,10 +111,10 @@ def assemble(machine: str, rules: Iterable[Rule]) -> bytes:
         _return(refuse(errno.ENOSYS)),
     ]
     for rule in rules:
-        if rule.call in known:
+        if rule.call in call_numbers:
             body = _body(rule)
             program += [
-                _jump(ArgumentComparison.EQUAL, known[rule.call], if_false=len(body)),
+                _jump(ArgumentComparison.EQUAL, call_numbers[rule.call], if_false=len(body)),
                 *body,
             ]
         elif not any(rule.call in numbers(architecture) for architecture in _ARCHITECTURES):

@@ -21,9 +21,11 @@ from daemon.confinement import bpf
 
 Network = IPv4Network | IPv6Network
 LINK_LOCAL = tuple(
-    ip_network(item) for item in ("169.254.0.0/16", "fd00:ec2::254/128", "fe80::/10")
+    ip_network(network) for network in ("169.254.0.0/16", "fd00:ec2::254/128", "fe80::/10")
 )
-LOOPBACK = tuple(ip_network(item) for item in ("127.0.0.0/8", "0.0.0.0/32", "::1/128", "::/128"))
+LOOPBACK = tuple(
+    ip_network(network) for network in ("127.0.0.0/8", "0.0.0.0/32", "::1/128", "::/128")
+)
 _DNS = 53  # some clouds have their name server among the link-local addresses
 
 # linux/bpf.h
@@ -60,7 +62,7 @@ def programs(denied: Iterable[DeniedAddresses]) -> Mapping[int, bytes]:
     targets = list(denied)
     four = [target for target in targets if isinstance(target.network, IPv4Network)]
     six = [target for target in targets if isinstance(target.network, IPv6Network)]
-    mapped = [DeniedAddresses(_mapped(item.network), item.port) for item in four]
+    mapped = [DeniedAddresses(_mapped(target.network), target.port) for target in four]
     own = b"".join(_of_address(_ADDRESS4, four))
     mapped_program = b"".join(_of_address(_ADDRESS6, [*six, *mapped]))
     packets = b"".join(_of_packets({_IP4: four, _IP6: six}))
@@ -177,20 +179,22 @@ def _decide(register: int, address: int, denied: Iterable[DeniedAddresses]) -> I
     """
     yield _do(_UNEQUAL, to=2, offset=2, number=_network_order(_DNS))
     yield from _answer(1)
-    for item in denied:
+    for target in denied:
         tests: list[tuple[bytes, int, int]] = []  # load instruction, register, expected value
-        words = struct.iter_unpack("=I", item.network.network_address.packed)
-        masks = struct.iter_unpack("=I", item.network.netmask.packed)
+        words = struct.iter_unpack("=I", target.network.network_address.packed)
+        masks = struct.iter_unpack("=I", target.network.netmask.packed)
         for index, ((word,), (mask,)) in enumerate(zip(words, masks, strict=True)):
             if mask:
                 load = _do(_LOAD, to=4, by=register, offset=address + 4 * index)
                 tests.append((load + _do(_AND, to=4, number=mask), 4, word))
-        if item.port:
-            tests.append((b"", 2, _network_order(item.port)))
+        if target.port:
+            tests.append((b"", 2, _network_order(target.port)))
         body = b"".join(_answer(0))
-        for load, at, number in reversed(tests):
+        for load, tested_register, number in reversed(tests):
             body_length = len(body) // bpf.SIZE
-            body = load + _do(_UNEQUAL, to=at, offset=body_length, number=number) + body
+            body = (
+                load + _do(_UNEQUAL, to=tested_register, offset=body_length, number=number) + body
+            )
         yield body
     yield from _answer(1)
 
@@ -223,7 +227,7 @@ def _load(where: int, program: bytes) -> int:
     text = ctypes.create_string_buffer(program, len(program))
     license_ = ctypes.create_string_buffer(_LICENSE)
     reason = ctypes.create_string_buffer(_LONGEST_REASON)
-    addresses = [ctypes.addressof(item) for item in (text, license_, reason)]
+    addresses = [ctypes.addressof(buffer) for buffer in (text, license_, reason)]
     form = _LOAD_FORM.pack(
         kind,
         len(program) // bpf.SIZE,

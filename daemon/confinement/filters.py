@@ -84,7 +84,7 @@ def _memory() -> list[Rule]:
     )
     return [
         Rule("mmap", _EPERM, both),
-        *(Rule(item, _EPERM, (both[1],)) for item in ("mprotect", "pkey_mprotect")),
+        *(Rule(call, _EPERM, (both[1],)) for call in ("mprotect", "pkey_mprotect")),
         Rule("shmat", _EPERM, (ArgumentTest(2, ArgumentComparison.ANY_BIT, _SHM_EXEC),)),
     ]
 

@@ -80,24 +80,24 @@ def of_launcher(pid: int) -> list[Finding]:
     """Return the findings about the launcher. Raises `OSError`."""
     status = _read(f"/proc/{pid}/status")
     fields = _fields(status)
-    found = of(status, files_restricted=False, dumpable=False)
-    findings = _of_any(found)
+    state = of(status, files_restricted=False, dumpable=False)
+    findings = _of_any(state)
     threads = int(fields["Threads"])
     findings.append(Finding("threads", threads == 1, _count(threads, "thread")))
     is_own = os.getsid(pid) == pid
     findings.append(
         Finding("session", is_own, "its own session" if is_own else "the daemon's session")
     )
-    if found.user:
+    if state.user:
         # The kernel assigns the files of a non-dumpable process to root, but not their directory.
-        findings.append(_memory(is_dumpable=os.stat(f"/proc/{pid}/mem").st_uid == found.user))
+        findings.append(_memory(is_dumpable=os.stat(f"/proc/{pid}/mem").st_uid == state.user))
     return findings
 
 
 def of_task(pid: int) -> list[Finding]:
     """Return the findings about a task's process. Raises `OSError` when it has ended."""
-    found = of(_read(f"/proc/{pid}/status"), files_restricted=False, dumpable=True)
-    return [*_of_any(found), _namespaces(pid), _set_id(pid)]
+    state = of(_read(f"/proc/{pid}/status"), files_restricted=False, dumpable=True)
+    return [*_of_any(state), _namespaces(pid), _set_id(pid)]
 
 
 def _namespaces(pid: int) -> Finding:
@@ -163,7 +163,7 @@ def mount_flags(path: str, mountinfo: str) -> Finding:
         is_above = mount_point == "/" or f"{path}/".startswith(f"{mount_point}/")
         if is_above and len(mount_point) >= longest:
             options, longest = words, len(mount_point)
-    missing = [item for item in ("nosuid", "nodev") if item not in options]
+    missing = [option for option in ("nosuid", "nodev") if option not in options]
     reason = f"{path} is mounted without {' and '.join(missing)}"
     return Finding(
         "nosuid", not missing, reason if missing else f"{path} is mounted with nosuid and nodev"
@@ -217,8 +217,8 @@ def _landlock(*, is_restricted: bool) -> Finding:
     if is_restricted:
         return Finding("files", True, "Landlock")
     version = kernel.landlock_version()
-    known = f"Landlock {version} is not in use" if version else "this kernel has no Landlock"
-    return Finding("files", False, f"{known}: only owners and modes of files limit its access")
+    reason = f"Landlock {version} is not in use" if version else "this kernel has no Landlock"
+    return Finding("files", False, f"{reason}: only owners and modes of files limit its access")
 
 
 def _programs(*, may_execute: bool) -> Finding:

@@ -48,8 +48,8 @@ def wait(names: Iterable[str], *, interval: int, now: int) -> int:
     The time is in nanoseconds, at most one hour. `names` are the file names of the existing
     snapshots.
     """
-    made = [at for name in names if (at := snapshot_time(name)) is not None and at <= now]
-    return min(max(max(made) + interval - now, 0), _LOOK_AGAIN) if made else 0
+    times = [time for name in names if (time := snapshot_time(name)) is not None and time <= now]
+    return min(max(max(times) + interval - now, 0), _LOOK_AGAIN) if times else 0
 
 
 def expired_snapshots(names: Iterable[str], keep: int, *, latest: str) -> list[str]:

@@ -164,9 +164,9 @@ def _take_output(above: int, allocation: str, output: int) -> None:
     with ExitStack() as opened:
 
         def enter(directory: int, name: str) -> int:
-            found = os.open(name, _DIRECTORY, dir_fd=directory)
-            opened.callback(os.close, found)
-            return found
+            descriptor = os.open(name, _DIRECTORY, dir_fd=directory)
+            opened.callback(os.close, descriptor)
+            return descriptor
 
         home = enter(above, allocation)
         files = [(home, name) for name in os.listdir(home) if name.startswith(_CONTAINERS)]
@@ -208,12 +208,12 @@ def _made(top: int, name: str, mode: int) -> Iterator[int]:
     """Yield a descriptor of a directory with this mode; create it if needed. Raises `OSError`."""
     with suppress(FileExistsError):  # its mode is set below
         os.mkdir(name, mode, dir_fd=top)
-    made = os.open(name, _DIRECTORY, dir_fd=top)
+    descriptor = os.open(name, _DIRECTORY, dir_fd=top)
     try:
-        os.fchmod(made, mode)
-        yield made
+        os.fchmod(descriptor, mode)
+        yield descriptor
     finally:
-        os.close(made)
+        os.close(descriptor)
 
 
 @contextmanager

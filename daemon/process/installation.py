@@ -196,9 +196,11 @@ def executable_path(started_as: str, environment: Mapping[str, str]) -> list[str
 def check_program_owner(path: Path, owner: int = 0) -> None:
     """Raise `Invalid` if a user other than root and `owner` can change a program."""
     for component in _way_to(path):
-        found = component.lstat()
-        shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
-        if found.st_uid not in (0, owner) or (shared and not stat.S_ISLNK(found.st_mode)):
+        metadata = component.lstat()
+        shared = (
+            metadata.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not metadata.st_mode & stat.S_ISVTX
+        )
+        if metadata.st_uid not in (0, owner) or (shared and not stat.S_ISLNK(metadata.st_mode)):
             raise Invalid(
                 f"{path} would run with your rights, but other users can change {component}: install the "
                 "program where only root or you can write, such as /usr/local for root"

@@ -32,8 +32,8 @@ async def run_by_launcher(launcher: Launcher, name: str, words: Sequence[str], b
     session, written = PassedSession(launcher, number, *ends), bytearray()
 
     async def keep(output: str) -> None:
-        while piece := await session.read(output):
-            written.extend(piece[: max(KEPT - len(written), 0)])
+        while chunk := await session.read(output):
+            written.extend(chunk[: max(KEPT - len(written), 0)])
 
     try:
         async with trio.open_nursery() as nursery:

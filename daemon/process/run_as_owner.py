@@ -29,8 +29,8 @@ from storage.errors import (
 T = TypeVar("T")
 _MOST = 16 * 1024 * 1024  # maximum bytes of a result
 _KINDS = {
-    item.__name__: item
-    for item in (
+    error_type.__name__: error_type
+    for error_type in (
         *(Invalid, Refused, Unsealable),
         *(StorageDamaged, StorageFull, StorageLocked, StorageUnusable),
     )
@@ -48,10 +48,10 @@ class _Said(msgspec.Struct):
 def owner_of(directory: Path) -> ServiceAccount | None:
     """Return the owner of a directory, or None if no change of user is needed or possible."""
     try:
-        found = os.stat(directory)
+        metadata = os.stat(directory)
     except OSError:
         return None
-    return None if os.geteuid() != ROOT or found.st_uid == ROOT else of_owner(found)
+    return None if os.geteuid() != ROOT or metadata.st_uid == ROOT else of_owner(metadata)
 
 
 def as_user(account: ServiceAccount | None, work: Callable[[], T], kind: type[T]) -> T:

@@ -38,21 +38,21 @@ def find_account(config: Settings) -> ServiceAccount | None:
     if not config.user:
         usual = None if own != ROOT else _known(NAME)
         return None if usual is None or unreachable(usual, config) else usual
-    found = _known(config.user)
-    if found is None:
+    account = _known(config.user)
+    if account is None:
         raise Invalid(
             f"user = {config.user!r}: this user does not exist on this host; create it"
             f"{f' ({_ADD})' if config.user == NAME else ''} or name another user; "
             'with user = "root" the daemon stays root'
         )
-    if own not in (ROOT, found.uid):
+    if own not in (ROOT, account.uid):
         raise Invalid(
             f"user = {config.user!r}: only root can become another user, and this process runs as "
             f"user {own}; start the daemon as root, or leave the setting out"
         )
-    if found.uid != own and (reason := unreachable(found, config)):
+    if account.uid != own and (reason := unreachable(account, config)):
         raise Invalid(f"user = {config.user!r}: {reason}")
-    return None if found.uid == own else found
+    return None if account.uid == own else account
 
 
 def why_root(config: Settings) -> str:

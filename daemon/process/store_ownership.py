@@ -51,23 +51,23 @@ def _change_owner(directory: int, path: Path, account: ServiceAccount) -> None:
     for name in sorted(os.listdir(directory)):
         entry_path = path / name
         try:
-            found = os.open(name, _OPEN, dir_fd=directory)
+            descriptor = os.open(name, _OPEN, dir_fd=directory)
         except OSError as error:
             raise OSError(error.errno, _reason(error), str(entry_path)) from error
         try:
-            facts = os.fstat(found)
+            facts = os.fstat(descriptor)
             if stat.S_ISDIR(facts.st_mode):
-                os.fchown(found, ROOT, ROOT)  # so no other user can add entries
-                _change_owner(found, entry_path, account)
+                os.fchown(descriptor, ROOT, ROOT)  # so no other user can add entries
+                _change_owner(descriptor, entry_path, account)
             elif not stat.S_ISREG(facts.st_mode):
                 raise OSError(errno.EINVAL, "it is neither a file nor a directory", str(entry_path))
             elif facts.st_nlink != 1 and not _has_all_links_here(directory, facts):
                 raise OSError(
                     errno.EMLINK, "it is also linked from another directory", str(entry_path)
                 )
-            os.fchown(found, account.uid, account.gid)
+            os.fchown(descriptor, account.uid, account.gid)
         finally:
-            os.close(found)
+            os.close(descriptor)
 
 
 def _has_all_links_here(directory: int, facts: os.stat_result) -> bool:
