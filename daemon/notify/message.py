@@ -109,8 +109,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def counts(self) -> dict[str, int]:
         """Return the number of notifications per event, in the order of `NotifyEvent`."""
-        found = Counter(notification.event for notification in self.notifications)
-        return {str(event): found[event] for event in NotifyEvent if found[event]}
+        counts = Counter(notification.event for notification in self.notifications)
+        return {str(event): counts[event] for event in NotifyEvent if counts[event]}
 
 
 class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -70,13 +70,16 @@ class NotificationSender:
                         self._busy.add((notification.namespace, notification.job_id))
                         nursery.start_soon(self._send, notification)
                     waiting = self._waiting()
-                    for name in [name for name, at in waiting.items() if at <= now]:
+                    for name in [name for name, due_time in waiting.items() if due_time <= now]:
                         self._busy_receivers.add(name)
                         nursery.start_soon(self._send_batch, name)
-                    at = self._store.read(partial(notifications.next_time, now=now))
-                    times = [at, *(at for at in waiting.values() if at > now)]
+                    next_time = self._store.read(partial(notifications.next_time, now=now))
+                    times = [
+                        next_time,
+                        *(due_time for due_time in waiting.values() if due_time > now),
+                    ]
                     with trio.CancelScope() as self._pause:
-                        soonest = min((at for at in times if at is not None), default=None)
+                        soonest = min((time for time in times if time is not None), default=None)
                         await wait_until(soonest, self._clock, change)
 
     def _next(self, now: int) -> list[Notification]:
@@ -95,8 +98,8 @@ class NotificationSender:
         """Return the next delivery time of each idle receiver with pending notifications."""
         first_due = self._store.read(notifications.first_of_receivers)
         return {
-            name: at + self._window(name)
-            for name, at in first_due.items()
+            name: due_time + self._window(name)
+            for name, due_time in first_due.items()
             if name not in self._busy_receivers
         }
 
@@ -122,8 +125,8 @@ class NotificationSender:
         return await self._attempts.test(name)
 
     async def _record_attempts(self, entries: Sequence[Notification]) -> None:
-        for at in range(0, len(entries), _MARKED):
-            await self._mark(entries[at : at + _MARKED])
+        for start in range(0, len(entries), _MARKED):
+            await self._mark(entries[start : start + _MARKED])
 
     async def _mark(self, notifications_to_mark: Sequence[Notification]) -> None:
         def write(tx: Transaction) -> None:

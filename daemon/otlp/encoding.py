@@ -55,7 +55,7 @@ def spans_message(resource: Mapping[str, object], spans: Sequence[Span]) -> byte
 
 
 def _span(span: Span) -> dict[str, object]:
-    made: dict[str, object] = {
+    fields: dict[str, object] = {
         "traceId": span.trace_id,
         "spanId": span.span_id,
         "flags": _SAMPLED,
@@ -65,19 +65,19 @@ def _span(span: Span) -> dict[str, object]:
         "endTimeUnixNano": str(span.end),
     }
     if span.parent_id:
-        made["parentSpanId"] = span.parent_id
+        fields["parentSpanId"] = span.parent_id
     attributes: Attributes = span.attributes
     if span.error:
         attributes = {**attributes, "error.type": span.error}
-        made["status"] = {"code": _ERROR}
+        fields["status"] = {"code": _ERROR}
     if attributes:
-        made["attributes"] = _attributes(attributes)
+        fields["attributes"] = _attributes(attributes)
     if span.links:
-        made["links"] = [
+        fields["links"] = [
             {"traceId": link.trace_id, "spanId": link.span_id, "flags": _SAMPLED}
             for link in span.links
         ]
-    return made
+    return fields
 
 
 # --- metrics ---
@@ -163,7 +163,9 @@ def _timer(
     time in seconds on the clock that the timers use.
     """
     values = zip(_QUANTILES, series.quantiles(clock, _QUANTILES), strict=True)
-    quantiles = [{"quantile": at, "value": value} for at, value in values if math.isfinite(value)]
+    quantiles = [
+        {"quantile": quantile, "value": value} for quantile, value in values if math.isfinite(value)
+    ]
     point = {
         **times,
         "count": str(series.total.count),

@@ -31,7 +31,7 @@ async def open_metrics(
     async def run() -> None:
         while True:
             await trio.sleep(interval)
-            made = partial(
+            encode = partial(
                 metrics_message,
                 resource,
                 list(await gauges()),
@@ -41,7 +41,7 @@ async def open_metrics(
                 now=now(),
                 clock=TIMERS.clock(),
             )
-            body = await trio.to_thread.run_sync(made)
+            body = await trio.to_thread.run_sync(encode)
             try:
                 await receiver.send("/v1/metrics", body)
             except ReceiverFailed:

@@ -62,9 +62,9 @@ def _joined(origin: str, context: TraceContext) -> str:
 
 
 def _new_span_id() -> str:
-    while (made := os.urandom(8).hex()) == "0" * 16:
+    while (span_id := os.urandom(8).hex()) == "0" * 16:
         pass
-    return made
+    return span_id
 
 
 def derived_span_id(*parts: str) -> str:

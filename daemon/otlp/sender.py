@@ -99,8 +99,8 @@ class OtlpReceiver:
         )
         async with asking as response:
             text = bytearray()
-            async for piece in response.body:
-                text += piece
+            async for chunk in response.body:
+                text += chunk
                 if len(text) > _ANSWER:
                     break
         if response.status == 200:
@@ -204,12 +204,16 @@ class SpanQueue:
 def _refused(answer: bytes) -> int:
     """Return the number of spans that the receiver refused, as a response body reports it."""
     try:
-        found = msgspec.json.decode(answer, type=ExportAnswer).partial_success if answer else None
-        number = int(found.rejected_spans) if found else 0
+        partial_success = (
+            msgspec.json.decode(answer, type=ExportAnswer).partial_success if answer else None
+        )
+        number = int(partial_success.rejected_spans) if partial_success else 0
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
         return 0  # the status accepted the message
-    if found and number:
-        log.warning("the OTLP receiver refused %d spans: %.200s", number, found.error_message)
+    if partial_success and number:
+        log.warning(
+            "the OTLP receiver refused %d spans: %.200s", number, partial_success.error_message
+        )
     return number
 
 

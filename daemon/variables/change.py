@@ -84,11 +84,11 @@ async def put(
 
     def write(tx: Transaction) -> ChangeResult:
         _check_namespace(tx, name)
-        found = variables.find(tx, name.namespace, name.path)
-        is_own = _permits_change(found, lock.id, now) if found else not lock.id
-        if not is_own or not _is_as_expected(found, expected):
-            return _conflict(tx, found, by_lock=not is_own)
-        changed = _changed(found, name, sealed, now)
+        entry = variables.find(tx, name.namespace, name.path)
+        is_own = _permits_change(entry, lock.id, now) if entry else not lock.id
+        if not is_own or not _is_as_expected(entry, expected):
+            return _conflict(tx, entry, by_lock=not is_own)
+        changed = _changed(entry, name, sealed, now)
         if lock.id:
             new_lock = msgspec.structs.replace(lock, ends=changed.lock.ends)
             changed = msgspec.structs.replace(changed, lock=new_lock)
@@ -106,13 +106,13 @@ async def remove(
     """
 
     def write(tx: Transaction) -> ChangeResult:
-        found = variables.find(tx, name.namespace, name.path)
-        if found is None and not expected:
+        entry = variables.find(tx, name.namespace, name.path)
+        if entry is None and not expected:
             return ChangeResult(index=tx.last_index())
-        is_own = found is None or _permits_change(found, lock_id, now)
-        if found is None or not is_own or not _is_as_expected(found, expected):
-            return _conflict(tx, found, by_lock=not is_own)
-        variables.remove(tx, found)
+        is_own = entry is None or _permits_change(entry, lock_id, now)
+        if entry is None or not is_own or not _is_as_expected(entry, expected):
+            return _conflict(tx, entry, by_lock=not is_own)
+        variables.remove(tx, entry)
         return ChangeResult(index=tx.index)
 
     return await store.write(write)
@@ -139,13 +139,13 @@ async def acquire_lock(
 
     def write(tx: Transaction) -> ChangeResult:
         _check_namespace(tx, name)
-        found = variables.find(tx, name.namespace, name.path)
-        is_own = found is not None and bool(own_id) and _permits_change(found, own_id, now)
-        if found is not None and not is_own and now < found.lock.ends + found.lock.delay:
-            return _conflict(tx, found, by_lock=True)
-        new_sealed = found.sealed if found is not None and items is None else sealed
+        entry = variables.find(tx, name.namespace, name.path)
+        is_own = entry is not None and bool(own_id) and _permits_change(entry, own_id, now)
+        if entry is not None and not is_own and now < entry.lock.ends + entry.lock.delay:
+            return _conflict(tx, entry, by_lock=True)
+        new_sealed = entry.sealed if entry is not None and items is None else sealed
         new_lock = msgspec.structs.replace(taken, id=own_id) if is_own else taken
-        changed = msgspec.structs.replace(_changed(found, name, new_sealed, now), lock=new_lock)
+        changed = msgspec.structs.replace(_changed(entry, name, new_sealed, now), lock=new_lock)
         return ChangeResult(index=tx.index, entry=variables.put(tx, changed))
 
     return await store.write(write)
@@ -155,10 +155,10 @@ async def release_lock(store: Store, name: VariableKey, lock_id: str, now: int) 
     """Release a lock. Another caller can acquire it immediately."""
 
     def write(tx: Transaction) -> ChangeResult:
-        found = variables.find(tx, name.namespace, name.path)
-        if found is None or not is_locked(found, now) or found.lock.id != lock_id:
-            return _conflict(tx, found, by_lock=True)
-        freed = msgspec.structs.replace(found, lock=VariableLock(), modify_time=now)
+        entry = variables.find(tx, name.namespace, name.path)
+        if entry is None or not is_locked(entry, now) or entry.lock.id != lock_id:
+            return _conflict(tx, entry, by_lock=True)
+        freed = msgspec.structs.replace(entry, lock=VariableLock(), modify_time=now)
         return ChangeResult(index=tx.index, entry=variables.put(tx, freed))
 
     return await store.write(write)
@@ -168,13 +168,13 @@ async def renew_lock(store: Store, name: VariableKey, lock_id: str, now: int) ->
     """Renew a lock for another TTL."""
 
     def write(tx: Transaction) -> ChangeResult:
-        found = variables.find(tx, name.namespace, name.path)
-        if found is None or not is_locked(found, now) or found.lock.id != lock_id:
-            return _conflict(tx, found, by_lock=True)
-        new_lock = msgspec.structs.replace(found.lock, ends=now + found.lock.ttl)
-        variables.renew(tx, found, new_lock.ends)
+        entry = variables.find(tx, name.namespace, name.path)
+        if entry is None or not is_locked(entry, now) or entry.lock.id != lock_id:
+            return _conflict(tx, entry, by_lock=True)
+        new_lock = msgspec.structs.replace(entry.lock, ends=now + entry.lock.ttl)
+        variables.renew(tx, entry, new_lock.ends)
         return ChangeResult(
-            index=found.modify_index, entry=msgspec.structs.replace(found, lock=new_lock)
+            index=entry.modify_index, entry=msgspec.structs.replace(entry, lock=new_lock)
         )
 
     return await store.write(write)

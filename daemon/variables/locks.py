@@ -52,8 +52,8 @@ async def _follow(store: Store, clock: Clock, fences: Fences) -> None:
 
 
 def _due(db: ReadSnapshot, *, now: int, paused: frozenset[str]) -> list[variables.VariableRow]:
-    found = variables.ended(db, now, STEP + len(paused))
-    return [variable for variable in found if _name(variable) not in paused]
+    expired = variables.ended(db, now, STEP + len(paused))
+    return [variable for variable in expired if _name(variable) not in paused]
 
 
 def _name(entry: variables.VariableRow) -> str:
@@ -65,8 +65,8 @@ def release_expired(tx: Transaction, now: int, only: variables.VariableRow | Non
 
     No caller can acquire a released lock before its delay has passed.
     """
-    found = variables.ended(tx, now, STEP) if only is None else [_expired_lock(tx, only, now)]
-    for entry in found:
+    expired = variables.ended(tx, now, STEP) if only is None else [_expired_lock(tx, only, now)]
+    for entry in expired:
         if entry is not None:
             variables.lose_lock(tx, entry, now)
 
@@ -74,5 +74,5 @@ def release_expired(tx: Transaction, now: int, only: variables.VariableRow | Non
 def _expired_lock(
     tx: Transaction, entry: variables.VariableRow, now: int
 ) -> variables.VariableRow | None:
-    found = variables.find(tx, entry.namespace, entry.path)
-    return found if found and found.lock.id and found.lock.ends <= now else None
+    stored = variables.find(tx, entry.namespace, entry.path)
+    return stored if stored and stored.lock.id and stored.lock.ends <= now else None

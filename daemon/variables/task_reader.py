@@ -30,14 +30,14 @@ class TaskVariableReader:
                 raise Refused(f'this task may not read the variable "{path}" in "{namespace}"')
             return variables.find(db, namespace, path)
 
-        found = await self._store.read_long(look)
+        row = await self._store.read_long(look)
         try:
-            if found is None:
+            if row is None:
                 return None
             # imported late: few tasks read variables
             from daemon.variables.change import decrypt_items
 
-            return decrypt_items(self._seal, found)
+            return decrypt_items(self._seal, row)
         except Unsealable as error:
             raise Refused(str(error)) from error
 
@@ -45,13 +45,13 @@ class TaskVariableReader:
         """Return, without items, the variables below a path prefix that the task may list."""
 
         def look(db: ReadSnapshot) -> list[VariableRow]:
-            found = list(variables.page(db, PageRequest(namespace=namespace, prefix=prefix)))
+            rows = list(variables.page(db, PageRequest(namespace=namespace, prefix=prefix)))
             if not self._asks:
-                return found
+                return rows
             grant = self._grants.of_task(db, workload)
             return [
                 variable
-                for variable in found
+                for variable in rows
                 if grant.may_with_variable(variable.namespace, variable.path, "list")
             ]
 

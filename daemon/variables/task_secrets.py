@@ -59,7 +59,7 @@ class TaskSecretStore:
         single row has the newest values; values in use count as the newest ones.
         """
         prefix = _prefix(alloc_id)
-        in_use = [item for used in self._in_use.get(alloc_id, {}).values() for item in used]
+        in_use = [value for used in self._in_use.get(alloc_id, {}).values() for value in used]
 
         def write(tx: Transaction) -> None:
             rows, added = secrets.below(tx, prefix), [*values]
@@ -88,8 +88,8 @@ class TaskSecretStore:
 
     async def tidy(self, has_logs: Callable[[str], Awaitable[bool]]) -> None:
         """Delete the secrets of allocations that have neither a directory nor retained logs."""
-        found = await self._store.read_long(lambda db: secrets.places(db, _ROOT))
-        owners = dict.fromkeys(path.split("/")[1] for path in found)
+        paths = await self._store.read_long(lambda db: secrets.places(db, _ROOT))
+        owners = dict.fromkeys(path.split("/")[1] for path in paths)
         ended_owners = [owner for owner in owners if not await has_logs(owner)]
         for first in range(0, len(ended_owners), _STEP):
             await self._store.write(partial(_forget, ids=ended_owners[first : first + _STEP]))
@@ -123,8 +123,8 @@ class _JobsWithSecrets:
             return
         index = self._store.read(lambda db: db.table_index(JOB_TABLE))
         if index != self.changed:
-            found = await self._store.read_long(partial(secrets.places, prefix=JOB_ROOT))
-            self._keys = frozenset(_key_of(path) for path in found)
+            paths = await self._store.read_long(partial(secrets.places, prefix=JOB_ROOT))
+            self._keys = frozenset(_key_of(path) for path in paths)
             self.changed = index
         self._commits = commits
 
@@ -159,20 +159,20 @@ class OutputMatchers:
     async def matcher(self, alloc_id: str) -> Matcher | None:
         """Return the matcher of an allocation, or None if its tasks received no secrets."""
         commits, before = self._store.commits, self._made.pop(alloc_id, _NOTHING)
-        known = before
-        if known.commits != commits:
+        current = before
+        if current.commits != commits:
             rows = await self._store.read_any(lambda db: secrets.below(db, _prefix(alloc_id)))
-            matcher = known.matcher
-            if rows != known.rows:
+            matcher = current.matcher
+            if rows != current.rows:
                 matcher = await garbage.in_thread(partial(_matcher, self._seal, rows))
-            known = _Known(commits, rows, matcher if rows else None)
-        self._made[alloc_id] = known
-        if before is _NOTHING or known.matcher is not before.matcher:
+            current = _Known(commits, rows, matcher if rows else None)
+        self._made[alloc_id] = current
+        if before is _NOTHING or current.matcher is not before.matcher:
             self._drop_unused()
-        return known.matcher
+        return current.matcher
 
     def _drop_unused(self) -> None:
-        excess = sum(known.weight for known in self._made.values()) - _MOST_FORMS
+        excess = sum(cached.weight for cached in self._made.values()) - _MOST_FORMS
         while excess > 0:
             _, dropped = self._made.popitem(last=False)
             excess -= dropped.weight
@@ -215,26 +215,26 @@ class JobMasks:
         """Return the matcher of a job, or None if it has no sensitive values."""
         if key not in await self.jobs():
             return None
-        made = self._made.setdefault(key, _MadeOfJob())
+        cached = self._made.setdefault(key, _MadeOfJob())
         self._made.move_to_end(key)
-        async with made.lock:
+        async with cached.lock:
             changed = self._jobs.changed
-            if made.changed != changed:
+            if cached.changed != changed:
                 rows = await self._store.read_any(lambda db: job_values(db, *key))
-                if rows != made.rows:
+                if rows != cached.rows:
                     work = partial(_matcher_of_job, self._seal, rows)
-                    made.matcher = await garbage.in_thread(work) if rows else None
-                    made.rows = rows
+                    cached.matcher = await garbage.in_thread(work) if rows else None
+                    cached.rows = rows
                     self._drop_largest()
-                made.changed = changed
-            return made.matcher
+                cached.changed = changed
+            return cached.matcher
 
     def _drop_largest(self) -> None:
         """Drop the largest matchers until the number of forms is below the limit.
 
         Among equally large matchers, the oldest is dropped first.
         """
-        excess = sum(made.weight for made in self._made.values()) - _MOST_OF_JOBS
+        excess = sum(cached.weight for cached in self._made.values()) - _MOST_OF_JOBS
         while excess > 0:
             key = max(self._made, key=lambda mask_key: self._made[mask_key].weight)
             excess -= self._made.pop(key).weight
@@ -266,11 +266,11 @@ def _in_json(value: str) -> list[bytes]:
 
 def decrypted(seal: EnvelopeCipher, rows: Sequence[SealedSecret]) -> list[str]:
     """Return the decrypted values of rows. Raises `Unsealable`."""
-    found: dict[str, None] = {}
+    plain_values: dict[str, None] = {}
     for row in rows:
         plain = seal.unseal(row.sealed, row.place)
-        found |= dict.fromkeys(msgspec.json.decode(plain, type=list[str]))
-    return list(found)
+        plain_values |= dict.fromkeys(msgspec.json.decode(plain, type=list[str]))
+    return list(plain_values)
 
 
 def _matcher(seal: EnvelopeCipher, rows: Sequence[SealedSecret]) -> Matcher:
@@ -308,7 +308,11 @@ def unneeded_places(db: ReadSnapshot) -> list[str]:
     paths: dict[tuple[str, str], list[str]] = {}
     for path in secrets.places(db, JOB_ROOT):
         paths.setdefault(_key_of(path), []).append(path)
-    return [item for key, found in paths.items() for item in _unneeded(db, key, found)]
+    return [
+        unneeded_path
+        for key, job_paths in paths.items()
+        for unneeded_path in _unneeded(db, key, job_paths)
+    ]
 
 
 def _unneeded(db: ReadSnapshot, key: tuple[str, str], paths: Sequence[str]) -> list[str]:
@@ -324,7 +328,7 @@ def _unneeded(db: ReadSnapshot, key: tuple[str, str], paths: Sequence[str]) -> l
     unneeded = []
     for path in paths:
         begin, version = _version_of(path)
-        end = next((item for item in begins if item > begin), sys.maxsize)
+        end = next((later for later in begins if later > begin), sys.maxsize)
         # A path without a create index (0) is from an older version, and may be of any
         # registration.
         is_present = begin in (0, present.create_index) and version in present.versions
