@@ -46,9 +46,11 @@ class Fences:
     `open_fences` creates an object that stores its faults. Otherwise, faults are in memory only.
     """
 
-    def __init__(self, clock: Clock, known: Iterable[Fault] = (), hand: Hand | None = None) -> None:
+    def __init__(
+        self, clock: Clock, stored_faults: Iterable[Fault] = (), hand: Hand | None = None
+    ) -> None:
         self._clock, self._hand = clock, hand
-        self._faults = {(fault.kind, fault.key): fault for fault in known}
+        self._faults = {(fault.kind, fault.key): fault for fault in stored_faults}
         self._at_work: set[Name] = set()
         self._changed: set[Name] = set()
         self._news = trio.Event()
@@ -59,8 +61,8 @@ class Fences:
 
     def faults(self) -> list[Fault]:
         """Return all faults, oldest first."""
-        found = [fault for fault in self._faults.values() if not self._is_over(fault)]
-        return sorted(found, key=lambda fault: fault.since)
+        active = [fault for fault in self._faults.values() if not self._is_over(fault)]
+        return sorted(active, key=lambda fault: fault.since)
 
     def of(self, kind: str, key: str) -> Fault | None:
         """Return the fault of a unit, or None if its last attempt succeeded or there was none."""

@@ -68,7 +68,7 @@ class Series:
     def quantiles(self, now: float, fractions: tuple[float, ...]) -> list[float]:
         """Return quantiles of the values of the last interval; NaN without values."""
         recent = list(self._recent)  # a copy in one step, because threads add values
-        values = sorted(value for at, value in recent if at > now - INTERVAL)
+        values = sorted(value for moment, value in recent if moment > now - INTERVAL)
         if not values:
             return [math.nan for _ in fractions]
         return [values[min(len(values) - 1, int(number * len(values)))] for number in fractions]
@@ -106,10 +106,10 @@ class Timers:
         `kind` is `timers` or `counters`. During the first interval, the summaries cover the
         interval until now.
         """
-        number, first = (int(at // INTERVAL) for at in (self.clock(), self._began))
+        number, first = (int(moment // INTERVAL) for moment in (self.clock(), self._began))
         number -= number > first
-        found = [(name, series.intervals.get(number)) for name, series in list(kind.items())]
-        return {name: interval for name, interval in found if interval is not None}
+        intervals = [(name, series.intervals.get(number)) for name, series in list(kind.items())]
+        return {name: interval for name, interval in intervals if interval is not None}
 
 
 TIMERS = Timers()

@@ -11,5 +11,5 @@ def build() -> Mapping[str, str]:
     from importlib import resources
 
     note = resources.files("daemon").joinpath("build.json")
-    found: Mapping[str, str] = json.loads(note.read_text()) if note.is_file() else {}
-    return found
+    recorded: Mapping[str, str] = json.loads(note.read_text()) if note.is_file() else {}
+    return recorded

@@ -255,9 +255,9 @@ class AdmissionControl:
     async def run(self, client: str, work: Callable[[], T]) -> T:
         """Run `work` in a thread and return its result. Raises its exceptions and `TooOften`."""
         async with self.slot(client):
-            made = await garbage.in_thread(work)
-        garbage.free_in_thread(made)
-        return made
+            result = await garbage.in_thread(work)
+        garbage.free_in_thread(result)
+        return result
 
 
 class OutputMasks(Protocol):

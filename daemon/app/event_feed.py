@@ -74,17 +74,17 @@ class EventFeed:
         if encoded_events or self._nothing_after == (number, commits):
             return encoded_events
         try:
-            made = store.read_short(lambda db: self._encode_after(db, number))
+            encoded = store.read_short(lambda db: self._encode_after(db, number))
         except LongRead:
             async with self._making:
                 if encoded_events := self._cached_after(number):
                     return encoded_events
-                made = await store.read_long(lambda db: self._encode_after(db, number))
-        for item in made:
-            self._cache(item)
-        if not made:
+                encoded = await store.read_long(lambda db: self._encode_after(db, number))
+        for event in encoded:
+            self._cache(event)
+        if not encoded:
             self._nothing_after = (number, commits)
-        return made
+        return encoded
 
     def _cached_after(self, number: int) -> list[EncodedEvent]:
         encoded_events: list[EncodedEvent] = []
@@ -105,11 +105,12 @@ class EventFeed:
 
     def _encode_after(self, db: ReadSnapshot, number: int) -> list[EncodedEvent]:
         """Encode the events after a number. On the event loop, raise `LongRead` if there are many."""
-        found = events.after(db, number, PAGE)
-        if db.is_short and len(found) > (PAGE if self._is_brief else SHORT):
+        stored_events = events.after(db, number, PAGE)
+        if db.is_short and len(stored_events) > (PAGE if self._is_brief else SHORT):
             raise LongRead
         return [
-            _encode(event, b"null" if self._is_brief else _payload(db, event)) for event in found
+            _encode(event, b"null" if self._is_brief else _payload(db, event))
+            for event in stored_events
         ]
 
 
@@ -144,25 +145,25 @@ def _job(db: ReadSnapshot, event: StoredEvent) -> bytes:
     number = msgspec.json.decode(event.payload, type=_Version).version
     if number is None:  # after a purge, only the event still has data of the job
         return event.payload.encode()
-    found = None
+    document = None
     try:
-        found = jobs.registered_wire(db, event.namespace, event.key, number)
+        document = jobs.registered_wire(db, event.namespace, event.key, number)
     except StorageUnreadable as error:  # the event is sent with the names alone
         db.unreadable_rows.note(error)
-    if found is None:
-        found = encode({"ID": event.key, "Namespace": event.namespace, "Version": number})
-    return b'{"Job":' + found + b"}"
+    if document is None:
+        document = encode({"ID": event.key, "Namespace": event.namespace, "Version": number})
+    return b'{"Job":' + document + b"}"
 
 
 def _allocation(db: ReadSnapshot, event: StoredEvent) -> bytes:
     change = msgspec.json.decode(event.payload, type=AllocationChange)
-    found = None
+    document = None
     try:
-        found = _current(db, event, change)
+        document = _current(db, event, change)
     except StorageUnreadable as error:  # the event is sent with the names alone
         db.unreadable_rows.note(error)
-    if found is not None:
-        return found
+    if document is not None:
+        return document
     names = {
         "ID": event.key,
         "Namespace": event.namespace,

@@ -94,15 +94,15 @@ def _watched(seconds: float, clock: Clock, check: Callable[[], None]) -> Profile
 
 def _cpu_times() -> dict[int, int]:
     """Return the CPU time of each thread, in nanoseconds."""
-    found = {}
+    times_by_thread = {}
     for thread in threading.enumerate():
         if thread.ident is not None:
             try:
                 clock = time.pthread_getcpuclockid(thread.ident)
-                found[thread.ident] = time.clock_gettime_ns(clock)
+                times_by_thread[thread.ident] = time.clock_gettime_ns(clock)
             except OSError:  # the thread has ended
                 continue
-    return found
+    return times_by_thread
 
 
 def heap(clock: Clock, *, collects: bool = False) -> Profile:
@@ -117,9 +117,9 @@ def heap(clock: Clock, *, collects: bool = False) -> Profile:
     number, size = Counter[Stack](), Counter[Stack]()
     with garbage.paused():
         for generation in range(_GENERATIONS):
-            found = gc.get_objects(generation=generation)
-            while found:  # freeing a long list in one step would also stop all threads
-                block = found.pop()
+            objects = gc.get_objects(generation=generation)
+            while objects:  # freeing a long list in one step would also stop all threads
+                block = objects.pop()
                 kind = type(block)
                 stack = (ProfileLine(f"{kind.__module__}.{kind.__qualname__}"),)
                 number[stack] += 1
@@ -140,13 +140,13 @@ def threads(clock: Clock) -> Profile:
 
 
 def _stack(frame: FrameType | None) -> Stack:
-    found = []
+    lines = []
     while frame is not None:
         code = frame.f_code
         name = f"{frame.f_globals.get('__name__', '?')}.{code.co_qualname}"
-        found.append(ProfileLine(name, code.co_filename, frame.f_lineno or 0))
+        lines.append(ProfileLine(name, code.co_filename, frame.f_lineno or 0))
         frame = frame.f_back
-    return tuple(found)
+    return tuple(lines)
 
 
 # --- formats ------------------------------------------------------------------------------------------
@@ -182,12 +182,12 @@ def packed(profile: Profile) -> bytes:
     for stack, values in profile.samples.items():
         ids = [frames.of(frame) + 1 for frame in stack]
         out += _message(2, _list(1, ids) + _list(2, values))
-    for frame, at in frames.items():
+    for frame, index in frames.items():
         line = _number(1, functions.of((frame.function, frame.file)) + 1) + _number(2, frame.line)
-        out += _message(4, _number(1, at + 1) + _message(4, line))
-    for (name, file), at in functions.items():
+        out += _message(4, _number(1, index + 1) + _message(4, line))
+    for (name, file), index in functions.items():
         named = _number(2, words.of(name)) + _number(3, words.of(name))
-        out += _message(5, _number(1, at + 1) + named + _number(4, words.of(file)))
+        out += _message(5, _number(1, index + 1) + named + _number(4, words.of(file)))
     if profile.duration:
         out += _message(11, _kind(words, profile.kinds[-1]))
         out += _number(12, int(INTERVAL * _NANOSECONDS))

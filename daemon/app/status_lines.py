@@ -22,8 +22,10 @@ class StatusLines:
 
     def find(self, key: Key, stamp: Stamp) -> bytes | None:
         """Return the line of a job with this stamp, or None."""
-        known = self._lines.get(key)
-        return known[1] if known is not None and known[0] == stamp else None
+        stamp_and_line = self._lines.get(key)
+        return (
+            stamp_and_line[1] if stamp_and_line is not None and stamp_and_line[0] == stamp else None
+        )
 
     def keep(self, key: Key, stamp: Stamp, line: bytes) -> None:
         """Cache a line, unless it is long. If there are too many lines, drop all of them first."""

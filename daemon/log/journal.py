@@ -22,10 +22,10 @@ def is_behind(descriptor: int, environment: Mapping[str, str]) -> bool:
     systemd names the device and inode of the journal's socket in the environment.
     """
     try:
-        found = os.fstat(descriptor)
+        metadata = os.fstat(descriptor)
     except OSError:
         return False
-    return environment.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+    return environment.get("JOURNAL_STREAM") == f"{metadata.st_dev}:{metadata.st_ino}"
 
 
 def record(fields: Mapping[str, str]) -> bytes:
@@ -43,8 +43,8 @@ def send(path: Path, records: Iterable[bytes]) -> None:
     """Send records to the journal's socket. Raises `OSError`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
         connection.connect(str(path))
-        for item in records:
-            _send(connection, item)
+        for journal_record in records:
+            _send(connection, journal_record)
 
 
 def _send(connection: socket.socket, data: bytes) -> None:

@@ -82,8 +82,8 @@ async def send_request(
             protocol = h11.Connection(h11.CLIENT)
             await stream.send_all(_request(protocol, target, method, headers, body))
             head = await _head(stream, protocol)
-            async with aclosing(_body(stream, protocol)) as pieces:
-                yield HttpResponse(head.status_code, _names(head), pieces)
+            async with aclosing(_body(stream, protocol)) as chunks:
+                yield HttpResponse(head.status_code, _names(head), chunks)
     except (OSError, trio.BrokenResourceError, h11.ProtocolError, UnicodeError) as error:
         raise HttpError(reason(error)) from error
 
@@ -143,8 +143,8 @@ async def connect(
 
 async def _connect(host: str, port: int, permit: Permit) -> trio.SocketStream:
     """Connect to the first reachable address of a name. Raises `OSError`."""
-    found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
-    addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
+    resolved = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
+    addresses = list(dict.fromkeys(str(address[0]) for *_, address in resolved))
     for address in addresses:
         permit(address, port)
     *first_addresses, last = addresses

@@ -57,11 +57,11 @@ def describe_conflicts(
     labels: Iterable[tuple[str, int]], listeners: Iterable[PortListener]
 ) -> list[str]:
     """Return a sentence for each port in use; `labels` are pairs of label and port."""
-    known = list(listeners)
+    listener_list = list(listeners)
     return [
         f'port "{label}" is in use: {listener}'
         for label, port in labels
-        for listener in known
+        for listener in listener_list
         if listener.port == port
     ]
 
@@ -83,10 +83,12 @@ def read_listening_sockets(protocol: str, table: Iterable[str]) -> Iterator[tupl
 def _listener(name: str, port: int, fields: list[str]) -> PortListener:
     protocol, user = name.removesuffix("6"), int(fields[_USER])
     try:
-        known = pwd.getpwuid(user).pw_name
+        user_name = pwd.getpwuid(user).pw_name
     except KeyError:
-        known = str(user)
-    return PortListener(port, protocol, decode_address(fields[_ADDRESS].rpartition(":")[0]), known)
+        user_name = str(user)
+    return PortListener(
+        port, protocol, decode_address(fields[_ADDRESS].rpartition(":")[0]), user_name
+    )
 
 
 def decode_address(text: str) -> str:
@@ -96,7 +98,7 @@ def decode_address(text: str) -> str:
     '127.0.0.1'
     """
     raw = bytes.fromhex(text)
-    words = [raw[at : at + _WORD] for at in range(0, len(raw), _WORD)]
+    words = [raw[offset : offset + _WORD] for offset in range(0, len(raw), _WORD)]
     if sys.byteorder == "little":
         words = [word[::-1] for word in words]
     return str(ip_address(b"".join(words)))

@@ -66,7 +66,7 @@ def _authority() -> _Authority:
 
 def _stamp(path: str) -> _Stamp:
     try:
-        found = os.stat(path)
+        metadata = os.stat(path)
     except OSError:
         return path, 0, 0, 0
-    return path, found.st_mtime_ns, found.st_size, found.st_ino
+    return path, metadata.st_mtime_ns, metadata.st_size, metadata.st_ino
