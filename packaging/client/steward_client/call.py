@@ -54,12 +54,12 @@ def _failure(error: Exception) -> Failure:
 def find(name: str) -> Callable[..., Any]:
     """Return the undecorated function that `MODULE:FUNCTION` names."""
     module, _, qualified = name.partition(":")
-    found: object = importlib.import_module(module)
+    part_of_module: object = importlib.import_module(module)
     for part in qualified.split("."):
-        found = getattr(found, part)
-    if not isinstance(found, RemoteFunction):
+        part_of_module = getattr(part_of_module, part)
+    if not isinstance(part_of_module, RemoteFunction):
         raise TypeError(f"{name} has no @task decorator: add it to the function")
-    return found.function
+    return part_of_module.function
 
 
 def main() -> int:

@@ -490,14 +490,14 @@ class Client:
     # --- pages ---
 
     async def _pages(self, path: str, kind: type[list[T]], **query: str) -> list[T]:
-        found: list[T] = []
+        results: list[T] = []
         token = ""
         while True:
             page: Query = {**query, "per_page": 1000, "next_token": token}
             answer = await self.request("GET", path, query=page)
-            found += answer.decode(kind)
+            results += answer.decode(kind)
             if not answer.next_token:
-                return found
+                return results
             if answer.next_token == token:
                 raise InvalidResponse("the server sent the same page token twice")
             token = answer.next_token

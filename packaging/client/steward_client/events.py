@@ -48,8 +48,8 @@ class Event(Record, frozen=True, kw_only=True):
 
 
 def _object(event: Event, topic: str, kind: type[T]) -> T | None:
-    found = event.payload.get(topic) if event.topic == topic else None
-    return None if found is None else convert(found, kind)
+    payload = event.payload.get(topic) if event.topic == topic else None
+    return None if payload is None else convert(payload, kind)
 
 
 class _Frame(Record, frozen=True, kw_only=True):

@@ -275,11 +275,11 @@ def default_path(function: Callable[..., object]) -> list[str]:
 
 def _directory_of(module: str) -> list[str]:
     top = module.partition(".")[0]
-    found = importlib.util.find_spec(top)
-    if found is None or found.origin is None:  # a namespace package, or one in memory
-        directories = [*(found.submodule_search_locations or ())] if found else []
+    spec = importlib.util.find_spec(top)
+    if spec is None or spec.origin is None:  # a namespace package, or one in memory
+        directories = [*(spec.submodule_search_locations or ())] if spec else []
         return [str(Path(directory).parent) for directory in directories]
-    file = Path(found.origin).absolute()
+    file = Path(spec.origin).absolute()
     return [str(file.parents[1] if file.name == "__init__.py" else file.parent)]
 
 

@@ -77,24 +77,24 @@ class _Lock:
             self._renewed = anyio.current_time()
             spans = {"TTL": _span(self._ttl), "LockDelay": _span(self._delay)}
             try:
-                found = await self._change("acquire", spans)
+                variable = await self._change("acquire", spans)
             except Conflict:
                 if not wait:
                     raise
                 await anyio.sleep(_POLL)
                 continue
-            assert found.lock is not None  # noqa: S101  # the holder sees its lock
-            self._id = found.lock.id
-            return HeldLock(path=self._path, id=self._id, items=found.items)
+            assert variable.lock is not None  # noqa: S101  # the holder sees its lock
+            self._id = variable.lock.id
+            return HeldLock(path=self._path, id=self._id, items=variable.items)
 
     async def renew_forever(self) -> None:
         """Renew the lock until cancelled. Raises `LockLost`."""
         while True:
             await anyio.sleep(self._ttl / _RENEWALS)
-            asked = anyio.current_time()
+            sent_at = anyio.current_time()
             lost = f"the lock of variable {self._path!r} is lost"
             try:
-                with anyio.fail_after(max(self._renewed + self._ttl - asked, 0)):
+                with anyio.fail_after(max(self._renewed + self._ttl - sent_at, 0)):
                     await self._change("renew", {"ID": self._id})
             except (Conflict, NotFound, TimeoutError) as error:
                 raise LockLost(lost) from error
@@ -102,7 +102,7 @@ class _Lock:
                 if anyio.current_time() >= self._renewed + self._ttl:
                     raise LockLost(lost) from error
                 continue
-            self._renewed = asked
+            self._renewed = sent_at
 
     async def release(self) -> None:
         """Release the lock. Ignore errors, because an unreleased lock expires."""

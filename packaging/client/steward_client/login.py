@@ -181,8 +181,10 @@ class LoginTokens:
         query = {"api-version": _TOKEN_VERSION, "resource": login.resource}
         if login.identity:
             query["msi_res_id" if "/" in login.identity else "client_id"] = login.identity
-        found = await self._metadata("/metadata/identity/oauth2/token", query, _IdentityToken)
-        return found.access_token
+        identity_token = await self._metadata(
+            "/metadata/identity/oauth2/token", query, _IdentityToken
+        )
+        return identity_token.access_token
 
     async def _place(self) -> dict[str, str]:
         """Return the login fields that identify the virtual machine or the other resource.

@@ -109,8 +109,8 @@ class _Frames:
                     raise InvalidResponse(
                         f"a frame of the stream has more than {LONGEST_PIECE} characters"
                     ) from None
-                piece = await anext(self._chunks)
-                self._rest = (self._rest + piece.decode(errors="surrogateescape")).lstrip()
+                chunk = await anext(self._chunks)
+                self._rest = (self._rest + chunk.decode(errors="surrogateescape")).lstrip()
             else:
                 text, self._rest = self._rest[:end], self._rest[end:].lstrip()
                 return decode(text.encode(errors="surrogateescape"), _Frame)

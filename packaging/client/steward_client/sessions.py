@@ -145,8 +145,8 @@ class ExecSession:
 
     async def _collect(self) -> ExecResult:
         parts: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
-        async for piece in self:
-            parts[piece.stream].append(piece.data)
+        async for output in self:
+            parts[output.stream].append(output.data)
         assert self.exit_code is not None  # noqa: S101  # the iteration ends with it
         return ExecResult(
             exit_code=self.exit_code,

@@ -70,8 +70,8 @@ class Session:
         self._portal.call(self._session.end_input)
 
     def __iter__(self) -> Iterator[Output]:
-        while (piece := self._portal.call(_next, self._session)) is not None:
-            yield piece
+        while (output := self._portal.call(_next, self._session)) is not None:
+            yield output
 
 
 class Client:
@@ -121,8 +121,8 @@ class Client:
     def _iterate(self, stream: AsyncGenerator[T, None]) -> Iterator[T]:
         """Yield the objects of a stream; close it when the caller stops."""
         try:
-            while (found := self._portal.call(_next, stream)) is not None:
-                yield found
+            while (element := self._portal.call(_next, stream)) is not None:
+                yield element
         finally:
             self._portal.call(stream.aclose)
 
@@ -157,8 +157,8 @@ class Client:
     def watch(self, path: str, kind: type[T], query: Query | None = None) -> Iterator[T]:
         """Yield the object at a path now, and after each change (a blocking query)."""
         changes = self._client.watch(path, kind, query)
-        while (found := self._portal.call(_next, changes)) is not None:
-            yield found
+        while (value := self._portal.call(_next, changes)) is not None:
+            yield value
 
     # --- jobs ---
 

@@ -17,10 +17,10 @@ async def each(work: Callable[[S], Awaitable[T]], requests: Sequence[S]) -> list
     failed: list[Exception] = []
     limiter = anyio.CapacityLimiter(_AT_ONCE)
 
-    async def do(number: int, item: S) -> None:
+    async def do(number: int, own_request: S) -> None:
         async with limiter:
             try:
-                results[number] = await work(item)
+                results[number] = await work(own_request)
             except Exception as error:  # raised outside the task group, which would wrap it
                 failed.append(error)
                 group.cancel_scope.cancel()

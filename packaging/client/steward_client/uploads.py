@@ -27,12 +27,12 @@ async def upload(connection: Connection, path: str | os.PathLike[str], *, namesp
     state = await _state(connection, address, namespace)
     while not state.is_complete:
         offset = state.received
-        piece = await anyio.to_thread.run_sync(partial(_piece, path, offset))
+        chunk = await anyio.to_thread.run_sync(partial(_piece, path, offset))
         call = Call(
             method="PUT",
             path=address,
             query={"namespace": namespace, "size": size, "offset": offset},
-            body=piece,
+            body=chunk,
             repeatable=True,
         )
         try:

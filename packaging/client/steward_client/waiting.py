@@ -75,8 +75,8 @@ async def result_of(
         repeatable=True,
     )
     newest: dict[str, Allocation] = {}
-    found = (await connection.send(call)).decode(list[Allocation])
-    for allocation in sorted(found, key=lambda alloc: alloc.create_index):
+    allocations = (await connection.send(call)).decode(list[Allocation])
+    for allocation in sorted(allocations, key=lambda alloc: alloc.create_index):
         newest[allocation.name] = allocation
     return JobResult(
         job_id=job.id,
