@@ -30,13 +30,13 @@ QUESTION = b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r
 
 def hold(port: int, number: int, *, again: bool) -> None:
     """Hold connections until killed; with `again`, reopen each one that the daemon closes."""
-    waits, held = select.epoll(), dict[int, socket.socket]()
+    waits, sockets = select.epoll(), dict[int, socket.socket]()
 
     def connect() -> None:
         one = socket.socket()
         one.setblocking(False)
         one.connect_ex(("127.0.0.1", port))
-        held[one.fileno()] = one
+        sockets[one.fileno()] = one
         waits.register(one, select.EPOLLRDHUP | select.EPOLLHUP)
 
     print("ready", flush=True)
@@ -46,7 +46,7 @@ def hold(port: int, number: int, *, again: bool) -> None:
     print("held", flush=True)
     while True:
         for descriptor, _ in waits.poll():
-            held.pop(descriptor).close()
+            sockets.pop(descriptor).close()
             if again:
                 connect()
         time.sleep(0.01)
@@ -60,8 +60,8 @@ def ask(address: str | tuple[str, int]) -> float:
         one.connect(address)
         one.sendall(QUESTION)
         answer = b""
-        while piece := one.recv(65536):
-            answer += piece
+        while chunk := one.recv(65536):
+            answer += chunk
     assert answer.startswith(b"HTTP/1.1 200 "), answer[:200]
     return 1000 * (time.perf_counter() - began)
 
@@ -74,7 +74,7 @@ def flood(port: int, places: Places, options: argparse.Namespace) -> Latencies:
     words = [sys.executable, "-m", "bench.connections", "--hold", str(port)]
     words += ["--connections", str(options.connections)]
     words += ["--again"] if options.again else []
-    found: Latencies = {name: [] for name in places}
+    latencies: Latencies = {name: [] for name in places}
     pipe = subprocess.PIPE
     # The kernel shares the CPU among sessions, and each user has a separate session.
     with subprocess.Popen(words, stdin=pipe, stdout=pipe, start_new_session=True) as holder:
@@ -87,11 +87,11 @@ def flood(port: int, places: Places, options: argparse.Namespace) -> Latencies:
             until = time.monotonic() + options.seconds
             while time.monotonic() < until:
                 for name, address in places.items():
-                    found[name].append(ask(address))
+                    latencies[name].append(ask(address))
                 time.sleep(PAUSE)
         finally:
             holder.kill()
-    return found
+    return latencies
 
 
 def show(name: str, took: list[float]) -> None:

@@ -24,9 +24,9 @@ def copy(
     which can contain `n`. Write indexes grow by `step` per copy. `order` names the columns by which
     the copies with the same `n` are sorted.
     """
-    found = connection.execute(f"SELECT * FROM {table} WHERE {source}")
-    columns = [item[0] for item in found.description]
-    rows = found.fetchall()
+    cursor = connection.execute(f"SELECT * FROM {table} WHERE {source}")
+    columns = [description[0] for description in cursor.description]
+    rows = cursor.fetchall()
     assert rows, f"the table {table} has no row to copy"
     values = []
     for place, column in enumerate(columns):

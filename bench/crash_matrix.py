@@ -53,8 +53,8 @@ def main() -> int:
 def run(directory: Path, kept: Path, options: argparse.Namespace) -> int:
     began = time.monotonic()
     if not (kept / _WAYS).exists():
-        found = trio.run(_rehearsed, directory / "rehearsal", options.scenes)
-        (kept / _WAYS).write_bytes(msgspec.json.encode(found))
+        ways = trio.run(_rehearsed, directory / "rehearsal", options.scenes)
+        (kept / _WAYS).write_bytes(msgspec.json.encode(ways))
         print(f"ran each scene without a kill in {time.monotonic() - began:.0f} s", flush=True)
     if not options.scenes:
         show("no scene reaches", matrix_of(kept, options.seed).missed(points()))

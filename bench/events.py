@@ -74,10 +74,10 @@ class Run:
         path = "/v1/event/stream"
         async with open_stream(self.steward, path, index=seen.last + 1) as stream:
             while line := await stream.line():
-                found = json.loads(line).get("Events", ())
-                for event in found:
+                events = json.loads(line).get("Events", ())
+                for event in events:
                     seen.add(event["Index"], event["Topic"], event["Type"], event["Key"])
-                if any((event["Topic"], event["Key"]) == ("Job", END) for event in found):
+                if any((event["Topic"], event["Key"]) == ("Job", END) for event in events):
                     return True
                 if slow and not self.over.is_set():
                     await trio.sleep(PAUSE)
@@ -135,8 +135,10 @@ async def main(events: int, readers: int) -> int:
             run, seen = Run(steward), [Seen() for _ in range(readers)]
             run.up.set()
             async with trio.open_nursery() as nursery:
-                for item in seen:
-                    nursery.start_soon(partial(run.read, item, slow=item is seen[0]))
+                for seen_by_reader in seen:
+                    nursery.start_soon(
+                        partial(run.read, seen_by_reader, slow=seen_by_reader is seen[0])
+                    )
                 await run.write(events // 2)
                 run.up = trio.Event()
                 await steward.kill_and_restart()
@@ -147,14 +149,14 @@ async def main(events: int, readers: int) -> int:
                 run.over.set()
             stored = run.stored(end["JobModifyIndex"])
     wrong = [number for number, one in enumerate(seen) if one.whole != stored.whole]
-    told = {
+    results = {
         "events": stored.events,
         "readers": readers,
         "readers with other events": len(wrong),
         "seconds of writing": round(wrote, 1),
         "seconds until all readers were done": round(time.monotonic() - began, 1),
     }
-    print(json.dumps(told))
+    print(json.dumps(results))
     return 1 if wrong else 0
 
 

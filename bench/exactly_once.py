@@ -92,12 +92,12 @@ async def measure(steward: Steward, backend: str, directory: Path, count: int) -
 async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--children", type=int, default=1000)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, trio.fail_after(DEADLINE):
         directory = Path(name)
         async with open_steward(directory, "--dev") as steward:
             for backend in ("asyncio", "trio"):
-                await measure(steward, backend, directory, given.children)
+                await measure(steward, backend, directory, options.children)
 
 
 if __name__ == "__main__":

@@ -117,8 +117,8 @@ def _of_read(route: ReadRoute, names: Mapping[str, str]) -> Iterator[Asked]:
     method = "POST" if "GET" not in route.methods else "GET"
     # Routes of a single object do not accept `namespace=*`.
     hidden = {"namespace"} if "{" in route.path else set()
-    for given in QUERIES:
-        query = {name: value for name, value in given.items() if name not in hidden}
+    for query_case in QUERIES:
+        query = {name: value for name, value in query_case.items() if name not in hidden}
         yield Asked(f"GET {route.path}", method, path, query, BODIES.get(route.path))
 
 

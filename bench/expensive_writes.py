@@ -37,8 +37,10 @@ _MANY_NAMES = [f"name-{number}" for number in range(5000)]
 
 def job(job_id: str, groups: int = 1, count: int = 1, **fields: object) -> dict[str, Any]:
     """Return a job that requests few resources."""
-    made = [{"Name": f"g{number}", "Count": count, "Tasks": [_TASK]} for number in range(groups)]
-    return {"ID": job_id, "Type": "service", "TaskGroups": made, **fields}
+    task_groups = [
+        {"Name": f"g{number}", "Count": count, "Tasks": [_TASK]} for number in range(groups)
+    ]
+    return {"ID": job_id, "Type": "service", "TaskGroups": task_groups, **fields}
 
 
 def _jobs(job_id: str) -> tuple[dict[str, Any], ...]:
@@ -89,12 +91,12 @@ def _signed(size: int) -> Mapping[str, object]:
     return {"role": "many-1", "jwt": ".".join(texts)}
 
 
-_LOGINS = [({}, item) for item in (_LOGIN, _signed(100), _signed(4000), _signed(500_000))]
+_LOGINS = [({}, login) for login in (_LOGIN, _signed(100), _signed(4000), _signed(500_000))]
 
 # Queries and bodies by method and path. Other routes receive only hostile bodies.
 BODIES: Mapping[str, Sequence[tuple[Mapping[str, object], object]]] = {
     "POST /v1/jobs": [({}, {"Job": job}) for job in _jobs(LARGE)],
-    "POST /v1/job/{job_id}": [({}, {"Job": item}) for item in (job(WIDE, count=MANY), job(BUSY))],
+    "POST /v1/job/{job_id}": [({}, {"Job": body}) for body in (job(WIDE, count=MANY), job(BUSY))],
     "POST /v1/validate/job": [({}, {"Job": job}) for job in _jobs(LARGE)],
     "POST /v1/job/{job_id}/plan": [
         ({}, {"Job": job, "Diff": True})

@@ -58,7 +58,7 @@ async def main(jobs: int) -> None:
                 paint, size = await tab.value(SEEN)
                 paints.append(paint)
                 sizes.append(size)
-    told = {
+    results = {
         "jobs": jobs,
         "first load, ms": round(paints[0]),
         "later loads, median, ms": round(statistics.median(paints[1:])),
@@ -66,7 +66,7 @@ async def main(jobs: int) -> None:
         "first load, kB": round(sizes[0] / 1000, 1),
         "later loads, kB": round(statistics.median(sizes[1:]) / 1000, 1),
     }
-    print(json.dumps(told))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

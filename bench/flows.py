@@ -113,14 +113,14 @@ def shown(what: str, values: list[float]) -> None:
 
 
 def chain(steward: Daemon, number: int) -> None:
-    groups = [step(f"s{at}", [f"s{at - 1}"] if at else ()) for at in range(number)]
+    groups = [step(f"s{index}", [f"s{index - 1}"] if index else ()) for index in range(number)]
     began = time.perf_counter()
     steward.register("chain", groups)
     steward.until_dead("chain")
     took, times = time.perf_counter() - began, steward.times("chain")
     shown(
         "end of a step to the start of the next",
-        [times[f"s{at}"][0] - times[f"s{at - 1}"][1] for at in range(1, number)],
+        [times[f"s{index}"][0] - times[f"s{index - 1}"][1] for index in range(1, number)],
     )
     print(f"chain of {number}: {took:.2f} s", flush=True)
 
@@ -135,11 +135,11 @@ def array(steward: Daemon, number: int) -> None:
 def layers(steward: Daemon, depth: int, wide: int) -> None:
     groups = [
         step(
-            f"l{level}-{at}",
-            [f"l{level - 1}-{(at + more) % wide}" for more in range(3)] if level else (),
+            f"l{level}-{index}",
+            [f"l{level - 1}-{(index + more) % wide}" for more in range(3)] if level else (),
         )
         for level in range(depth)
-        for at in range(wide)
+        for index in range(wide)
     ]
     began = time.perf_counter()
     steward.register("layers", groups)
@@ -179,9 +179,9 @@ def page(steward: Daemon, pid: int, directory: Path) -> None:
 
 
 def waiting(steward: Daemon, pid: int, number: int) -> None:
-    held = step("a")
-    held["Meta"]["steward_gate"] = "Begin?"
-    steward.register("hold", [held], ParameterizedJob={})
+    gated = step("a")
+    gated["Meta"]["steward_gate"] = "Begin?"
+    steward.register("hold", [gated], ParameterizedJob={})
     # The first runs fill the caches of SQLite and import modules. Neither is a cost of each run.
     steward.dispatch("hold", 1)
     rest(pid)
@@ -240,7 +240,7 @@ def queue(steward: Daemon) -> None:
 
 def triggers(steward: Daemon) -> None:
     steward.register("after", [step("a")], ParameterizedJob={}, Meta={"steward_after": "source"})
-    found = []
+    delays = []
     for number in range(ROUNDS):
         steward.register("source", [step("a")], Meta={"n": str(number)})
         steward.until_dead("source")
@@ -252,23 +252,23 @@ def triggers(steward: Daemon) -> None:
             _ms(one["TaskStates"]["main"]["FinishedAt"])
             for one in steward.get("/v1/job/source/allocations")
         )
-        found.append(steward.times(newest)["a"][0] - latest)
-    shown("end of a run to the start of its follower", found)
+        delays.append(steward.times(newest)["a"][0] - latest)
+    shown("end of a run to the start of its follower", delays)
 
 
 def decision(number: int = 2000) -> None:
-    names = [f"s{at}" for at in range(number)]
+    names = [f"s{index}" for index in range(number)]
     steps = [
-        Step(name=name, needs=tuple(names[max(at - 50, 0) : max(at - 47, 0)]))
-        for at, name in enumerate(names)
+        Step(name=name, needs=tuple(names[max(index - 50, 0) : max(index - 47, 0)]))
+        for index, name in enumerate(names)
     ]
     graph = Graph(steps=tuple(steps))
     run = FlowRun(namespace="default", job_id="x", number=1, version=0, began=1)
-    known = {one.name: one for one in advance(graph, run, {}, {}, now=2).steps}
+    rows = {one.name: one for one in advance(graph, run, {}, {}, now=2).steps}
     spent = []
     for _ in range(20):
         began = time.thread_time()
-        advance(graph, run, known, {"s0": Elements(good=1)}, now=3)
+        advance(graph, run, rows, {"s0": Elements(good=1)}, now=3)
         spent.append((time.thread_time() - began) * 1000)
     shown(f"CPU of a decision about {number} steps", spent)
 

@@ -93,7 +93,7 @@ def main() -> None:
         begun = time.perf_counter()
         fill(store_dir(full) / FILE_NAME, options.children, options.events)
         print(f"filled in {time.perf_counter() - begun:.0f} s", flush=True)
-        show([measure(item, options.only) for item in (empty, full)])
+        show([measure(data_dir, options.only) for data_dir in (empty, full)])
 
 
 # --- stores ---
@@ -159,7 +159,10 @@ def fill(file: Path, children: int, events: int) -> None:
         for table in ("store", "table_indexes"):
             connection.execute(INDEXES.format(table=table))
         connection.execute("COMMIT")
-        sizes = {item: count(connection, item) for item in ("allocations", "evaluations", "events")}
+        sizes = {
+            table_name: count(connection, table_name)
+            for table_name in ("allocations", "evaluations", "events")
+        }
     print(", ".join(f"{number} {name}" for name, number in sizes.items()), flush=True)
 
 
@@ -175,7 +178,7 @@ def measure(data_dir: Path, only: str) -> dict[str, Any]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    config, found = data_dir.with_name("steward.toml"), data_dir.with_suffix(".json")
+    config, file = data_dir.with_name("steward.toml"), data_dir.with_suffix(".json")
     start = (
         f"{sys.executable} -m daemon agent --dev --acl --config {config} --data-dir {data_dir} "
         f"--port {port} --log-level warning"
@@ -185,30 +188,30 @@ def measure(data_dir: Path, only: str) -> dict[str, Any]:
         [
             *(sys.executable, Path(__file__).with_name("bench.py"), "--start", start),
             *("--url", f"http://127.0.0.1:{port}", "--token", SECRET),
-            *("--only", only, "--json", found, "--log", data_dir.with_suffix(".log")),
+            *("--only", only, "--json", file, "--log", data_dir.with_suffix(".log")),
             *("--list", "/v1/jobs?prefix=disp"),  # the same number of jobs in both stores
         ],
         check=True,
     )
-    figures: dict[str, Any] = json.loads(found.read_text())
+    figures: dict[str, Any] = json.loads(file.read_text())
     if "completed_per_s" in (dispatch := figures.get("dispatch", {})):
         share = dispatch["completed_per_s"] / figures["limits"]["fork_exec_per_s"]
         dispatch["share"] = round(share, 3)
     return figures
 
 
-def show(found: list[dict[str, Any]]) -> None:
+def show(results_by_store: list[dict[str, Any]]) -> None:
     print(f"\n| {'Measurement':<38} | {'Target':<20} | {'Empty':>8} | {'Full':>8} |")
-    for path, (name, wanted) in FIGURES.items():
-        values = [figure(item, path.split()) for item in found]
+    for path, (name, target) in FIGURES.items():
+        values = [figure(result, path.split()) for result in results_by_store]
         if None not in values:
-            print(f"| {name:<38} | {wanted:<20} | {values[0]:>8} | {values[1]:>8} |")
+            print(f"| {name:<38} | {target:<20} | {values[0]:>8} | {values[1]:>8} |")
 
 
-def figure(found: object, path: list[str]) -> object:
+def figure(value: object, path: list[str]) -> object:
     for name in path:
-        found = found.get(name) if isinstance(found, dict) else None
-    return found
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
 
 
 if __name__ == "__main__":

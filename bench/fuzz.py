@@ -77,7 +77,7 @@ def main() -> int:
     print(
         f"{'':24}{'inputs':>9}{'findings':>10}{'cpu s':>8}{'slowest ms':>12}{'most MiB':>10}{'kept':>7}"
     )
-    found = 0
+    number_of_faults = 0
     for name in options.targets or SHARES:
         one = fuzz(name, options.inputs * SHARES[name] // 1000, options.seed)
         most = "" if one.largest_mib is None else f"{one.largest_mib:.1f}"
@@ -88,8 +88,8 @@ def main() -> int:
         )
         for fault in one.faults[:SHOWN]:
             print(fault)
-        found += len(one.faults)
-    return 1 if found else 0
+        number_of_faults += len(one.faults)
+    return 1 if number_of_faults else 0
 
 
 def fuzz(name: str, count: int, number: int) -> Found:
@@ -109,18 +109,18 @@ def texts(name: str, count: int, number: int) -> Found:
         attempt(target.look, text)
     slowest = largest = middle = 0.0
     begun, most = time.process_time(), peak()
-    for at, text in enumerate(target.texts(number, count)):
+    for index, text in enumerate(target.texts(number, count)):
         started = time.process_time()
         if fault := attempt(target.look, text):
             faults.setdefault(fault, f"{fault}\n    of {text!r}")
         slowest = max(slowest, time.process_time() - started)
         largest, most = max(largest, peak() - most), peak()
-        if at == count // 2:
+        if index == count // 2:
             middle = resident()
     took = time.process_time() - begun
     kept = resident() - middle
-    found = [*faults.values(), *[f"retains {kept:.0f} MiB"] * (kept > GROWTH)]
-    return Found(count, found, took, 1000 * slowest, largest, kept)
+    faults_found = [*faults.values(), *[f"retains {kept:.0f} MiB"] * (kept > GROWTH)]
+    return Found(count, faults_found, took, 1000 * slowest, largest, kept)
 
 
 def attempt(look: Callable[[str], bool], text: str) -> str:
@@ -179,8 +179,10 @@ def daemon(part: Part, directory: Path, count: int, number: int) -> Found:
     faults, sizes, slowest = dict[str, str](), [], 0.0
     with running(directory) as (process, address):
         target = Attack(address)
-        for at in range(PARTS):
-            slowest = max(slowest, part(target, count // PARTS, number * PARTS + at, faults))
+        for round_number in range(PARTS):
+            slowest = max(
+                slowest, part(target, count // PARTS, number * PARTS + round_number, faults)
+            )
             sizes.append(resident(process.pid))
         took = spent(process.pid)
         target.end()
@@ -188,14 +190,14 @@ def daemon(part: Part, directory: Path, count: int, number: int) -> Found:
         status = process.wait(60)
     text = (directory / "log").read_text()
     kept = sizes[-1] - sizes[PARTS // 2]
-    found = [
+    faults_found = [
         *faults.values(),
         *[f"ended with {status}"] * (status != 0),
         *[line for line in text.splitlines() if "Traceback" in line or " ERROR " in line][:SHOWN],
         *check(directory / "data"),
         *[f"retains {kept:.0f} MiB"] * (kept > GROWTH),
     ]
-    return Found(count, found, took, 1000 * slowest, None, kept)
+    return Found(count, faults_found, took, 1000 * slowest, None, kept)
 
 
 def requests(target: Attack, count: int, number: int, faults: dict[str, str]) -> float:

@@ -70,13 +70,15 @@ def main() -> None:
                 }
                 for _ in range(options.rounds)
             ]
-            found = {name: middle([item[name] for item in rounds]) for name in servers}
-            for name, figure in found.items():
+            medians = {
+                name: middle([round_figures[name] for round_figures in rounds]) for name in servers
+            }
+            for name, figure in medians.items():
                 print(
                     f"{clients} clients  {name:<5} {figure.per_s:>7.0f} per s  "
                     f"{figure.cpu_us:>6.0f} µs of CPU"
                 )
-            lean, wide = found["lean"], found["wide"]
+            lean, wide = medians["lean"], medians["wide"]
             print(
                 f"{clients} clients  fast path compared with the framework: "
                 f"{lean.per_s / wide.per_s:.2f} times the rate, "

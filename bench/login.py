@@ -155,11 +155,11 @@ def forge(jwt: str, rng: random.Random) -> str:
     header = json.loads(urlsafe_b64decode(head + "=" * (-len(head) % 4)))
     kind = rng.randrange(9)
     if kind == 0:  # one changed character
-        at = rng.randrange(len(jwt))
-        return jwt[:at] + chr(rng.randrange(33, 0x2FF)) + jwt[at + 1 :]
+        position = rng.randrange(len(jwt))
+        return jwt[:position] + chr(rng.randrange(33, 0x2FF)) + jwt[position + 1 :]
     if kind == 1:  # one missing character
-        at = rng.randrange(len(jwt))
-        return jwt[:at] + jwt[at + 1 :]
+        position = rng.randrange(len(jwt))
+        return jwt[:position] + jwt[position + 1 :]
     if kind == 2:  # changed claims
         claims[rng.choice(list(claims))] = rng.choice([None, 5, [], {}, "x", 1e300, True])
     elif kind == 3:  # changed header
@@ -194,7 +194,7 @@ async def attack(url: str, jwt: str, number: int) -> Counter[int]:
     """Return the number of responses by status for this many forged tokens."""
     chance, statuses = random.Random(1), Counter[int]()
     left = [forge(jwt, chance) for _ in range(number)]
-    left = [item for item in left if item != jwt]
+    left = [forged for forged in left if forged != jwt]
 
     async def one() -> None:
         async with httpx.AsyncClient(base_url=url, timeout=30) as client:
@@ -225,8 +225,8 @@ def set_up(url: str, token: str) -> None:
             assert answer.is_success, answer.text
 
 
-def show(name: str, clients: int, found: dict[str, float]) -> None:
-    figures = "  ".join(f"{key} {value:8.2f}" for key, value in found.items())
+def show(name: str, clients: int, figures_by_name: dict[str, float]) -> None:
+    figures = "  ".join(f"{key} {value:8.2f}" for key, value in figures_by_name.items())
     print(f"{name:<8} {clients} clients: {figures}", flush=True)
 
 
@@ -234,7 +234,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--forged", type=int, default=20_000)
-    wanted = parser.parse_args()
+    options = parser.parse_args()
     with cloud() as cloud_url, tempfile.TemporaryDirectory() as directory:
         urls = {f"STEWARD_CLOUD_{name.upper()}_URL": cloud_url for name in URLS}
         minted = httpx.post(
@@ -251,14 +251,14 @@ def main() -> None:
         with daemon("--acl", environment=urls) as url:
             set_up(url, bootstrap(url))
             for clients in (1, 8):
-                ours = measure(url, "/v1/auth/cloudid/login", body, clients, wanted.seconds)
-                least = measure(bare_url, "/login", body, clients, wanted.seconds)
+                ours = measure(url, "/v1/auth/cloudid/login", body, clients, options.seconds)
+                least = measure(bare_url, "/login", body, clients, options.seconds)
                 show("steward", clients, ours)
                 show("bare", clients, least)
                 print(
                     f"CPU of a login / CPU of the bare server: {ours['CPU ms'] / least['CPU ms']:.2f}"
                 )
-            statuses = trio.run(attack, url, minted, wanted.forged)
+            statuses = trio.run(attack, url, minted, options.forged)
             print(f"{sum(statuses.values())} forged tokens: {dict(statuses)}")
             assert 200 not in statuses, "a forged token was accepted"
         server.kill()

@@ -78,9 +78,9 @@ class Search:
         self._rest, self._overlap = b"", max(map(len, texts))
         self.size = self.found = 0
 
-    def add(self, piece: bytes) -> None:
-        self.size += len(piece)
-        text = self._rest + piece
+    def add(self, chunk: bytes) -> None:
+        self.size += len(chunk)
+        text = self._rest + chunk
         ends = [match.end() for match in self._pattern.finditer(text)]
         self.found += len(ends)
         self._rest = text[max([len(text) - self._overlap, *ends[-1:]]) :]
@@ -113,8 +113,8 @@ async def read(steward: Steward, token: str, path: str, search: Search) -> None:
             head += await stream.receive_some(4096)
         assert head.startswith(b"HTTP/1.1 200"), head
         text = bytearray(head.partition(b"\r\n\r\n")[2])
-        while piece := await stream.receive_some(1 << 20):
-            text += piece
+        while chunk := await stream.receive_some(1 << 20):
+            text += chunk
             if len(text) > PIECE:
                 search.add(bytes(text))
                 text.clear()
@@ -125,7 +125,7 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=10)
     parser.add_argument("--megabytes", type=int, default=103)
-    given = parser.parse_args()
+    options = parser.parse_args()
     chance = random.Random(34)
     print(f"the host: {fork_exec_per_s():,.0f} fork+execs per s, load {os.getloadavg()[0]:.1f}")
     seen = shown = size = 0
@@ -135,12 +135,12 @@ async def main() -> None:
             await steward.post("/v1/acl/bootstrap", {"BootstrapSecret": SECRET})
             steward.token = SECRET
             reader = await new_token(steward, 'namespace "default" { policy = "write" }')
-            for number in range(given.jobs):
+            for number in range(options.jobs):
                 job_id = f"job{number}"
                 secrets = [secret_of(chance) for _ in range(SECRETS)]
                 items = {f"s{index}": secret for index, secret in enumerate(secrets)}
                 await steward.post(f"/v1/var/nomad/jobs/{job_id}", {"Items": items})
-                await steward.register(job(job_id, number, given.megabytes))
+                await steward.register(job(job_id, number, options.megabytes))
                 (alloc,) = await steward.allocations(job_id, "running", "complete")
                 path = f"/v1/client/fs/logs/{alloc['ID']}?task=main&type=stdout&plain=true"
                 masked, raw = Search(secrets), Search(secrets)
@@ -148,11 +148,11 @@ async def main() -> None:
                 await read(steward, reader, f"{path}&follow=true", masked)
                 following += time.perf_counter() - began
                 await read(steward, SECRET, path, raw)
-                assert masked.size == raw.size == given.megabytes << 20, (masked.size, raw.size)
+                assert masked.size == raw.size == options.megabytes << 20, (masked.size, raw.size)
                 seen, shown, size = seen + masked.found, shown + raw.found, size + masked.size
                 await steward.request("DELETE", f"/v1/job/{job_id}", purge=True)
     print(
-        f"{given.jobs * SECRETS:,} secrets in {size >> 20:,} MiB: a reader with read-raw-logs "
+        f"{options.jobs * SECRETS:,} secrets in {size >> 20:,} MiB: a reader with read-raw-logs "
         f"sees a secret in {shown:,} places, a reader without it in {seen:,}; the log was followed at "
         f"{(size >> 20) / following:,.0f} MiB/s, including the search"
     )

@@ -50,8 +50,8 @@ async def seconds(steward: Steward, token: str, path: str, size: int) -> float:
     began, left = time.perf_counter(), size
     async with await trio.open_tcp_stream(host, int(port)) as stream:
         await stream.send_all(request.encode())
-        while left > 0 and (piece := await stream.receive_some(1 << 20)):
-            left -= len(piece)
+        while left > 0 and (chunk := await stream.receive_some(1 << 20)):
+            left -= len(chunk)
     if left > 0:
         raise SystemExit(f"{left} bytes are missing")
     return time.perf_counter() - began
@@ -61,30 +61,30 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=256)
     parser.add_argument("--secrets", type=int, default=20)
-    given = parser.parse_args()
-    size = given.megabytes << 20
+    options = parser.parse_args()
+    size = options.megabytes << 20
     with tempfile.TemporaryDirectory() as directory:
         async with open_steward(Path(directory), "--dev", "--acl") as steward:
             await steward.post("/v1/acl/bootstrap", {"BootstrapSecret": SECRET})
             steward.token = SECRET
             items = {
                 f"s{number}": f"Zq{number:02d}-Kf8sLw0pXv3n{number}"
-                for number in range(given.secrets)
+                for number in range(options.secrets)
             }
             await steward.post("/v1/var/nomad/jobs/job", {"Items": items})
-            (found,) = await steward.run_job(job(given.megabytes))
-            log = alloc_dir(steward.data_dir) / found["ID"] / "alloc/logs/main.stdout.0"
+            (alloc,) = await steward.run_job(job(options.megabytes))
+            log = alloc_dir(steward.data_dir) / alloc["ID"] / "alloc/logs/main.stdout.0"
             while log.stat().st_size < size:  # noqa: ASYNC110  # a file gives no notification
                 await trio.sleep(0.1)
             reader = await new_token(steward, 'namespace "default" { policy = "write" }')
-            path = f"/v1/client/fs/logs/{found['ID']}?task=main&type=stdout&plain=true"
+            path = f"/v1/client/fs/logs/{alloc['ID']}?task=main&type=stdout&plain=true"
             ratios = []
             for _ in range(5):
                 raw = await seconds(steward, SECRET, path, size)
                 masked = await seconds(steward, reader, path, size)
                 ratios.append(raw / masked)
                 print(
-                    f"raw {given.megabytes / raw:,.0f} MiB/s, masked {given.megabytes / masked:,.0f} "
+                    f"raw {options.megabytes / raw:,.0f} MiB/s, masked {options.megabytes / masked:,.0f} "
                     f"MiB/s, {raw / masked:.2f} of raw"
                 )
             print(f"median {statistics.median(ratios):.2f}; target 0.50")

@@ -159,10 +159,10 @@ class Pueue(Rival):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        for item in ("CONFIG", "DATA", "RUNTIME"):
-            place = directory / item.lower()
+        for kind in ("CONFIG", "DATA", "RUNTIME"):
+            place = directory / kind.lower()
             place.mkdir(mode=0o700, exist_ok=True)
-            self.env["XDG_RUNTIME_DIR" if item == "RUNTIME" else f"XDG_{item}_HOME"] = str(place)
+            self.env["XDG_RUNTIME_DIR" if kind == "RUNTIME" else f"XDG_{kind}_HOME"] = str(place)
 
     def start(self) -> None:
         words = [str(shutil.which("pueued"))]
@@ -237,7 +237,7 @@ class Steward(Rival):
         assert self._process.stdout is not None
         line = self._process.stdout.readline().decode()
         self._port = int(line.rpartition(":")[2].split()[0].strip("/,"))
-        _until(lambda: any(item["Status"] == "ready" for item in self._ask("GET", "/v1/nodes")))
+        _until(lambda: any(node["Status"] == "ready" for node in self._ask("GET", "/v1/nodes")))
 
     def submit(self, commands: Sequence[Command]) -> None:
         self._count = len(commands)
@@ -299,11 +299,11 @@ class Steward(Rival):
         with suppress(ConnectionError):  # no answer; the caller tries again
             connection.request(method, path, data)
             answer = connection.getresponse()
-            said = answer.read()
+            response_body = answer.read()
             connection.close()
             if answer.status >= http.client.BAD_REQUEST:
-                raise RuntimeError(f"{method} {path}: {answer.status} {said[:200]!r}")
-            return json.loads(said) if data is None else said
+                raise RuntimeError(f"{method} {path}: {answer.status} {response_body[:200]!r}")
+            return json.loads(response_body) if data is None else response_body
         return []
 
 
@@ -335,14 +335,14 @@ RIVALS: tuple[type[Rival], ...] = (TaskSpooler, Parallel, Pueue, HyperQueue, Ste
 
 def _processes(name: str, variable: str) -> set[int]:
     """Return the IDs of the processes with this name and with this text in their environment."""
-    found = set()
+    pids = set()
     for path in Path("/proc").iterdir():
         with suppress(OSError):  # the process has ended
             if not path.name.isdecimal() or (path / "comm").read_text().strip() != name:
                 continue
             if variable.encode() in (path / "environ").read_bytes():
-                found.add(int(path.name))
-    return found
+                pids.add(int(path.name))
+    return pids
 
 
 def _until(holds: Callable[[], bool], within: float = _DEADLINE) -> None:
@@ -406,23 +406,29 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="")
-    given = parser.parse_args()
-    wanted = [rival for rival in RIVALS if not given.only or rival.name in given.only.split(",")]
-    present = [rival for rival in wanted if rival.program()]
-    for absent in (rival for rival in wanted if rival not in present):
+    options = parser.parse_args()
+    selected = [
+        rival for rival in RIVALS if not options.only or rival.name in options.only.split(",")
+    ]
+    present = [rival for rival in selected if rival.program()]
+    for absent in (rival for rival in selected if rival not in present):
         print(f"{absent.name}: absent")
     rates: dict[str, list[float]] = {rival.name: [] for rival in present}
     shares: dict[str, list[float]] = {rival.name: [] for rival in present}
-    for _ in range(given.rounds):
+    for _ in range(options.rounds):
         for rival in present:
-            limit, found = fork_exec_per_s(), rate(rival, given.jobs)
-            rates[rival.name].append(found)
-            shares[rival.name].append(found / limit)
+            limit, starts_per_s = fork_exec_per_s(), rate(rival, options.jobs)
+            rates[rival.name].append(starts_per_s)
+            shares[rival.name].append(starts_per_s / limit)
     for rival in present:
-        said = survival(rival, 200)
-        found, share = statistics.median(rates[rival.name]), statistics.median(shares[rival.name])
+        outcome = survival(rival, 200)
+        starts_per_s, share = (
+            statistics.median(rates[rival.name]),
+            statistics.median(shares[rival.name]),
+        )
         print(
-            f"{rival.name}: {found:.0f} per s, {share:.2f} x fork+exec; kill -9: {said}", flush=True
+            f"{rival.name}: {starts_per_s:.0f} per s, {share:.2f} x fork+exec; kill -9: {outcome}",
+            flush=True,
         )
 
 

@@ -72,7 +72,11 @@ async def weigh(steward: Steward, path: str) -> float:
     """Return the compressed size in kB of a page with its files, without editor and terminal."""
     async with httpx.AsyncClient(base_url=steward.address, timeout=60) as client:
         page = await client.get(f"/ui/{path}")
-        names = {item for item in FILES.findall(page.text) if not any(w in item for w in EDITOR)}
+        names = {
+            file_name
+            for file_name in FILES.findall(page.text)
+            if not any(w in file_name for w in EDITOR)
+        }
         bodies = [page.content, *[(await client.get(name)).content for name in sorted(names)]]
     return sum(len(gzip.compress(body)) for body in bodies) / 1000
 
@@ -109,9 +113,9 @@ async def opened(steward: Steward, number: int, *, reloads: bool) -> AsyncIterat
 
     async def follow(client: httpx.AsyncClient, begun: trio.Event, changed: trio.Event) -> None:
         async with client.stream("GET", "/ui/events") as stream:
-            async for piece in stream.aiter_bytes():
+            async for chunk in stream.aiter_bytes():
                 begun.set()
-                if b'"Index"' in piece:
+                if b'"Index"' in chunk:
                     changed.set()
 
     limits = httpx.Limits(max_connections=None)

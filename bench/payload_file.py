@@ -58,9 +58,9 @@ def write_file(path: Path, megabytes: int) -> str:
     chance, digest = random.Random(34), hashlib.sha256()
     with path.open("wb") as file:
         for _ in range(megabytes):
-            piece = chance.randbytes(MIB)
-            digest.update(piece)
-            file.write(piece)
+            chunk = chance.randbytes(MIB)
+            digest.update(chunk)
+            file.write(chunk)
     return digest.hexdigest()
 
 
@@ -82,24 +82,24 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=1024)
     parser.add_argument("--kills", type=int, default=10)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         print(
             f"the host: {fork_exec_per_s():,.0f} fork+execs per s, "
             f"{fdatasync_per_s(directory):,.0f} fdatasyncs per s, load {os.getloadavg()[0]:.1f}"
         )
-        file, size = directory / "input", given.megabytes * MIB
-        digest = write_file(file, given.megabytes)
+        file, size = directory / "input", options.megabytes * MIB
+        digest = write_file(file, options.megabytes)
         async with open_steward(directory, "--dev") as steward:
             await steward.register(JOB)
             pid = steward.pid
             before = memory(pid, "VmRSS")
             forget_peak(pid)
             began, ends = time.perf_counter(), []
-            for number in range(1, given.kills + 1):
+            for number in range(1, options.kills + 1):
                 process = await upload(steward, file)
-                limit = size * number // (given.kills + 1)
+                limit = size * number // (options.kills + 1)
                 while await received(steward, digest) < limit:  # noqa: ASYNC110  # no notification
                     await trio.sleep(0.01)  # short, so that the kill is not late
                 process.kill()

@@ -210,8 +210,8 @@ def register(port: int, count: int) -> None:
     task = {"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/true"}}
     groups = [{"Name": "g", "Count": 0, "Tasks": [task]}]
     for number in range(count):
-        wanted = {"ID": f"j-{number}", "Type": "batch", "TaskGroups": groups}
-        connection.request("POST", "/v1/jobs", json.dumps({"Job": wanted}))
+        job_spec = {"ID": f"j-{number}", "Type": "batch", "TaskGroups": groups}
+        connection.request("POST", "/v1/jobs", json.dumps({"Job": job_spec}))
         connection.getresponse().read()
     while b'"pending"' in ask(port, LIST):
         time.sleep(0.1)

@@ -38,9 +38,9 @@ def start(command: list[str], place: Path, number: int) -> tuple[float, float]:
         took = time.monotonic() - began
         time.sleep(IDLE)
         rollup = Path(f"/proc/{one.pid}/smaps_rollup").read_text()
-        (held,) = re.findall(r"^Pss: *(\d+)", rollup, re.MULTILINE)
+        (pss,) = re.findall(r"^Pss: *(\d+)", rollup, re.MULTILINE)
         one.send_signal(signal.SIGTERM)
-    return took, int(held) / 1024
+    return took, int(pss) / 1024
 
 
 def main(command: list[str]) -> None:
@@ -52,7 +52,7 @@ def main(command: list[str]) -> None:
             command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *command]
             os.chown(place, 65534, 65534)
         (cold, _), *warm = [start(command, place, number) for number in range(STARTS)]
-        times, memory = sorted(took for took, _ in warm), sorted(held for _, held in warm)
+        times, memory = sorted(took for took, _ in warm), sorted(pss for _, pss in warm)
         print(
             f"first {cold:.2f} s; then {times[len(times) // 2]:.2f} s [{times[0]:.2f}]; "
             f"{memory[len(memory) // 2]:.0f} MiB"

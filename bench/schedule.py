@@ -82,12 +82,12 @@ async def _among(directory: Path, running: int) -> float:
         for number in range(running // OF_A_JOB):
             other = job(f"other-{number}", group("g", count=OF_A_JOB))
             await store.write(partial(_run, the_job=other, ids=ids))
-        wanted = job("new", group("g", count=1), type="batch")
-        asked = await store.write(partial(_ask, the_job=wanted, ids=ids))
+        new_job = job("new", group("g", count=1), type="batch")
+        new_eval = await store.write(partial(_ask, the_job=new_job, ids=ids))
         taken = []
         for _ in range(RUNS):
             begun = time.perf_counter()
-            plan = store.read(partial(_decide, asked=asked, ids=ids))
+            plan = store.read(partial(_decide, the_eval=new_eval, ids=ids))
             taken.append(1000 * (time.perf_counter() - begun))
             assert len(plan.place) == 1
         return statistics.median(taken)
@@ -98,13 +98,13 @@ def _ask(tx: Transaction, the_job: Job, ids: "count[str]") -> Evaluation:
 
 
 def _run(tx: Transaction, the_job: Job, ids: "count[str]") -> None:
-    for item in _decide(tx, _ask(tx, the_job, ids), ids).place:
-        allocations.add(tx, item, NOW)
-        allocations.set_client(tx, msgspec.structs.replace(item, client_status="running"), NOW)
+    for placed in _decide(tx, _ask(tx, the_job, ids), ids).place:
+        allocations.add(tx, placed, NOW)
+        allocations.set_client(tx, msgspec.structs.replace(placed, client_status="running"), NOW)
 
 
-def _decide(db: ReadSnapshot, asked: Evaluation, ids: "count[str]") -> Plan:
-    return schedule(load_cluster_state(db, asked), asked, now=NOW, ids=ids)
+def _decide(db: ReadSnapshot, the_eval: Evaluation, ids: "count[str]") -> Plan:
+    return schedule(load_cluster_state(db, the_eval), the_eval, now=NOW, ids=ids)
 
 
 def main() -> None:

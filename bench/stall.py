@@ -104,7 +104,7 @@ def measure(port: int, only: str, *, writes: bool) -> None:
     for row, every in rows.items():
         quiet = longest(port, lambda: time.sleep(QUIET))
         before = time.perf_counter()
-        most = max(longest(port, partial(ask, port, item, names)) for item in every)
+        most = max(longest(port, partial(ask, port, route, names)) for route in every)
         took = (time.perf_counter() - before) * 1000
         print(f"| {row:<52} | {took:>11.0f} | {quiet:>9.1f} | {most:>16.1f} |", flush=True)
 
@@ -115,8 +115,8 @@ def known(port: int) -> dict[str, str]:
     def first(path: str) -> str:
         with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
             connection.request("GET", path)
-            found = msgspec.json.decode(connection.getresponse().read())
-        return str(found[0]["ID"]) if found else "none"
+            objects = msgspec.json.decode(connection.getresponse().read())
+        return str(objects[0]["ID"]) if objects else "none"
 
     names = {
         "job_id": "old",

@@ -66,9 +66,9 @@ async def of_logs(steward: Steward) -> tuple[str, str, News]:
     job = {"ID": "log", "Type": "batch", "TaskGroups": [{"Name": "g", "Tasks": [task]}]}
     (allocation,) = await steward.run_job(job)
     alloc_id = allocation["ID"]
-    asked = f"/v1/client/fs/logs/{alloc_id}?task=t&type=stdout&follow=true&plain=true"
+    log_path = f"/v1/client/fs/logs/{alloc_id}?task=t&type=stdout&follow=true&plain=true"
     path = f"/v1/client/allocation/{alloc_id}/signal"
-    return asked, "early", partial(steward.post, path, {"Signal": "SIGUSR1", "TaskName": "t"})
+    return log_path, "early", partial(steward.post, path, {"Signal": "SIGUSR1", "TaskName": "t"})
 
 
 async def register(steward: Steward, job_id: str) -> None:
@@ -81,9 +81,9 @@ KINDS = {"events": of_events, "queries": of_queries, "logs": of_logs}
 class StreamReaders:
     """All readers, and the time at which each received the data."""
 
-    def __init__(self, steward: Steward, asked: str, first: str) -> None:
+    def __init__(self, steward: Steward, path: str, first: str) -> None:
         self._host, self._port = steward.address.removeprefix("http://").split(":")
-        self._asked, self._first = asked, first.encode()
+        self._asked, self._first = path, first.encode()
         self.heard: list[float] = []
         self.all_heard = trio.Event()
         self._count = 0
@@ -124,8 +124,8 @@ async def main(kind: str, streams: int) -> None:
     with tempfile.TemporaryDirectory() as directory, trio.fail_after(DEADLINE):
         async with open_steward(Path(directory), "--dev") as steward:
             await register(steward, "early")
-            asked, first, news = await KINDS[kind](steward)
-            readers = StreamReaders(steward, asked, first)
+            stream_path, first, news = await KINDS[kind](steward)
+            readers = StreamReaders(steward, stream_path, first)
             before = memory(steward.pid)
             async with readers.reading(streams):
                 await settled(steward.pid)
@@ -141,7 +141,7 @@ async def main(kind: str, streams: int) -> None:
                 await readers.all_heard.wait()
                 answering = processor(steward.pid) - answering
             took = sorted(moment - began for moment in readers.heard)
-            told = {
+            results = {
                 kind: streams,
                 "MiB before": round(before, 1),
                 "MiB more": round(after - before, 1),
@@ -152,7 +152,7 @@ async def main(kind: str, streams: int) -> None:
                 "ms p50": round(took[len(took) // 2] * 1000, 1),
                 "ms last": round(took[-1] * 1000, 1),
             }
-            print(json.dumps(told))
+            print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -66,8 +66,8 @@ class HeldTimes(trio.abc.Instrument):
 
     def take(self) -> float:
         """Return the longest time in ms, and reset it."""
-        found, self._longest = self._longest, 0
-        return found / 1e6
+        longest, self._longest = self._longest, 0
+        return longest / 1e6
 
 
 async def start(launcher: Launcher) -> None:
@@ -93,18 +93,18 @@ async def measured(directory: Path, concurrent: int, starts: int) -> tuple[float
     async def work() -> None:
         for _ in numbers:
             await start(launcher)
-            times.append(held.take())
+            times.append(held_times.take())
 
     async with open_launcher(directory) as launcher:
         await start(launcher)
-        held = HeldTimes()
-        trio.lowlevel.add_instrument(held)
+        held_times = HeldTimes()
+        trio.lowlevel.add_instrument(held_times)
         began = time.perf_counter()
         async with trio.open_nursery() as nursery:
             for _ in range(concurrent):
                 nursery.start_soon(work)
         took = time.perf_counter() - began
-        trio.lowlevel.remove_instrument(held)
+        trio.lowlevel.remove_instrument(held_times)
     return starts / took, times
 
 

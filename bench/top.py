@@ -48,9 +48,9 @@ def main() -> None:
         run_jobs(url, options.allocations)
         pid, terminal = start_top(url)
         drain(terminal, 3.0)
-        began = {item: cpu(item) for item in (pid, daemon_pid)}
+        began = {process: cpu(process) for process in (pid, daemon_pid)}
         written = drain(terminal, options.seconds)
-        used = {item: (cpu(item) - began[item]) / options.seconds for item in began}
+        used = {process: (cpu(process) - began[process]) / options.seconds for process in began}
         os.kill(pid, signal.SIGTERM)
         os.waitpid(pid, 0)
         idle = share(daemon_pid, options.seconds)  # the start of the daemon is over
@@ -102,8 +102,8 @@ def ask(url: str, path: str, body: object = None) -> list[dict[str, str]]:
     """Send a request to the daemon; return the decoded response."""
     data = None if body is None else msgspec.json.encode(body)
     with urllib.request.urlopen(urllib.request.Request(f"{url}{path}", data)) as answer:
-        found: list[dict[str, str]] = msgspec.json.decode(answer.read())
-        return found
+        documents: list[dict[str, str]] = msgspec.json.decode(answer.read())
+        return documents
 
 
 def start_top(url: str) -> tuple[int, int]:

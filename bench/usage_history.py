@@ -81,17 +81,17 @@ def block(key: SeriesKey, length: int, rng: random.Random) -> UsageBlock:
     def noisy(mean: float, part: float) -> Values:
         return [max(0, int(rng.gauss(mean, mean * part))) for _ in range(length)]
 
-    found: dict[UsageMetric, Values] = {}
+    samples: dict[UsageMetric, Values] = {}
     if key.kind != "alloc" or key.task:
-        found = {UsageMetric.CPU: noisy(70, 0.15), UsageMetric.MEMORY: noisy(60_000, 0.01)}
+        samples = {UsageMetric.CPU: noisy(70, 0.15), UsageMetric.MEMORY: noisy(60_000, 0.01)}
     if key.kind != "node" and not key.task:
-        found[UsageMetric.DISK] = [20_000] * length
+        samples[UsageMetric.DISK] = [20_000] * length
     if not key.task:
         for metric in (UsageMetric.RECEIVED, UsageMetric.SENT):
-            found[metric] = noisy(20_000, 0.3)
+            samples[metric] = noisy(20_000, 0.3)
     if key.kind == "job":
-        found[UsageMetric.ALLOCATIONS] = [1] * length
-    return found
+        samples[UsageMetric.ALLOCATIONS] = [1] * length
+    return samples
 
 
 def size(path: Path) -> int:

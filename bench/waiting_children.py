@@ -85,8 +85,8 @@ async def begin(directory: Path) -> None:
         jobs.append_version(tx, parent)
         stored = jobs.append_version(tx, child)
         evaluations.put(tx, new_evaluation(stored, f"{0:036}", Trigger.JOB_REGISTER), NOW)
-        for item in (parent, child):
-            job_status.refresh_summary(tx, "default", item.id)
+        for waiting_job in (parent, child):
+            job_status.refresh_summary(tx, "default", waiting_job.id)
 
     directory.mkdir()  # noqa: ASYNC240  # no other task runs
     async with open_store(directory, cluster_id="bench", now=NOW) as store:
@@ -167,11 +167,11 @@ def timed(work: Callable[[], object]) -> float:
 
 def one_job(number: int) -> None:
     """Evaluate a job of `number` allocations on a node that has capacity for only few of them."""
-    wanted = job("many", group(count=number), type="batch")
+    job_spec = job("many", group(count=number), type="batch")
     state = ClusterState(
-        index=1, job=wanted, nodes=(held(node(), ()),), versions={wanted.version: wanted}
+        index=1, job=job_spec, nodes=(held(node(), ()),), versions={job_spec.version: job_spec}
     )
-    evaluation = new_evaluation(wanted, "e", Trigger.JOB_REGISTER)
+    evaluation = new_evaluation(job_spec, "e", Trigger.JOB_REGISTER)
     begun = time.perf_counter()
     plan = schedule(state, evaluation, now=NOW, ids=(f"{n:036}" for n in count()))
     took = time.perf_counter() - begun

@@ -84,7 +84,11 @@ def choose(area: str, sample: int, seed: int, only: str | None) -> list[Mutant]:
     everything = [mutant for path in files(area) for mutant in mutants(path)]
     if only:
         place, _, line = only.partition(":")
-        return [item for item in everything if item.path.endswith(place) and item.line == int(line)]
+        return [
+            mutant
+            for mutant in everything
+            if mutant.path.endswith(place) and mutant.line == int(line)
+        ]
     return random.Random(seed).sample(everything, min(sample, len(everything)))
 
 

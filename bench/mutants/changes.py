@@ -48,10 +48,10 @@ class Mutant:
 def mutants(path: Path) -> list[Mutant]:
     """Return all mutants of a file, in the order of its syntax tree."""
     tree = ast.parse(path.read_text("utf-8"))
-    found: list[Mutant] = []
+    mutant_list: list[Mutant] = []
     for index, (node, statement, in_function) in enumerate(_places(tree)):
         for change, new in enumerate(_changes(node)):
-            found.append(
+            mutant_list.append(
                 Mutant(
                     str(path),
                     getattr(node, "lineno", statement),
@@ -62,7 +62,7 @@ def mutants(path: Path) -> list[Mutant]:
                     f"{_short(node)}  →  {_short(new)}",
                 )
             )
-    return found
+    return mutant_list
 
 
 def mutated(mutant: Mutant) -> ast.Module:

@@ -84,11 +84,11 @@ async def look(soak: Soak, number: int, age: int, disturbance: str, before: floa
     """Return the measurements of one minute; `before` is the CPU time at its start."""
     took, soak.took = soak.took, defaultdict(list)
     processor = (spent(soak.steward.pid) - before) / 60
-    found = await trio.to_thread.run_sync(held, soak.steward)
+    sizes_held = await trio.to_thread.run_sync(held, soak.steward)
     sizes = await trio.to_thread.run_sync(tables, soak.steward)
-    found["versions_mib"] = sum(sizes.get(name, 0) for name in FOR_EVER)
-    found["passing_mib"] = sum(sizes.values()) - found["versions_mib"]
-    found["free_mib"] = found["store_mib"] - found["log_mib"] - sum(sizes.values())
+    sizes_held["versions_mib"] = sum(sizes.get(name, 0) for name in FOR_EVER)
+    sizes_held["passing_mib"] = sum(sizes.values()) - sizes_held["versions_mib"]
+    sizes_held["free_mib"] = sizes_held["store_mib"] - sizes_held["log_mib"] - sum(sizes.values())
     return Minute(
         number=number,
         age=age,
@@ -96,7 +96,7 @@ async def look(soak: Soak, number: int, age: int, disturbance: str, before: floa
         tables=sizes,
         fork_exec_per_s=await trio.to_thread.run_sync(fork_exec_per_s, 0.3),
         fdatasync_per_s=await trio.to_thread.run_sync(fdatasync_per_s, soak.steward.directory, 0.3),
-        held=found,
+        held=sizes_held,
         processor=processor,
         took={name: statistics.median(all_) for name, all_ in sorted(took.items())},
         calls=sum(map(len, took.values())),

@@ -77,15 +77,15 @@ class Declared(msgspec.Struct):
     reasons: list[str]
 
 
-def _declared(found: _Allocation) -> Declared:
-    number = _NUMBER.search(found.name)
-    run = Run(found.job_id, found.task_group, int(number[1]) if number else 0)
-    states = (found.task_states or {}).values()
+def _declared(allocation: _Allocation) -> Declared:
+    number = _NUMBER.search(allocation.name)
+    run = Run(allocation.job_id, allocation.task_group, int(number[1]) if number else 0)
+    states = (allocation.task_states or {}).values()
     restarts = sum(state.restarts for state in states)
-    is_usual = found.client_status == "complete" and not restarts
+    is_usual = allocation.client_status == "complete" and not restarts
     events = [event for state in states for event in state.events or ()]
     reasons = [] if is_usual else [event.display_message for event in events]
-    return Declared(run, found.client_status, restarts, reasons)
+    return Declared(run, allocation.client_status, restarts, reasons)
 
 
 class Ledger:
@@ -119,10 +119,10 @@ class Ledger:
         self.index = max(self.index, heard.index + 1)
         for event in heard.events:
             self.gaps += event.topic == "Gap"
-            if not event.payload or not (found := event.payload.allocation):
+            if not event.payload or not (allocation := event.payload.allocation):
                 continue
-            if found.name:
-                self.declared[found.id] = _declared(found)
+            if allocation.name:
+                self.declared[allocation.id] = _declared(allocation)
             else:
                 self.purged += 1
 
@@ -137,11 +137,11 @@ class Ledger:
 
     def lines(self) -> dict[Run, Counter[str]]:
         """Return the number of lines of each allocation, for each run."""
-        found = defaultdict[Run, Counter[str]](Counter)
+        lines_by_run = defaultdict[Run, Counter[str]](Counter)
         for line in self.path.read_text().splitlines():
             job, group, index, allocation = line.split()
-            found[Run(job, group, int(index))][allocation] += 1
-        return found
+            lines_by_run[Run(job, group, int(index))][allocation] += 1
+        return lines_by_run
 
     def _is_slot(self, run: Run) -> bool:
         """Return whether a run belongs to a slot of a periodic job.
@@ -168,14 +168,14 @@ class Ledger:
         """Print the totals; return a description of each deviation."""
         lines, due = self.lines(), self._due()
         by_run = defaultdict[Run, list[str]](list)
-        for allocation, item in self.declared.items():
-            by_run[item.run].append(allocation)
+        for allocation, declared in self.declared.items():
+            by_run[declared.run].append(allocation)
         wrong, explained = list[str](), 0
         for run in sorted(due - lines.keys()):
             wrong.append(f"lost: {' '.join(map(str, run))}: {self._told(by_run[run])}")
         for run, counts in sorted(lines.items()):
             surplus = counts.total() - 1
-            restarts = sum(self.declared[item].restarts for item in by_run[run])
+            restarts = sum(self.declared[alloc_id].restarts for alloc_id in by_run[run])
             if surplus and surplus <= restarts + len(by_run[run]) - 1:
                 explained += surplus
                 print(f"again, as declared: {' '.join(map(str, run))}: {self._told(by_run[run])}")
@@ -203,8 +203,8 @@ class Ledger:
         """Return a description of the states that the daemon has declared for these allocations."""
         return (
             "; ".join(
-                f"{item[:8]} {self.declared[item].status}, {' | '.join(self.declared[item].reasons)}"
-                for item in allocations
+                f"{alloc_id[:8]} {self.declared[alloc_id].status}, {' | '.join(self.declared[alloc_id].reasons)}"
+                for alloc_id in allocations
             )
             or "no allocation was declared"
         )

@@ -144,8 +144,8 @@ class Soak:
 
     async def running(self, job_id: str) -> Any:  # noqa: ANN401  # JSON
         """Return a running allocation of a job."""
-        found = await self.steward.get(f"/v1/job/{job_id}/allocations")
-        return next(item for item in found if item["ClientStatus"] == "running")
+        allocs = await self.steward.get(f"/v1/job/{job_id}/allocations")
+        return next(alloc for alloc in allocs if alloc["ClientStatus"] == "running")
 
 
 def client() -> httpx.AsyncClient:
@@ -236,9 +236,13 @@ async def dispatch_bulk(soak: Soak) -> None:
             )
             assert answer.is_success, answer.text
             lines = list(map(json.loads, answer.text.splitlines()))
-            found = {line["Line"]: line["DispatchedJobID"] for line in lines if "Error" not in line}
-            assert all(found[line] == child for line, child in accepted.items() if line in found)
-            accepted |= found
+            children = {
+                line["Line"]: line["DispatchedJobID"] for line in lines if "Error" not in line
+            }
+            assert all(
+                children[line] == child for line, child in accepted.items() if line in children
+            )
+            accepted |= children
             if len(accepted) < number:
                 assert soak.disturbance, lines
                 soak.excused[f"part of a bulk dispatch, {soak.disturbance}"] += 1
@@ -284,7 +288,9 @@ async def workflow(soak: Soak) -> None:
 
 def is_held(run: Any) -> bool:  # noqa: ANN401  # JSON
     assert run["Status"] == "running", run
-    return any(item["Name"] == "publish" and item["State"] == "held" for item in run["Steps"])
+    return any(
+        run_step["Name"] == "publish" and run_step["State"] == "held" for run_step in run["Steps"]
+    )
 
 
 # --- other work ---
@@ -298,9 +304,9 @@ async def update(soak: Soak) -> None:
 
 
 async def scale(soak: Soak) -> None:
-    wanted = {"Target": {"Group": "g"}, "Count": soak.chance.randint(1, 3), "Message": "soak"}
+    request = {"Target": {"Group": "g"}, "Count": soak.chance.randint(1, 3), "Message": "soak"}
     with soak.timed("scale"):
-        await soak.steward.post("/v1/job/scaled/scale", wanted)
+        await soak.steward.post("/v1/job/scaled/scale", request)
 
 
 async def come_and_go(soak: Soak) -> None:
@@ -316,20 +322,20 @@ async def come_and_go(soak: Soak) -> None:
 async def command(soak: Soak) -> None:
     allocation = await soak.running("linger")
     path = f"/v1/client/allocation/{allocation['ID']}/exec"
-    asked = {"task": "main", "command": json.dumps(["/bin/echo", "hello"])}
+    query = {"task": "main", "command": json.dumps(["/bin/echo", "hello"])}
     headers = [(b"X-Service-Token", soak.steward.token.encode())]
     with soak.timed("exec"):
-        async with talk(soak.steward.address, path, headers=headers, **asked) as socket:
+        async with talk(soak.steward.address, path, headers=headers, **query) as socket:
             frames = await socket.all()
     assert frames[-1:] == [{"exited": True, "result": {}}], frames
 
 
 async def logs(soak: Soak) -> None:
     allocation = await soak.running("linger")
-    asked = {"task": "main", "type": "stdout", "plain": True, "origin": "end", "offset": 50_000}
+    query = {"task": "main", "type": "stdout", "plain": True, "origin": "end", "offset": 50_000}
     with soak.timed("logs"):
         answer = await soak.steward.request(
-            "GET", f"/v1/client/fs/logs/{allocation['ID']}", **asked
+            "GET", f"/v1/client/fs/logs/{allocation['ID']}", **query
         )
     assert answer.is_success, answer.text
 
@@ -381,8 +387,8 @@ async def snapshot(soak: Soak) -> None:
             "GET", f"{soak.steward.address}/v1/operator/snapshot", headers=headers
         ) as answer:
             answer.raise_for_status()
-            async for piece in answer.aiter_raw():
-                size += len(piece)
+            async for chunk in answer.aiter_raw():
+                size += len(chunk)
     assert size > 10_000, size
 
 
@@ -414,8 +420,8 @@ async def listen(soak: Soak) -> None:
     async with open_stream(
         soak.steward, "/v1/event/stream", topic="Allocation", index=soak.ledger.index
     ) as stream:
-        while found := await stream.line():
-            soak.ledger.hear(found)
+        while line := await stream.line():
+            soak.ledger.hear(line)
 
 
 WORK: tuple[tuple[float, Work], ...] = (
@@ -485,16 +491,16 @@ class Browser:
             nursery.start_soon(reload)
             async with self._http.stream("GET", self._url("events")) as stream:
                 assert stream.status_code == 200, f"events: {stream.status_code}"
-                async for piece in stream.aiter_bytes():
-                    if b'"Index"' in piece:
+                async for chunk in stream.aiter_bytes():
+                    if b'"Index"' in chunk:
                         changed.set()
             nursery.cancel_scope.cancel()
 
     async def _load(self, path: str, tag: str) -> str:
         """Load a page unless its entity tag is unchanged; return the current entity tag."""
-        known = {"If-None-Match": tag} if tag else {}
+        headers = {"If-None-Match": tag} if tag else {}
         with self._soak.timed("page"):
-            answer = await self._http.get(self._url(path), headers=known)
+            answer = await self._http.get(self._url(path), headers=headers)
         assert answer.status_code in (200, 304), f"{path}: {answer.status_code}"
         return str(answer.headers.get("ETag", tag))
 

@@ -84,16 +84,16 @@ def _memory(process: Path) -> dict[str, int]:
         rollup = (process / "smaps_rollup").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return {"Pss": 0, "Anonymous": 0}
-    found = re.findall(r"^(\w+):\s+(\d+) kB", rollup, re.MULTILINE)
-    return {name: int(size) for name, size in found}
+    sizes = re.findall(r"^(\w+):\s+(\d+) kB", rollup, re.MULTILINE)
+    return {name: int(size) for name, size in sizes}
 
 
 def tables(steward: Steward) -> dict[str, float]:
     """Return the size of each table and index of the store in MiB."""
     uri = f"file:{store_dir(steward.data_dir) / FILE_NAME}?mode=ro"
     with closing(sqlite3.connect(uri, uri=True)) as connection:
-        found = connection.execute("SELECT name, pgsize FROM dbstat WHERE aggregate = TRUE")
-        return {name: size / 2**20 for name, size in found}
+        sizes = connection.execute("SELECT name, pgsize FROM dbstat WHERE aggregate = TRUE")
+        return {name: size / 2**20 for name, size in sizes}
 
 
 def _size_of(path: Path) -> int:
@@ -118,8 +118,8 @@ def line(minute: Minute) -> str:
 
 def middle(minutes: list[Minute], value: Callable[[Minute], float | None]) -> float:
     """Return the median of a value over some minutes; NaN if no minute has the value."""
-    found = [one for minute in minutes if (one := value(minute)) is not None]
-    return statistics.median(found) if found else math.nan
+    values = [one for minute in minutes if (one := value(minute)) is not None]
+    return statistics.median(values) if values else math.nan
 
 
 def _held_of(name: str, minute: Minute) -> float:
@@ -154,7 +154,9 @@ def verdict(minutes: list[Minute], span: int) -> list[str]:
     first, last = minutes[:span], minutes[whole - span : whole]
     wrong = [*_held(first, last)]
     print(f"\n{'table or index, MiB':32}{'first':>10}{'last':>10}")
-    for name, size in sorted(last[-1].tables.items(), key=lambda item: -item[1])[:12]:
+    for name, size in sorted(last[-1].tables.items(), key=lambda name_and_size: -name_and_size[1])[
+        :12
+    ]:
         before = middle(first, partial(_table, name))
         print(f"{name:32}{before:10.2f}{size:10.2f}")
     calm = [[minute for minute in some if not minute.disturbance] for some in (first, last)]
