@@ -23,9 +23,9 @@ def main(target: Path) -> None:
     for kind, place in PLACES.items():
         path = target / place
         path.parent.mkdir(parents=True, exist_ok=True)
-        asked = kind(command_line(), {}, "steward", "_STEWARD_COMPLETE")
+        shell = kind(command_line(), {}, "steward", "_STEWARD_COMPLETE")
         # Do not call `source()`, which would ask the bash of this host for its version.
-        path.write_text(asked.source_template % asked.source_vars())
+        path.write_text(shell.source_template % shell.source_vars())
 
 
 if __name__ == "__main__":

@@ -82,8 +82,10 @@ def _above(context: click.Context) -> str:
 def _below(command: click.Command, context: click.Context) -> str:
     if not isinstance(command, click.Group):
         return ""
-    found = [(name, command.get_command(context, name)) for name in command.list_commands(context)]
-    return _terms((name, one.get_short_help_str(200)) for name, one in found if one)
+    subcommands = [
+        (name, command.get_command(context, name)) for name in command.list_commands(context)
+    ]
+    return _terms((name, one.get_short_help_str(200)) for name, one in subcommands if one)
 
 
 def _paragraphs(text: str) -> str:

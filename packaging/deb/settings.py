@@ -63,11 +63,11 @@ def commented(document: str) -> str:
             if setting.default in (setting.value, setting.value.strip('"'))
             else f" Default: {setting.default}."
         )
-        said = textwrap.fill(
+        comment = textwrap.fill(
             f"{setting.meaning}.{default}".replace("`", ""), 98, break_on_hyphens=False,
             initial_indent="# ", subsequent_indent="# ",
         )  # fmt: skip
-        parts.append(f"{said}\n#{setting.name} = {setting.value}\n")
+        parts.append(f"{comment}\n#{setting.name} = {setting.value}\n")
     return "\n".join(parts)
 
 

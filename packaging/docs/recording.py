@@ -131,7 +131,9 @@ class Screen:
     def _print(self, text: str) -> None:
         row = self.rows[self._row]
         row.extend(Cell(" ") for _ in range(self._column - len(row)))
-        row[self._column : self._column + len(text)] = [Cell(item, self._style) for item in text]
+        row[self._column : self._column + len(text)] = [
+            Cell(character, self._style) for character in text
+        ]
         self._column += len(text)
 
     def _move_down(self) -> None:
@@ -144,7 +146,7 @@ class Screen:
         rows: list[list[Cell]] = []
         for cells in self.rows:
             row = _without_end(cells)
-            rows += [row[at : at + COLUMNS] for at in range(0, len(row), COLUMNS)] or [[]]
+            rows += [row[start : start + COLUMNS] for start in range(0, len(row), COLUMNS)] or [[]]
         return [_spans(row) for row in rows[-ROWS:]]
 
 
@@ -254,17 +256,17 @@ def _unchanged(
 ) -> Iterator[tuple[float, float, str]]:
     """Yield the start, end and content of each period in which a row shows the same text."""
     start, content = 0.0, ""
-    for at, rows in (*frames, Frame(duration, [])):
+    for frame_time, rows in (*frames, Frame(duration, [])):
         now = rows[number] if number < len(rows) else ""
-        if now == content and at != duration:
+        if now == content and frame_time != duration:
             continue
-        if content and at > start:
-            yield start, at, content
-        start, content = at, now
+        if content and frame_time > start:
+            yield start, frame_time, content
+        start, content = frame_time, now
 
 
 def _steps(start: float, end: float, duration: float) -> str:
-    first, last = (round(100 * item / duration, 2) for item in (start, end))
+    first, last = (round(100 * moment / duration, 2) for moment in (start, end))
     hidden = "" if last >= 100 else f"{last}%{{visibility:hidden}}"
     return f"0%{{visibility:hidden}}{first}%{{visibility:visible}}{hidden}" + (
         "100%{visibility:visible}" if last >= 100 else ""
@@ -285,22 +287,22 @@ def _spans(cells: list[Cell]) -> str:
     columns align with any font.
     """
     spans: list[str] = []
-    at = 0
-    while at < len(cells):
-        style = cells[at].style
-        end = at
+    position = 0
+    while position < len(cells):
+        style = cells[position].style
+        end = position
         while end < len(cells) and cells[end].style == style:
             end += 1
-        text = escape("".join(cell.character for cell in cells[at:end]), quote=False)
-        x = round(MARGIN + at * CELL[0], 1)
-        length = round((end - at) * CELL[0], 1)
+        text = escape("".join(cell.character for cell in cells[position:end]), quote=False)
+        x = round(MARGIN + position * CELL[0], 1)
+        length = round((end - position) * CELL[0], 1)
         class_name = _class(style)
         spans.append(
             f'<tspan x="{x}" textLength="{length}"'
             + (f' class="{class_name}"' if class_name else "")
             + f">{text}</tspan>"
         )
-        at = end
+        position = end
     return "".join(spans)
 
 

@@ -34,13 +34,13 @@ _OUTSIDE = re.compile(r"\[([^\]]*)\]\((?:\.\./)+(?:bench|packaging)[^)]*\)")
 
 def pages() -> dict[str, str]:
     """Return the text of each generated page, by its path."""
-    made = {
+    pages_by_path = {
         "reference/commands.md": _commands(),
         "reference/http.md": _http(),
         "reference/settings.md": _settings(),
         "reference/metrics.md": _metrics(),
     }
-    return {path: "\n".join(lines) + "\n" for path, lines in made.items()}
+    return {path: "\n".join(lines) + "\n" for path, lines in pages_by_path.items()}
 
 
 def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
@@ -147,7 +147,7 @@ def _call(method: str, path: str, operation: dict[str, Any]) -> str:
     answers = {
         _typed(_schema(answer)) for answer in operation["responses"].values() if "content" in answer
     }
-    names = ", ".join(f"`{item}`" for item in query)
+    names = ", ".join(f"`{name}`" for name in query)
     about = f"`{method} {path}`<br>{_cell(_plain(operation['summary']))}"
     return f"| {about} | {names} | {takes} | {' or '.join(sorted(answers))} |"
 
@@ -196,13 +196,15 @@ def _kind(kind: msgspec.inspect.Type) -> str:
             return f"number{above}" + ("" if most is None else f" to {most}")
         case msgspec.inspect.BoolType():
             return "true or false"
-        case msgspec.inspect.ListType(item_type=item):
-            return f"list of {_kind(item)}s"
+        case msgspec.inspect.ListType(item_type=item_type):
+            return f"list of {_kind(item_type)}s"
         case msgspec.inspect.DictType(value_type=value):
             return f"{_kind(value)}s by name"
         case msgspec.inspect.UnionType(types=types):
-            known = [type_ for type_ in types if not isinstance(type_, msgspec.inspect.NoneType)]
-            return " or ".join(map(_kind, known))
+            type_list = [
+                type_ for type_ in types if not isinstance(type_, msgspec.inspect.NoneType)
+            ]
+            return " or ".join(map(_kind, type_list))
         case msgspec.inspect.StructType():
             return "table"
         case msgspec.inspect.CustomType():

@@ -13,15 +13,15 @@ OF_THE_BUILD = {"pip", "setuptools", "pyinstaller", "pyinstaller-hooks-contrib",
 
 def component(name: str, version: str, licence: str) -> dict[str, object]:
     """Return the component of a package, with the licence from its metadata."""
-    found: dict[str, object] = {
+    fields: dict[str, object] = {
         "type": "library",
         "name": name,
         "version": version,
         "purl": f"pkg:pypi/{name.lower().replace('_', '-')}@{version}",
     }
     if licence and len(licence) < 100:  # some packages have the full licence text
-        found["licenses"] = [{"license": {"name": licence}}]
-    return found
+        fields["licenses"] = [{"license": {"name": licence}}]
+    return fields
 
 
 def bill() -> dict[str, object]:

@@ -24,11 +24,11 @@ def main(program: str, bill: str, project: str) -> int:
     The status is 1 for an advisory, even if a query failed. `program` is pip-audit; `bill` and
     `project` are paths.
     """
-    found = [
+    results = [
         audit(program, "shipped packages", shipped(json.loads(Path(bill).read_text()))),
         audit(program, "minimum versions", oldest(tomllib.loads(Path(project).read_text()))),
     ]
-    return 1 if 1 in found else max(found)
+    return 1 if 1 in results else max(results)
 
 
 def shipped(bill: dict[str, list[dict[str, str]]]) -> list[str]:
@@ -43,7 +43,7 @@ def oldest(project: dict[str, dict[str, list[str]]]) -> list[str]:
         re.sub(r"^([\w.-]+)>=([\w.]+)(,<[\w.]+)?$", r"\1==\2", dependency)
         for dependency in project["project"]["dependencies"]
     ]
-    if loose := [item for item in pinned if "==" not in item]:
+    if loose := [dependency for dependency in pinned if "==" not in dependency]:
         sys.exit(
             f"pyproject.toml: write {', '.join(loose)} as name>=version or name>=version,<version, "
             "because the minimum version is audited"
@@ -68,19 +68,19 @@ def audit(program: str, what: str, pinned: list[str]) -> int:
     try:
         answers = json.loads(done.stdout)["dependencies"]
     except ValueError:
-        said = done.stderr.strip().rpartition("\n")[2] or f"status {done.returncode}"
-        print(f"{what}: cannot download advisories: {said[:200]}")
+        message = done.stderr.strip().rpartition("\n")[2] or f"status {done.returncode}"
+        print(f"{what}: cannot download advisories: {message[:200]}")
         return UNAVAILABLE
-    known = [
+    advisories = [
         f"{answer['name']} {answer['version']}: {each['id']}, fixed in {each['fix_versions']}"
         for answer in answers
         for each in answer.get("vulns", ())
     ]
-    asked = sum("vulns" in answer for answer in answers)
-    print(f"{what}: looked up {asked} of {len(pinned)} packages", *known, sep="\n    ")
-    if known:
+    answered = sum("vulns" in answer for answer in answers)
+    print(f"{what}: looked up {answered} of {len(pinned)} packages", *advisories, sep="\n    ")
+    if advisories:
         return 1
-    return 0 if asked == len(pinned) else UNAVAILABLE
+    return 0 if answered == len(pinned) else UNAVAILABLE
 
 
 if __name__ == "__main__":

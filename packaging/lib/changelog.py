@@ -22,7 +22,7 @@ def entry(fragment: Path) -> str:
 
 def collect(news: Path) -> dict[str, list[str]]:
     """Return the items of each heading. Raises `ValueError` for a fragment of an unknown kind."""
-    found: dict[str, list[str]] = {heading: [] for heading in KINDS.values()}
+    items_by_heading: dict[str, list[str]] = {heading: [] for heading in KINDS.values()}
     for fragment in sorted(
         news.glob("[0-9]*.md"), key=lambda path: (int(path.name.partition(".")[0]), path.name)
     ):
@@ -31,31 +31,32 @@ def collect(news: Path) -> dict[str, list[str]]:
             raise ValueError(
                 f"{fragment.name}: unknown kind {kind!r}: use one of {', '.join(KINDS)}"
             )
-        found[KINDS[kind]].append(entry(fragment))
-    return {heading: items for heading, items in found.items() if items}
+        items_by_heading[KINDS[kind]].append(entry(fragment))
+    return {heading: items for heading, items in items_by_heading.items() if items}
 
 
-def merge(changelog: str, version: str, found: dict[str, list[str]]) -> str:
+def merge(changelog: str, version: str, items_by_heading: dict[str, list[str]]) -> str:
     """Return the changelog with the items in the section of a version."""
     title = f"## {version}\n"
     head, *sections = _split(changelog, "## ")
     if not any(section.startswith(title) for section in sections):
         sections.insert(0, f"{title}\n")
     merged = [
-        _completed(section, found) if section.startswith(title) else section for section in sections
+        _completed(section, items_by_heading) if section.startswith(title) else section
+        for section in sections
     ]
     return "".join([head, *merged]).rstrip() + "\n"
 
 
-def _completed(section: str, found: dict[str, list[str]]) -> str:
+def _completed(section: str, items_by_heading: dict[str, list[str]]) -> str:
     lead, *parts = _split(section, "### ")
-    for heading, items in found.items():
+    for heading, items in items_by_heading.items():
         name, text = f"### {heading}\n", "\n".join(items)
-        at = next((n for n, part in enumerate(parts) if part.startswith(name)), None)
-        if at is None:
+        position = next((n for n, part in enumerate(parts) if part.startswith(name)), None)
+        if position is None:
             parts.append(f"{name}\n{text}\n\n")
         else:
-            parts[at] = f"{parts[at].rstrip()}\n{text}\n\n"
+            parts[position] = f"{parts[position].rstrip()}\n{text}\n\n"
     return "".join([f"{lead.rstrip()}\n\n", *(f"{part.rstrip()}\n\n" for part in parts)])
 
 
@@ -66,8 +67,8 @@ def _split(text: str, mark: str) -> list[str]:
 def main(version: str) -> None:
     """Rewrite CHANGELOG.md and remove the fragments."""
     news, page = ROOT / "docs/news", ROOT / "CHANGELOG.md"
-    found = collect(news)
-    page.write_text(merge(page.read_text(), version, found))
+    items_by_heading = collect(news)
+    page.write_text(merge(page.read_text(), version, items_by_heading))
     for fragment in news.glob("[0-9]*.md"):
         fragment.unlink()
 

@@ -27,7 +27,8 @@ def broken(results: Path) -> list[str]:
         if case.get("classname", "").startswith(TESTS):
             name = f"{case.get('classname')}.{case.get('name')}"
             reasons[name] += [
-                found.get("message", "") for found in (*case.iter("failure"), *case.iter("error"))
+                failure.get("message", "")
+                for failure in (*case.iter("failure"), *case.iter("error"))
             ]
     return [
         name

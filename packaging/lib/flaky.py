@@ -22,14 +22,16 @@ def main(failed: Path, file: Path, commit: str) -> int:
     head = [line for line in lines if line.startswith("#")]
     sightings = {}
     for line in lines[len(head) :]:
-        count, at, name = line.split(" ", 2)
-        sightings[name] = (int(count), at)
+        count, last_commit, name = line.split(" ", 2)
+        sightings[name] = (int(count), last_commit)
     seen = sorted(json.loads(failed.read_text()))
     for name in seen:
-        count, at = sightings.get(name, (0, ""))
-        sightings[name] = (count + (at != commit), commit)
+        count, last_commit = sightings.get(name, (0, ""))
+        sightings[name] = (count + (last_commit != commit), commit)
         print(f"flaky test, failures so far: {sightings[name][0]}: {name}")
-    counted = [f"{count} {at} {name}" for name, (count, at) in sorted(sightings.items())]
+    counted = [
+        f"{count} {commit_seen} {name}" for name, (count, commit_seen) in sorted(sightings.items())
+    ]
     file.write_text("\n".join([*head, *counted, ""]))
     return int(any(sightings[name][0] > MOST for name in seen))
 

@@ -31,13 +31,13 @@ _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of linux/prctl.h
 
 def children(pid: int) -> list[int]:
     """Return the children of all threads of a process."""
-    found: list[int] = []
+    pids: list[int] = []
     for place in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # the process has ended
             parent = place.read_text("utf-8", "replace").rpartition(")")[2].split()[1]
             if int(parent) == pid:
-                found.append(int(place.parent.name))
-    return found
+                pids.append(int(place.parent.name))
+    return pids
 
 
 def reap() -> bool:

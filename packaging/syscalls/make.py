@@ -53,7 +53,9 @@ def numbers(source: str, *options: str) -> dict[str, int]:
 def main() -> None:
     """Print the Python module with the numbers of system calls."""
     x86_64 = numbers("#include <asm/unistd_64.h>\n")
-    aarch64 = numbers("#include <asm-generic/unistd.h>\n", *(f"-D{item}" for item in _AARCH64))
+    aarch64 = numbers(
+        "#include <asm-generic/unistd.h>\n", *(f"-D{definition}" for definition in _AARCH64)
+    )
     version = int(defined("#include <linux/version.h>\n")["LINUX_VERSION_CODE"])
     newest = max(*x86_64.values(), *aarch64.values())
     text = f"{version >> 16}.{version >> 8 & 0xFF}"

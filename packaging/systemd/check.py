@@ -141,11 +141,11 @@ class Machine:
         words = ["curl", "-sS", "--unix-socket", "/run/steward/steward.sock", "-X", method]
         if body is not None:
             words += ["-d", json.dumps(body)]
-        said = self.run(*words, f"http://localhost{path}")
+        response = self.run(*words, f"http://localhost{path}")
         try:
-            return json.loads(said)
+            return json.loads(response)
         except ValueError:
-            raise SystemExit(f"{method} {path}: {said}") from None
+            raise SystemExit(f"{method} {path}: {response}") from None
 
     def tasks(self) -> list[str]:
         """Return the process IDs of the tasks."""
@@ -208,8 +208,8 @@ def starts(machine: Machine) -> None:
 
 def keeps_apart(machine: Machine) -> None:
     """Check file permissions, and check that set-user-ID files of tasks have no effect."""
-    found = {place: machine.run("stat", "-c", "%U %G %a", place) for place in MODES}
-    expect(f"owners and modes are correct: {found}", holds=found == MODES)
+    modes = {place: machine.run("stat", "-c", "%U %G %a", place) for place in MODES}
+    expect(f"owners and modes are correct: {modes}", holds=modes == MODES)
     options = machine.run("findmnt", "-no", "OPTIONS", "/var/lib/steward/tasks").split(",")
     expect("task directories are mounted nosuid,nodev", holds={"nosuid", "nodev"} <= {*options})
 
@@ -221,9 +221,14 @@ def gives_root_away(machine: Machine) -> None:
         line.split(":", 1) for line in machine.run("cat", f"/proc/{pid}/status").splitlines()
     )
     uid = machine.run("id", "-u", "steward")
-    found = {name: status[name].split()[0] for name in ("Uid", "CapEff", "NoNewPrivs", "Seccomp")}
-    wanted = {"Uid": uid, "CapEff": "0" * 16, "NoNewPrivs": "1", "Seccomp": "2"}
-    expect(f"the daemon runs as a user without capabilities: {found}", holds=found == wanted)
+    privileges = {
+        name: status[name].split()[0] for name in ("Uid", "CapEff", "NoNewPrivs", "Seccomp")
+    }
+    expected = {"Uid": uid, "CapEff": "0" * 16, "NoNewPrivs": "1", "Seccomp": "2"}
+    expect(
+        f"the daemon runs as a user without capabilities: {privileges}",
+        holds=privileges == expected,
+    )
     launcher = machine.run("pgrep", "-P", pid, "-x", "steward-launch")
     expect(
         "the launcher runs as root",
@@ -343,7 +348,7 @@ def survives_with_controllers(machine: Machine) -> None:
     until(
         "a process is in the cgroup", lambda: bool(machine.run("cat", f"{place}/held/cgroup.procs"))
     )
-    held = machine.run("cat", f"{place}/held/cgroup.procs")
+    pid_in_cgroup = machine.run("cat", f"{place}/held/cgroup.procs")
     for unit in ("steward", "steward-tasks"):
         with kept(machine, f"restarted {unit} with the controller {offered[0]} enabled"):
             machine.run("systemctl", "restart", unit, check=False)
@@ -351,9 +356,9 @@ def survives_with_controllers(machine: Machine) -> None:
     machine.run("systemctl", "daemon-reexec")
     expect(
         "the process in the cgroup keeps running",
-        holds=machine.run("cat", f"{place}/held/cgroup.procs") == held,
+        holds=machine.run("cat", f"{place}/held/cgroup.procs") == pid_in_cgroup,
     )
-    machine.run("kill", held)
+    machine.run("kill", pid_in_cgroup)
 
 
 @contextmanager
@@ -376,13 +381,13 @@ def hammered(machine: Machine, what: str) -> Iterator[None]:
         yield
     finally:
         stop.touch()
-        said, _ = client.communicate()
+        output, _ = client.communicate()
         stop.unlink()
-    found = json.loads(said)
+    report = json.loads(output)
     expect(
-        f"{what}: {found['answers']} responses, {len(found['lost'])} failed {found['lost'][:3]}, "
-        f"longest response time {found['longest']} s",
-        holds=found["answers"] > 0 and not found["lost"],
+        f"{what}: {report['answers']} responses, {len(report['lost'])} failed {report['lost'][:3]}, "
+        f"longest response time {report['longest']} s",
+        holds=report["answers"] > 0 and not report["lost"],
     )
 
 

@@ -24,8 +24,10 @@ PATIENCE = 60  # timeout of a download in seconds
 
 def packages() -> list[dict[str, Any]]:
     """Return the packages of `packages.toml`, as its comments describe them."""
-    found: list[dict[str, Any]] = tomllib.loads((HERE / "packages.toml").read_text())["package"]
-    return found
+    package_list: list[dict[str, Any]] = tomllib.loads((HERE / "packages.toml").read_text())[
+        "package"
+    ]
+    return package_list
 
 
 def fetched(package: dict[str, Any]) -> bytes:
@@ -37,9 +39,9 @@ def fetched(package: dict[str, Any]) -> bytes:
             archive: bytes = answer.read()
     except OSError as error:
         sys.exit(f"cannot download {address}: {error}")
-    found = "sha512-" + base64.b64encode(hashlib.sha512(archive).digest()).decode()
-    if found != package["integrity"]:
-        sys.exit(f"{address}: the checksum {found} does not match packages.toml")
+    checksum = "sha512-" + base64.b64encode(hashlib.sha512(archive).digest()).decode()
+    if checksum != package["integrity"]:
+        sys.exit(f"{address}: the checksum {checksum} does not match packages.toml")
     return archive
 
 
@@ -51,12 +53,12 @@ def main(names: list[str]) -> None:
         target = ROOT / package.get("to", STATIC)
         target.mkdir(exist_ok=True)
         with tarfile.open(fileobj=io.BytesIO(fetched(package))) as archive:
-            for name, wanted in package["files"].items():
-                member = archive.extractfile(wanted["from"])
+            for name, source in package["files"].items():
+                member = archive.extractfile(source["from"])
                 body = member.read() if member else b""
-                if (found := hashlib.sha256(body).hexdigest()) != wanted["sha256"]:
+                if (checksum := hashlib.sha256(body).hexdigest()) != source["sha256"]:
                     sys.exit(
-                        f"{wanted['from']} of {package['name']}: the SHA-256 {found} does not match "
+                        f"{source['from']} of {package['name']}: the SHA-256 {checksum} does not match "
                         "packages.toml"
                     )
                 (target / name).write_bytes(body)
