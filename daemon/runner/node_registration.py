@@ -170,7 +170,9 @@ async def restore_unreadable(store: Store) -> str:
     for damaged_node in damaged:
         if (last := damaged_node.last) is not None:
             await store.write(partial(nodes.put, node=last, kind="NodeEvent"))
-            _log.warning("%s; the row was restored from the node's newest event", damaged_node.reason)
+            _log.warning(
+                "%s; the row was restored from the node's newest event", damaged_node.reason
+            )
     lost = [unrestored for unrestored in damaged if unrestored.last is None]
     if not lost:
         return ""

@@ -18,7 +18,7 @@ _MOST_PAIRS = 60_000  # product of lengths over all comparisons of one search: a
 def closest(name: str, candidates: Iterable[str]) -> str:
     """Return the known name that is most similar to `name`; empty if none is similar.
 
-    If there are many known names, only those at the beginning of `known` are compared.
+    If there are many known names, only those at the beginning of `candidates` are compared.
     """
     if len(name) > _LONGEST:
         return ""

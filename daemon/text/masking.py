@@ -217,7 +217,7 @@ class Matcher:
                 heapreplace(matches, (match.start(), number))
 
     def _secrets_at(self, data: bytes, position: int) -> Iterator[Span]:
-        """Yield the span of each secret whose key begins at the position `at`."""
+        """Yield the span of each secret whose key begins at `position`."""
         for form, offset in self._by_key.get(data[position : position + _KEY], ()):
             if position >= offset and data.startswith(form, position - offset):
                 yield position - offset, position - offset + len(form)

@@ -124,8 +124,8 @@ def _colored(style: Style, layer: str, color: str) -> Style:
 def _extended(numbers: list[int], position: int) -> tuple[str, int]:
     """Return the nearest named color, and the position after the color in `numbers`.
 
-    At the position `at`, the color is `5;N` from the palette of 256 colors, or `2;R;G;B`. For any
-    other numbers, the name is empty.
+    At `position`, the color is `5;N` from the palette of 256 colors, or `2;R;G;B`. For any other
+    numbers, the name is empty.
     """
     kind = numbers[position] if position < len(numbers) else 0
     if kind == 5 and position + 1 < len(numbers):
