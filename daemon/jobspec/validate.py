@@ -21,6 +21,7 @@ from storage.records.job import Job, JobType
 
 MIN_PRIORITY = 1
 MAX_PRIORITY = 100
+_MOST_FOR_PATTERNS = 1_000_000  # microseconds for all regular expressions of a job
 
 
 class ValidationResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +75,7 @@ def validate(
 
 
 def _rules(job: Job, max_count: int) -> Iterator[str]:
-    with regexp.limited():
+    with regexp.limited(_MOST_FOR_PATTERNS):
         try:
             yield from job_rules(job, max_count)
         except regexp.PatternsTooCostly as error:

@@ -254,6 +254,8 @@ def _compile(pattern: str, *, captures: bool = False) -> _Pattern:
         compiled: _Pattern = re2.compile(_encode(pattern), options)
     except re2.error as error:
         raise _in_go(error.args[0].decode(errors="replace"), pattern) from error
+    if _CURRENT.work is not None:
+        _CURRENT.work.take(_compiled_cost(compiled.programsize) - cost)
     re2.purge()  # the library also caches patterns, four times as many
     _require_go(pattern, compiled)
     return compiled
@@ -265,6 +267,11 @@ def _compile_cost(pattern: str) -> int:
     if "{" in pattern:
         cost += _COMPILE_REPETITION
     return cost if "re2" in sys.modules else cost + _IMPORT
+
+
+def _compiled_cost(size: int) -> int:
+    """Return the duration of compiling a pattern to `size` instructions, in microseconds."""
+    return _COMPILE + 2 * size // 5
 
 
 def _encode(text: str) -> bytes:

@@ -125,7 +125,7 @@ def test_patterns_of_a_decision_share_a_limit(monkeypatch: pytest.MonkeyPatch) -
     ]
     world = World()
     assert len(world.run(job("web", group("web"), constraints=constraints)).place) == 1
-    monkeypatch.setattr(regexp, "limited", partial(regexp.limited, 20_000))
+    monkeypatch.setattr(regexp, "limited", partial(regexp.limited, 10_000))
     world = World()
     world.register(job("api", group("web"), constraints=constraints))
     with pytest.raises(regexp.PatternsTooCostly, match="use fewer or shorter expressions"):
