@@ -96,7 +96,7 @@ def run(
         "PreserveResources": preserve_resources,
         "PolicyOverride": policy_override,
     }
-    request |= {name: True for name, given in flags.items() if given}
+    request |= {name: True for name, is_set in flags.items() if is_set}
     request = with_directories(client, screen, request, directories, uploads=not output)
     if output:
         screen.document(msgspec.json.encode(request))

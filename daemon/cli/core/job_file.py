@@ -244,8 +244,8 @@ def _check_size(root: "YamlNode") -> None:
     sizes = dict[int, int]()
 
     def size(node: "YamlNode") -> int:
-        if (known := sizes.get(id(node))) is not None:
-            return known
+        if (stored_size := sizes.get(id(node))) is not None:
+            return stored_size
         sizes[id(node)] = 1  # if an alias is inside its value; such a file is refused later
         parts: Iterable[YamlNode] = ()
         if isinstance(node, yaml.SequenceNode):

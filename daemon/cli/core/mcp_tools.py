@@ -238,9 +238,10 @@ def log_line(name: str, arguments: Parameters, outcome: str) -> str:
     It has no control characters. Texts are truncated. Values that can contain secrets are replaced
     by their lengths. So are the values of unknown arguments, which may be misspelled.
     """
-    known = set(_TOOLS[name].__struct_fields__) - set(_UNTOLD)
+    field_names = set(_TOOLS[name].__struct_fields__) - set(_UNTOLD)
     logged = {
-        key[:_SHOWN]: _logged_value(value, shown=key in known) for key, value in arguments.items()
+        key[:_SHOWN]: _logged_value(value, shown=key in field_names)
+        for key, value in arguments.items()
     }
     return f"tool {name} {json.dumps(logged)}: {json.dumps(outcome[:MOST_OUTCOME])}"
 

@@ -19,7 +19,7 @@ def normal(text: str) -> str:
     """Return a text in the normal form for comparison (NFC)."""
     if text.isascii():
         return text
-    return "".join([unicodedata.normalize("NFC", piece) for piece in _pieces(text)])
+    return "".join([unicodedata.normalize("NFC", chunk) for chunk in _pieces(text)])
 
 
 def _pieces(text: str) -> Iterator[str]:

@@ -159,7 +159,7 @@ def _csvdecode(value: str) -> Value:
 
 def _urlencode(value: str) -> Value:
     parts = range(0, len(value), _PIECE)  # one call would hold the GIL for long
-    return "".join([quote_plus(value[at : at + _PIECE], safe="~") for at in parts])
+    return "".join([quote_plus(value[start : start + _PIECE], safe="~") for start in parts])
 
 
 _ANYTHING = Parameter("val", ANY, may_be_null=True)
