@@ -138,8 +138,10 @@ class CheckRunner:
                 last = status
                 counts = in_a_row >= _threshold(probe.check, status)
                 self._record_result(probe, status if counts else None, code, output)
-                failures = failures + 1 if counts and status == CheckStatus.FAILURE else 0
-                if self._is_enough(probe, failures, began):
+                has_failed = counts and status == CheckStatus.FAILURE
+                limit = self._failure_limit(probe, began)
+                failures = failures + 1 if has_failed and limit else 0
+                if limit and failures >= limit:
                     began, failures = self._now(), 0
                     self._restart(probe.task, f'healthcheck: check "{probe.check.name}" unhealthy')
                 await trio.sleep(probe.check.interval / SECOND)
@@ -151,12 +153,16 @@ class CheckRunner:
             outcome = await run_check(probe, self._run, self._permit)
         return outcome  # noqa: RET504  # an error does not change the result
 
-    def _is_enough(self, probe: CheckTarget, failures: int, began: int) -> bool:
+    def _failure_limit(self, probe: CheckTarget, began: int) -> int:
+        """Return the number of failures in a row that restart the task.
+
+        0 means that failures do not count: without a limit, or in the grace period since `began`.
+        """
         rule = probe.check.check_restart
-        if rule is None or not rule.limit:
-            return False
+        if rule is None:
+            return 0
         grace = _GRACE if rule.grace is None else rule.grace
-        return failures >= rule.limit and self._now() >= began + grace
+        return rule.limit if self._now() >= began + grace else 0
 
     def _record_result(
         self, probe: CheckTarget, check_status: CheckStatus | None, code: int, output: str

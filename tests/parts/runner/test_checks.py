@@ -280,6 +280,7 @@ async def test_check_changes_its_status_after_enough_results(
         (CheckRestart(limit=1, grace=0), {}, [0, 1, 2, 3, 4, 5]),
         (CheckRestart(limit=3, grace=0), {}, [2, 5]),
         (CheckRestart(limit=1, grace=2 * SECOND), {}, [2, 4]),
+        (CheckRestart(limit=2, grace=2 * SECOND), {}, [3]),
         (CheckRestart(limit=1), {}, [1, 2, 3, 4, 5]),
         (CheckRestart(limit=1, grace=0), {"failures_before_critical": 3}, [2, 3, 4, 5]),
     ],
