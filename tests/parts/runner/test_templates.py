@@ -24,6 +24,7 @@ from tests.step_timing import Longest, slowness
 
 MOST = 5_000_000  # nanoseconds of a step
 OWN = "nomad/jobs/job"  # the variables of the job
+SOURCE = f"{{{{ (nomadVar `{OWN}`).user }}}}"
 
 
 @pytest.fixture
@@ -259,6 +260,58 @@ async def test_after_a_restart_of_the_daemon_only_changes_are_reported(
         assert world.types(alloc_id).count("Signaling") == 1
 
 
+async def test_change_action_is_performed_after_a_restart_of_the_daemon_within_splay(
+    store: Store, data_dir: Path, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = template(SOURCE, change_mode="signal", change_signal="SIGUSR1")
+    other = template("same", dest_path="local/b", change_mode="restart")
+    reported = (
+        f"trap 'echo told > {pipe.path}' USR1; echo ready > {pipe.path};"
+        f" until grep -q bob local/out; do sleep 0.1; done; echo written > {pipe.path};"
+        " while :; do sleep 0.1; done"
+    )
+    monkeypatch.setattr(TemplateRunner, "_delay", lambda *_: 3600.0)
+    async with open_world(store, data_dir) as world:
+        await world.put_variable(OWN, user="ada")
+        alloc_id = await world.place(batch(script(reported, templates=[one, other])))
+        assert await pipe.line() == "ready"
+        await world.until_status(alloc_id, "running")
+        await world.put_variable(OWN, user="bob")
+        assert await pipe.line() == "written"
+    monkeypatch.undo()
+    async with open_world(store, data_dir) as world:
+        assert await pipe.line() == "told"
+        await world.until(alloc_id, lambda _: "Signaling" in world.types(alloc_id))
+    async with open_world(store, data_dir) as world:
+        await world.put_variable(OWN, user="eve")
+        assert await pipe.line() == "told"
+        await world.until(alloc_id, lambda _: world.types(alloc_id).count("Signaling") == 2)
+        assert "Restart Signaled" not in world.types(alloc_id)
+
+
+async def test_first_script_runs_after_a_restart_of_the_daemon(
+    store: Store, data_dir: Path, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = ChangeScript(
+        command="/bin/sh", args=["-c", f"echo ran > {pipe.path}"], run_on_first_render=True
+    )
+    one = template("x", change_mode="script", change_script=change)
+
+    async def never(*_: object) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(TemplateRunner, "keep_current", never)
+    async with open_world(store, data_dir) as world:
+        alloc_id = await world.place(batch(script("exec sleep 600", templates=[one])))
+        await world.until_status(alloc_id, "running")
+    monkeypatch.undo()
+    async with open_world(store, data_dir) as world:
+        assert await pipe.line() == "ran"
+        await world.until(
+            alloc_id, lambda _: any("ran script" in x for x in missing(world, alloc_id))
+        )
+
+
 @pytest.mark.parametrize(
     "put", ["ln -s /etc/hostname local/out", "mkfifo local/out; exec 3<>local/out"]
 )
@@ -357,6 +410,9 @@ class _Disk:
 
     def resolve(self, path: str) -> str:
         return path
+
+    async def recall(self, _: str) -> None:
+        return None
 
     async def read(self, _path: str, _most: int) -> bytes:
         return self.content
