@@ -14,6 +14,8 @@ from daemon.runner.core.task_script import ScriptResult, run_script
 from storage.errors import Refused
 from storage.records.task import Hook
 
+_NOT_RUNNING = "Task not running"  # Nomad's text
+
 
 class AllocTasks:
     """The task runners of one allocation; empty until the allocation directory is prepared.
@@ -68,7 +70,9 @@ class AllocTasks:
     async def restart(self, name: str | None, *, all_tasks: bool = False) -> None:
         """Restart the named task; without a name, restart all running tasks.
 
-        With `all_tasks`, also run the ended tasks again. Raises `Refused`.
+        With `all_tasks`, also run the ended tasks again.
+
+        Raises `Refused`, also if there is no task to restart.
         """
         await self._settled()
         if name is None:
@@ -77,11 +81,13 @@ class AllocTasks:
             tasks = [self._runners[name]]
         else:
             raise Refused(f"Could not find task runner for task: {name}")
-        if self._nursery is None or not all(task.is_running for task in tasks):
-            raise Refused("Task not running")
+        ended = self._ended_early() if all_tasks else []
+        is_idle = not (tasks or ended)
+        if self._nursery is None or is_idle or not all(task.is_running for task in tasks):
+            raise Refused(_NOT_RUNNING)
         for task in tasks:
             start_detached(self._nursery, task.restart)
-        for task in self._ended_early() if all_tasks else ():
+        for task in ended:
             task.prepare_rerun()
             start_detached(self._nursery, task.run)
 
@@ -107,11 +113,14 @@ class AllocTasks:
     async def signal(self, name: str | None, number: str) -> None:
         """Send a signal to the main process of one task, or of all running tasks.
 
-        Raises `Refused`.
+        Raises `Refused`, also if no task is running.
         """
         await self._settled()
         if name is None:
-            for task in self:
+            running = [task for task in self if task.is_running]
+            if not running:
+                raise Refused(_NOT_RUNNING)
+            for task in running:
                 if task.is_running:
                     await task.signal(number)
         elif name in self._runners:

@@ -4,6 +4,7 @@ import errno
 import os
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from daemon.runner.drivers.mock import MockDriver
 from daemon.runner.setup import task_setup
 from daemon.scheduler.reschedule import NOT_RETRIED
 from storage import loop_share
+from storage.errors import Refused
 from storage.records.allocation import DesiredState, DesiredTransition
 from storage.records.base import SECOND
 from storage.records.group import EphemeralDisk, Migrate, Update
@@ -311,6 +313,25 @@ async def test_restart_on_request_waits_for_the_launcher_without_limit(
     assert [stage.types(name).count("Started") for name in ("first", "main")] == [2, 2]
     assert watched.limits
     assert set(watched.limits) == {float("inf")}
+
+
+async def test_request_to_an_allocation_without_running_tasks_is_refused(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    policy = RestartPolicy(attempts=5, interval=600 * SECOND, delay=100 * SECOND, mode="fail")
+    main = mock(config={"run_for": "1s", "exit_code": 1}, restart_policy=policy)
+    async with on_stage(service(main), tmp_path) as stage:
+        await trio.sleep(5)
+        assert stage.types()[-1] == "Restarting"
+        tasks = stage.runner.tasks
+        for request in (
+            partial(tasks.signal, None, "SIGHUP"),
+            partial(tasks.restart, None),
+            partial(tasks.restart, None, all_tasks=True),
+        ):
+            with pytest.raises(Refused, match="Task not running"):
+                await request()
+        stage.want(desired_status="stop")
 
 
 async def test_stopping_allocation_restarts_no_ended_task(
