@@ -19,6 +19,7 @@ _NEVER_APART = "the only node is never disconnected"
 _NO_MESH = "Steward has no service mesh"
 _NO_CLUSTERS = "Steward connects to no Consul or Vault cluster"
 _NO_PLUGINS = "Steward has no storage plugins"
+_ZSTANDARD = frozenset({"zst", "tzst", "tar.zst"})
 
 INERT: Mapping[type, Mapping[str, str]] = {
     Job: {"multiregion": "Steward has one region"},
@@ -54,6 +55,7 @@ def unsupported_fields(job: Job) -> Iterator[str]:
         for task in group.tasks or ():
             where = f"task {quote(task.name)} in {subject}"
             yield from _warnings_of_record(task, where)
+            yield from _artifacts(task, where)
             for service in task.services or ():
                 yield from _warnings_of_record(service, f"service {quote(service.name)} of {where}")
 
@@ -78,6 +80,19 @@ def _networks(group: TaskGroup) -> Iterator[str]:
             yield (
                 f"task {quote(task.name)} in group {quote(group.name)}: raw_exec can "
                 'enforce the network mode "none" only if the agent is root; use exec'
+            )
+
+
+def _artifacts(task: Task, subject: str) -> Iterator[str]:
+    """Yield a warning for each artifact that Nomad unpacks, but Steward does not."""
+    for artifact in task.artifacts or ():
+        kind = (artifact.getter_options or {}).get("archive", "")
+        name = kind or artifact.getter_source.partition("?")[0].rpartition(".")[2]
+        if name in _ZSTANDARD:
+            yield (
+                f"{subject}: artifact {quote(artifact.getter_source)} is not unpacked: Steward "
+                "cannot unpack Zstandard archives; use another format, or set the option archive "
+                'to "false"'
             )
 
 

@@ -14,7 +14,7 @@ from daemon.jobspec.rules.unsupported import INERT, unsupported_fields
 from daemon.jobspec.validate import validate
 from storage.records.group import Disconnect, TaskGroup
 from storage.records.job import Job, Multiregion, SubmittedJob
-from storage.records.task import Consul, CSIPluginConfig, Network, Service, Task
+from storage.records.task import Artifact, Consul, CSIPluginConfig, Network, Service, Task
 from tests.samples import group, job, task
 
 PAGE = (Path(__file__).parents[3] / "docs" / "fields.md").read_text()
@@ -149,3 +149,23 @@ def test_raw_exec_without_a_network_has_a_warning(driver: str, mode: str, count:
     one = group("g", task(driver=driver), networks=[Network(mode=mode)])
     found = [text for text in unsupported_fields(job("web", one)) if "use exec" in text]
     assert len(found) == count
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "is_warned"),
+    [
+        ("https://h/a.tar.zst", {}, True),
+        ("https://h/a.tzst?token=1", {}, True),
+        ("https://h/model.zst", {}, True),
+        ("https://h/download", {"archive": "tar.zst"}, True),
+        ("https://h/model.zst", {"archive": "false"}, False),
+        ("https://h/a.tar.gz", {}, False),
+        ("https://h/zst", {}, False),
+    ],
+)
+def test_archive_that_cannot_be_unpacked_has_a_warning(
+    source: str, options: dict[str, str], is_warned: bool
+) -> None:
+    one = task(artifacts=[Artifact(getter_source=source, getter_options=options)])
+    found = list(unsupported_fields(job("web", group("web", one))))
+    assert [f'artifact "{source}" is not unpacked' in text for text in found] == [True] * is_warned
