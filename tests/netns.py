@@ -11,10 +11,12 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 HOST, OUTSIDE = "198.51.100.1", "198.51.100.2"
 _NEW_NETWORK = 0x40000000  # linux/sched.h
 _PROGRAMS = ("ip", "nft", "unshare", "nsenter")
+_FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 
 
 def why_no_namespace() -> str:
@@ -82,6 +84,7 @@ def own_host() -> Iterator[World]:
         world = World(host, outside, own)
         held.callback(_call, "setns", own, _NEW_NETWORK)
         world.enter()
+        _FORWARDING.write_text("0")  # a new network inherits the setting of the real host
         for line in (
             "link set lo up",
             f"link add up0 type veth peer name up1 netns {outside}",
