@@ -19,7 +19,7 @@ _SCHEMAS = "#/components/schemas/"
 _BRACES = re.compile(r"\{(\w+)\}")
 _NO_WORD = re.compile(r"[^a-z0-9]+")
 # Sources in docstrings are for developers.
-_SOURCE = re.compile(r" \((?:source|spec): [^)]*\)|\n\n\s*Source: [^.]*\.")
+_SOURCE = re.compile(r" \((?:source|spec): [^)]*\)|\n\n *Source: [^.\n]*\.")
 
 _ABOUT = (
     "Names match in any case, unknown names are ignored, and null means absent. PUT is accepted "

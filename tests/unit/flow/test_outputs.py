@@ -43,7 +43,7 @@ def test_reference_is_a_text_a_list_or_an_element() -> None:
 def test_lists_of_outputs_have_a_limited_number_of_values() -> None:
     known = [written(number, **{f"n{number}": "x"}) for number in range(5)]
     assert len(outputs.by_name(known[:4], total=50_000, is_list=True)) == 4
-    with pytest.raises(outputs.TooManyValues, match="more than 200000 values"):
+    with pytest.raises(outputs.TooManyValues, match="more than 200000 output values"):
         outputs.by_name(known, total=50_000, is_list=True)
 
 
