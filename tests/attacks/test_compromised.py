@@ -508,6 +508,14 @@ def test_file_owner_must_be_a_user_that_tasks_can_have(
     assert not (tmp_path.parent / "volumes" / ALLOCATION).exists()
 
 
+def end(shim: int) -> None:
+    """Kill a shim and its task."""
+    os.kill(shim, signal.SIGSTOP)  # it starts no process from now on
+    children = Path(f"/proc/{shim}/task/{shim}/children").read_text().split()
+    for pid in (*map(int, children), shim):
+        os.kill(pid, signal.SIGKILL)
+
+
 @needs_root
 @pytest.mark.usefixtures("place")
 def test_no_attempt_number_hides_a_running_task(greeted: Talk, tmp_path: Path) -> None:
@@ -518,7 +526,7 @@ def test_no_attempt_number_hides_a_running_task(greeted: Talk, tmp_path: Path) -
         found = greeted.ask(ListClaims(allocation=ALLOCATION)).body
         removed = greeted.ask(RemoveDirectory(allocation=ALLOCATION, is_kept=False)).body
     finally:
-        os.kill(answer.pid, signal.SIGKILL)
+        end(answer.pid)
     assert found.found == [("main", 2**32 - 1)]
     assert removed.number == errno.EBUSY
     assert (tmp_path / ALLOCATION / "main").is_dir()
@@ -558,5 +566,5 @@ def test_unprivileged_daemon_cannot_control_its_launcher(greeted: Talk, place: P
             [sys.executable, "-c", ASSAULT, launcher], capture_output=True, text=True, check=True
         )
     finally:
-        os.kill(answer.pid, signal.SIGKILL)
+        end(answer.pid)
     assert done.stdout.split() == ["PermissionError"] * 5
