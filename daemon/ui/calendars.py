@@ -23,17 +23,16 @@ _SAMPLE = {
 async def index(ui_request: UiRequest) -> Found:
     """List the calendars that the user may read."""
     query = ui_request.query
-    answer = await ui_request.ask(
-        "GET",
+    listed, next_token = await ui_request.get_page(
         "/v1/calendars",
+        ui_request.rows_per_page,
+        query.text("next_token"),
         namespace=query.text("namespace") or "*",
         prefix=query.text("search"),
-        next_token=query.text("next_token"),
-        per_page=ui_request.rows_per_page,
     )
     return {
-        "calendars": await ui_request.parsed(answer),
-        "next_token": answer.next_token,
+        "calendars": listed,
+        "next_token": next_token,
         "sample": _shown(_SAMPLE),
         "follow": "*",
     }

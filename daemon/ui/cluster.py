@@ -138,20 +138,15 @@ async def checks(ui_request: UiRequest, service: str, alloc_id: str) -> list[dic
 async def evaluations(ui_request: UiRequest) -> Found:
     """List the evaluations, newest first."""
     query = ui_request.query
-    answer = await ui_request.ask(
-        "GET",
+    listed, next_token = await ui_request.get_page(
         "/v1/evaluations",
+        ui_request.rows_per_page,
+        query.text("next_token"),
         namespace=query.text("namespace") or "*",
         status=query.text("status"),
-        next_token=query.text("next_token"),
-        per_page=ui_request.rows_per_page,
         reverse=query.text("order") != "oldest",
     )
-    return {
-        "evaluations": await ui_request.parsed(answer),
-        "next_token": answer.next_token,
-        "follow": "*",
-    }
+    return {"evaluations": listed, "next_token": next_token, "follow": "*"}
 
 
 @page("evaluation.html", is_shared=True)

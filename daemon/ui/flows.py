@@ -23,19 +23,18 @@ async def index(ui_request: UiRequest) -> Found:
     """List the runs of workflows, newest first."""
     query = ui_request.query
     status = query.text("status")
-    answer = await ui_request.ask(
-        "GET",
+    listed, next_token = await ui_request.get_page(
         "/v1/runs",
+        ui_request.rows_per_page,
+        query.text("next_token"),
         namespace=query.text("namespace") or "*",
         prefix=query.text("search").strip(),
         status=status if status in (*FlowStatus,) else "",
-        next_token=query.text("next_token"),
         reverse=query.text("order") == "oldest",
-        per_page=ui_request.rows_per_page,
     )
     return {
-        "runs": await ui_request.parsed(answer),
-        "next_token": answer.next_token,
+        "runs": listed,
+        "next_token": next_token,
         "statuses": [*FlowStatus],
         "follow": "*",
     }
@@ -46,13 +45,11 @@ async def queues(ui_request: UiRequest) -> Found:
     """List the queues of runs, and show the runs of the selected queue."""
     query = ui_request.query
     namespace, name = query.text("namespace") or "*", query.text("name")
-    token = query.text("next_token")
-    reply = await ui_request.ask(
-        "GET",
+    listed, next_token = await ui_request.get_page(
         "/v1/concurrency",
+        ui_request.rows_per_page,
+        query.text("next_token"),
         namespace=namespace,
-        next_token=token,
-        per_page=ui_request.rows_per_page,
     )
     queue = None
     if name and namespace != "*":
@@ -60,8 +57,8 @@ async def queues(ui_request: UiRequest) -> Found:
             path = formatting.address("/v1/concurrency/", name)
             queue = await ui_request.get(path, namespace=namespace)
     return {
-        "queues": await ui_request.parsed(reply),
-        "next_token": reply.next_token,
+        "queues": listed,
+        "next_token": next_token,
         "queue": queue,
         "follow": "*",
     }

@@ -1,7 +1,5 @@
 """The page of freezes, and the banner while a freeze is active."""
 
-from typing import Any
-
 from daemon.ui import formatting
 from daemon.ui.render import Found, action, form_action, page
 from daemon.web.ui_session import UiRequest
@@ -10,15 +8,13 @@ from daemon.web.ui_session import UiRequest
 @page("freezes.html", is_shared=True)
 async def index(ui_request: UiRequest) -> Found:
     """List the freezes, and show the form for a new freeze."""
-    reply = await ui_request.ask(
-        "GET",
+    listed, next_token = await ui_request.get_page(
         "/v1/freezes",
+        ui_request.rows_per_page,
+        ui_request.query.text("next_token"),
         namespace="*",
-        next_token=ui_request.query.text("next_token"),
-        per_page=ui_request.rows_per_page,
     )
-    listed: list[dict[str, Any]] = await ui_request.parsed(reply)
-    return {"freezes": listed, "next_token": reply.next_token, "follow": "*"}
+    return {"freezes": listed, "next_token": next_token, "follow": "*"}
 
 
 @form_action(lambda _: "/ui/freezes")

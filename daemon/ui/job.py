@@ -65,14 +65,9 @@ async def overview(ui_request: UiRequest) -> Found:
     summary = await ui_request.get(job_url(ui_request, "/summary"), **parameters)
     scale = await ui_request.get(job_url(ui_request, "/scale"), **parameters)
     older = ui_request.query.text("older")
-    answer = await ui_request.ask(
-        "GET",
-        job_url(ui_request, "/allocations"),
-        per_page=_ALLOCATIONS,
-        next_token=older,
-        **parameters,
+    allocations, next_token = await ui_request.get_page(
+        job_url(ui_request, "/allocations"), _ALLOCATIONS, older, **parameters
     )
-    allocations = await ui_request.parsed(answer)
     job: Any = base["job"]
     state: Any = base["state"]
     deployment = await ui_request.get(job_url(ui_request, "/deployment"), **parameters)
@@ -85,7 +80,7 @@ async def overview(ui_request: UiRequest) -> Found:
             "allocations", allocations, ui_request.query.text("sort-allocations"), ALLOCATIONS
         ),
         "older": older,
-        "next_token": answer.next_token,
+        "next_token": next_token,
         "deployment": deployment,
         "rollout": rollout.rollout(deployment, allocations, ui_request.now)
         if deployment and not older

@@ -71,22 +71,21 @@ async def index(ui_request: UiRequest) -> Found:
         "contains": search,
         "type": kind if kind in _TYPES else "",
         "state": state if state in _STATES else "",
-        "next_token": query.text("next_token"),
         "include_children": bool(search),
         **_ORDERS.get(query.text("order"), {}),
     }
-    answer = await ui_request.ask(
-        "GET",
+    lines, next_token = await ui_request.get_page(
         "/v1/jobs/statuses",
+        ui_request.rows_per_page,
+        query.text("next_token"),
         states=True,
         strip=True,
         counts=True,
-        per_page=ui_request.rows_per_page,
         **parameters,
     )
     return {
-        "lines": await ui_request.parsed(answer),
-        "next_token": answer.next_token,
+        "lines": lines,
+        "next_token": next_token,
         "types": _TYPES,
         "states": _STATES,
         "orders": tuple(_ORDERS),

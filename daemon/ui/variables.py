@@ -16,19 +16,14 @@ _CONFLICT = 409
 async def index(ui_request: UiRequest) -> Found:
     """List the variables that the user may list, without their values."""
     query = ui_request.query
-    answer = await ui_request.ask(
-        "GET",
+    listed, next_token = await ui_request.get_page(
         "/v1/vars",
+        ui_request.rows_per_page,
+        query.text("next_token"),
         namespace=query.text("namespace") or "*",
         prefix=query.text("search"),
-        next_token=query.text("next_token"),
-        per_page=ui_request.rows_per_page,
     )
-    return {
-        "variables": await ui_request.parsed(answer),
-        "next_token": answer.next_token,
-        "blank": BLANK,
-    }
+    return {"variables": listed, "next_token": next_token, "blank": BLANK}
 
 
 @page("variable.html")
