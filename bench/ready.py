@@ -1,7 +1,7 @@
 """Time until the daemon is ready, and its memory at that time: `python -m bench.ready COMMAND...`.
 
 COMMAND is the program, such as `dist/steward` or `.venv/bin/steward`. At the first start, the
-directory to which the single-file program unpacks itself is empty. If root runs the script, the
+directory where the single-file program unpacks itself is empty. If root runs the script, the
 page cache is empty too, and COMMAND runs as another user. The other starts are warm. Each start
 uses its own data directory.
 """

@@ -4,8 +4,8 @@
 
 The periodic jobs have the maximum number of cron expressions, with rare dates, intervals of one
 minute and many time zones. Their schedules are a week behind. The large jobs have the maximum
-number of task groups, none of which fits on the node. Each start uses the store of the previous
-start, after the schedules were put back by a week again.
+number of task groups. No group fits on the node. Each start uses the store of the previous start,
+after the schedules were put back by a week again.
 """
 
 import argparse

@@ -295,7 +295,7 @@ def _opened(file: Path) -> Iterator[int]:
 
 @contextmanager
 def _scratch_directory(home: Path | None, account: ServiceAccount | None) -> Iterator[Path]:
-    """Yield the path of a temporary directory to which the account can write.
+    """Yield the path of a temporary directory that the account can write to.
 
     The path works even if the account cannot enter the parent directories. Raises `Refused`.
     """

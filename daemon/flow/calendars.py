@@ -438,7 +438,7 @@ class UnknownCalendar(Exception):
 
 
 def compiled(name: str, documents: Mapping[str, bytes]) -> CompiledCalendar:
-    """Return a calendar with all calendars to which it refers, from their stored documents.
+    """Return a calendar with all calendars that it refers to, from their stored documents.
 
     Calendars that an earlier release stored may refer to more than `MAX_PARTS` calendars. Raises
     `UnknownCalendar`.

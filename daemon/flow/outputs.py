@@ -59,7 +59,7 @@ def references(group: TaskGroup) -> tuple[Reference, ...]:
 
 
 def template_references(group: TaskGroup) -> tuple[Reference, ...]:
-    """Return the outputs to which templates refer with `output "STEP" "NAME"`, each once."""
+    """Return the outputs that templates refer to with `output "STEP" "NAME"`, each once."""
     texts = (
         text
         for task in group.tasks or ()

@@ -224,7 +224,7 @@ class PayloadFiles:
         """Move the file at the path `source` into this directory; the caller has verified `digest`.
 
         The file stays for 24 hours, or for as long as it is used. `holder` is the task or attempt
-        to which the file belongs. After a crash, `holder` stores its files again. Raises `NotFound`
+        that owns the file. After a crash, `holder` stores its files again. Raises `NotFound`
         for the namespace, `TooLarge`, or `StorageFull`.
         """
         if self._limits.file and size > self._limits.file:

@@ -527,7 +527,7 @@ def _nth(slots: Slots, slot: int, number: int) -> int:
 
 
 def _advance(tx: Transaction, job: Job, slots: Slots, followed_to: int) -> None:
-    """Store the time up to which slots are decided, and the time of the next launch."""
+    """Store the end of the decided slots, and the time of the next launch."""
     slot, late = slots.after(followed_to), launch_jitter(job)
     due = None if slot is None else slot + late
     launch = slots.forecast.next_launch if slots.forecast else None

@@ -40,7 +40,7 @@ from storage.store import Store, tolerate_disk_full
 from storage.writer import Transaction
 
 _FENCED = "queue"
-_AT_ONCE = 32  # runs or steps to which one write grants slots, or runs that it cancels
+_AT_ONCE = 32  # runs or steps that get slots by one write, or runs that it cancels
 
 
 def queue_of_runs(job: Job) -> RunQueue:

@@ -115,7 +115,7 @@ def metrics_message(
     """Return the body of `POST /v1/metrics`.
 
     `since` is the time at which the counters began, and `now` the current time, in nanoseconds
-    since the epoch. `clock` is the current time in seconds on the clock that the timers use.
+    since the epoch. `clock` is the present reading of the monotonic clock of the timers, in seconds.
     """
     times: dict[str, object] = {"startTimeUnixNano": str(since), "timeUnixNano": str(now)}
     metrics = [
@@ -159,8 +159,8 @@ def _timer(
 ) -> dict[str, object]:
     """Return a timer as a summary.
 
-    If the last interval has values, the summary includes their quantiles. `clock` is the current
-    time in seconds on the clock that the timers use.
+    If the last interval has values, the summary includes their quantiles. `clock` is the present
+    reading of the monotonic clock of the timers, in seconds.
     """
     values = zip(_QUANTILES, series.quantiles(clock, _QUANTILES), strict=True)
     quantiles = [

@@ -104,7 +104,7 @@ def _drawn(steps: list[dict[str, Any]], now: int) -> dict[str, object]:
 
 
 def _newest(placed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return, by step, the allocation to which the page links.
+    """Return, by step, the allocation that the page links to.
 
     It is the newest allocation that failed or exceeded its `max_run_duration`, or else the newest.
     """

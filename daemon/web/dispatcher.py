@@ -274,7 +274,7 @@ class Dispatcher:
         return head.user if head.user and address == head.client else address
 
     def close(self) -> None:
-        """End the endless streams. The event `closing` ends the other responses."""
+        """Close the endless streams. The event `closing` closes the other responses."""
         self._stream_limit.close()
 
     def is_hot(self, head: RequestHead, match: RouteMatch) -> bool:

@@ -1,4 +1,4 @@
-"""Find the versions of a job to which the store still refers.
+"""Find the versions of a job that the store still refers to.
 
 The job itself, its allocations, and events can refer to a version. The functions search all events
 of a job, so call them in a thread.

@@ -20,7 +20,7 @@ class MethodType(StrEnum):
 
 
 class BindType(StrEnum):
-    """The object to which a rule binds a login."""
+    """The object that a rule binds a login to."""
 
     ROLE = "role"
     POLICY = "policy"

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Starts:
-    """The file to which each task appends a line at its start: its allocation and its process."""
+    """The file of starts. Each task appends a line with its allocation and its process."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "starts"

@@ -1,4 +1,4 @@
-"""Pools of clusters in the configuration, and the address to which their tasks report."""
+"""Pools of clusters in the configuration, and the address that their tasks report to."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Control group files to which the launcher may write a task, so that it enters its groups."""
+"""Files of cgroups: the launcher writes a task to them, so that the task enters its cgroups."""
 
 import pytest
 
