@@ -65,14 +65,19 @@ async def charged(work: Coroutine[Any, Any, T]) -> T:
 def counted(account: RequestCost, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
     """Return the result of `work`, and charge its CPU time on the event loop to an account."""
     result, error = None, None
-    while True:
-        with CostedBlock(account):
+    try:
+        while True:
+            with CostedBlock(account):
+                try:
+                    trap = work.send(result) if error is None else work.throw(error)
+                except StopIteration as end:
+                    value: T = end.value
+                    return value
             try:
-                trap = work.send(result) if error is None else work.throw(error)
-            except StopIteration as end:
-                value: T = end.value
-                return value
-        try:
-            result, error = (yield trap), None
-        except BaseException as thrown:  # passed on to `work`
-            error = thrown
+                result, error = (yield trap), None
+            except BaseException as thrown:  # passed on to `work`
+                error = thrown
+    finally:
+        # Either may hold an exception whose traceback refers to this frame. Without this cycle, the
+        # objects of the request are freed now, and not by the next garbage collection.
+        result = error = None

@@ -6,7 +6,7 @@ a slash or `*`. Topics without watchers use no memory.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -83,7 +83,7 @@ class TopicSet:
 
 def _wake(watches: Iterable["Watch"]) -> None:
     for watch in watches:
-        watch.changed.set()
+        watch.wake()
 
 
 class Watch:
@@ -91,7 +91,9 @@ class Watch:
 
     def __init__(self, topics: TopicSet, names: tuple[str, ...]) -> None:
         self._topics, self._names = topics, names
-        self.changed = trio.Event()
+        self._changed = trio.Event()
+        # Called at the first change. The caller of `publish` runs it, so it must not fail.
+        self.on_change: Callable[[], None] | None = None
 
     def __enter__(self) -> Self:
         for name in self._names:
@@ -107,9 +109,21 @@ class Watch:
         for name in self._names:
             self._topics._unsubscribe(name, self)  # noqa: SLF001  # private to this module
 
+    @property
+    def has_changed(self) -> bool:
+        """Return whether a topic was published after the watch was entered."""
+        return self._changed.is_set()
+
+    def wake(self) -> None:
+        """End the wait for a change."""
+        if not self._changed.is_set():
+            self._changed.set()
+            if self.on_change is not None:
+                self.on_change()
+
     async def wait(self) -> None:
         """Wait until a topic is published.
 
         Return immediately if a topic was published after the watch was entered.
         """
-        await self.changed.wait()
+        await self._changed.wait()

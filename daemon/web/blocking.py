@@ -18,6 +18,7 @@ from daemon.web.request import ReadRoute, Request
 from daemon.web.response_cache import ResponseCache
 from daemon.web.stream_auth import StreamSubscriber
 from daemon.web.stream_limit import StreamLimit
+from daemon.web.turns import resume_after
 from storage.errors import Denied, Malformed, NotFound
 from storage.loop_share import LongRead
 from storage.records.base import MINUTE, SECOND
@@ -77,7 +78,7 @@ async def answer(
                 return reply
             with stream_limit.reserve(), trio.move_on_at(deadline) as scope:
                 if not closing.is_set():
-                    await change.wait()
+                    await resume_after(change)
             if not await reader.is_allowed():
                 raise Denied
             request = msgspec.structs.replace(request, caller=reader.caller, passed=[])

@@ -10,7 +10,6 @@ import socket
 import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -44,7 +43,7 @@ from daemon.web.library_methods import checked, private_override
 from daemon.web.listeners import ListeningSockets, PeerAddress, load_certificate, peer_of
 from daemon.web.reason import reason
 from daemon.web.send import Stream, send_now, send_with_timeout
-from daemon.web.turns import BY_SERVER, Turn, Turns
+from daemon.web.turns import ConnectionTurns, Turns
 from daemon.web.websocket import MAX_HANDSHAKE, announces_handshake
 from storage.errors import leaf_errors
 
@@ -242,18 +241,23 @@ class _Handler:
         handover = Handover(b"", now, has_asked=False, until=now + HEAD_TIMEOUT)
         peer = self._listener.peer(stream)
         # the clients of each listener take turns separately
-        name = f"{self._listener.share.name} {client}"
-        turn = partial(self._turns.take, name)
+        turns = ConnectionTurns(self._turns, f"{self._listener.share.name} {client}")
+        turns.use()
         if self._lean is not None and isinstance(stream, trio.SocketStream):
-            handed = await self._lean.serve(stream, peer, client, turn)
+            handed = await self._lean.serve(stream, peer, client, turns)
             if handed is None:
                 return
             handover = handed
         app = _Introduced(self._app, peer, client)
         # It also accepts plain streams, contrary to its types.
         connection = _Connection(app, self._settings, self._context, ConnectionState({}), stream)  # type: ignore[arg-type]
-        connection.use_turns(turn, partial(self._turns.take, name, BY_SERVER))
-        await connection.take_over(handover)
+        connection.use_turns(turns)
+        try:
+            await connection.take_over(handover)
+        finally:
+            # Its protocol refers to the connection. Without this cycle, all objects of the
+            # connection are freed now, and not by the next garbage collection.
+            vars(connection).clear()
 
 
 @checked
@@ -267,9 +271,9 @@ class _Connection(TCPServer):
 
     _held = b""  # the head of a response, sent together with its body
 
-    def use_turns(self, turn: Turn, turn_of_request: Turn) -> None:
+    def use_turns(self, turns: ConnectionTurns) -> None:
         """Let received data, and each request, wait for a turn."""
-        self._turn, self._turn_of_request = turn, turn_of_request
+        self._turns = turns
 
     async def take_over(self, handover: Handover) -> None:
         """Serve a connection that the fast path passes on, until it ends."""
@@ -280,7 +284,7 @@ class _Connection(TCPServer):
         )
         self._patience = trio.CancelScope(deadline=handover.until)
         self._awaits_head, self._has_begun = True, bool(handover.data)
-        await self._turn()
+        await self._turns.take()
         await self.run()
 
     @private_override
@@ -300,7 +304,7 @@ class _Connection(TCPServer):
     async def _read_data(self) -> None:
         protocol = self.protocol
         self._http = protocol.protocol = _OnlyHTTP1(
-            self._turn_of_request,
+            self._turns,
             protocol.app,
             protocol.config,
             protocol.context,
@@ -317,8 +321,9 @@ class _Connection(TCPServer):
         with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
             while data := bytes(await self.stream.receive_some(MOST)):
                 self._limit_head()
-                await self._turn()
+                await self._turns.take()
                 await self.protocol.handle(RawData(data))
+            await self._turns.take()  # a client can close many connections at the same time
             await self.protocol.handle(RawData(b""))
         await self.protocol.handle(Closed())
         await self.idle_task.stop()
@@ -441,9 +446,9 @@ class _OnlyHTTP1(H11Protocol):
     Upgrades would bypass the limits of connections and headers.
     """
 
-    def __init__(self, turn: Turn, *arguments: Any) -> None:  # noqa: ANN401  # the library's own
+    def __init__(self, turns: ConnectionTurns, *arguments: Any) -> None:  # noqa: ANN401  # the library's own
         super().__init__(*arguments)
-        self._turn = turn
+        self._turns = turns
         self._requests = _ServerSide(self.config.h11_max_incomplete_size)
         self.connection = self._requests
 
@@ -483,7 +488,7 @@ class _OnlyHTTP1(H11Protocol):
             await self.send(Closed())
             return
         if request.http_version in (b"1.0", b"1.1"):
-            await self._turn()
+            await self._turns.take_by_server()
             await super()._create_stream(_in_origin_form(_without_extensions(request)))
             if isinstance(self.stream, WSStream):
                 most = self.config.websocket_max_message_size

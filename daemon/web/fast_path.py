@@ -30,7 +30,7 @@ from daemon.web.reason import reason
 from daemon.web.reply import WireResponse
 from daemon.web.request_head import RequestHead
 from daemon.web.send import DisconnectWatcher, send_now, send_with_timeout
-from daemon.web.turns import Turn
+from daemon.web.turns import ConnectionTurns
 from storage.errors import StewardError
 
 log = logging.getLogger("steward.web")
@@ -142,7 +142,7 @@ class FastPath:
             scope.cancel()
 
     async def serve(
-        self, stream: trio.SocketStream, peer: PeerAddress | None, user: str, turn: Turn
+        self, stream: trio.SocketStream, peer: PeerAddress | None, user: str, turns: ConnectionTurns
     ) -> Handover | None:
         """Answer requests until one is for the HTTP server. Each of them waits for a turn.
 
@@ -156,12 +156,12 @@ class FastPath:
             with trio.CancelScope() as idleness:
                 while not self._is_closing:
                     self._limit(idleness, since, has_asked=has_asked)
-                    data = await self._first_bytes(stream, idleness, turn)
+                    data = await self._first_bytes(stream, idleness, turns)
                     if not data:
                         return None
                     if idleness.cancel_called:
                         break
-                    request, data = await _whole(stream, data, idleness, turn)
+                    request, data = await _whole(stream, data, idleness, turns)
                     if (
                         request is None
                         or (hot := self._fast_target(request, client, peer, user)) is None
@@ -196,12 +196,12 @@ class FastPath:
         return since + (self._settings.keep_alive_timeout if has_asked else HEAD_TIMEOUT)
 
     async def _first_bytes(
-        self, stream: trio.SocketStream, idleness: trio.CancelScope, turn: Turn
+        self, stream: trio.SocketStream, idleness: trio.CancelScope, turns: ConnectionTurns
     ) -> bytes:
         """Return the next bytes; empty if the client has disconnected."""
         self._idle.add(idleness)
         try:
-            return await _received(stream, turn)
+            return await _received(stream, turns)
         finally:
             self._idle.discard(idleness)
 
@@ -309,7 +309,7 @@ def _head(request: SimpleRequest, client: str, peer: PeerAddress | None, user: s
 
 
 async def _whole(
-    stream: trio.SocketStream, data: bytes, idleness: trio.CancelScope, turn: Turn
+    stream: trio.SocketStream, data: bytes, idleness: trio.CancelScope, turns: ConnectionTurns
 ) -> tuple[SimpleRequest | None, bytes]:
     """Wait for the body of a request; return the request and all received bytes.
 
@@ -320,7 +320,7 @@ async def _whole(
         return request, data
     idleness.deadline = inf
     with trio.move_on_after(SOON):
-        while more := await _received(stream, turn):
+        while more := await _received(stream, turns):
             data += more
             request = parse_simple_request(data)
             if request is None or not request.missing:
@@ -328,11 +328,11 @@ async def _whole(
     return None, data
 
 
-async def _received(stream: trio.SocketStream, turn: Turn) -> bytes:
+async def _received(stream: trio.SocketStream, turns: ConnectionTurns) -> bytes:
     """Wait for bytes and for a turn; return the bytes, empty after the client has closed its side."""
     while True:
         await trio.lowlevel.wait_readable(stream.socket)
-        await turn()
+        await turns.take()
         with suppress(BlockingIOError):
             # There must be no await after the read, or a cancelled wait would lose the bytes.
             return os.read(stream.socket.fileno(), MOST)

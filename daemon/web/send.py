@@ -19,6 +19,7 @@ _PIECE = 64 * 1024  # bytes
 
 _ENDS = select.EPOLLRDHUP | select.EPOLLONESHOT  # errors are always reported
 _BROKEN = select.EPOLLHUP | select.EPOLLERR
+_ENDED = 16  # disconnected clients whose requests are cancelled before other input is handled
 
 Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 
@@ -74,7 +75,8 @@ class DisconnectWatcher:
         """Watch for disconnects until cancelled."""
         while True:
             await trio.lowlevel.wait_readable(self._ends.fileno())
-            for descriptor, events in self._ends.poll(0):
+            # A client can close many connections at the same time.
+            for descriptor, events in self._ends.poll(0, _ENDED):
                 scope = self._scopes.get(descriptor)
                 if scope is not None and (events & _BROKEN or not _unread(descriptor)):
                     scope.cancel()

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import trio
 
+from daemon.web.turns import resume
 from storage.errors import TooOften
 
 MOST = 3072  # also at most three quarters of the connections (`daemon/web/admission.py`)
@@ -67,6 +68,7 @@ class StreamLimit:
         self._open += 1
         try:
             while (chunk := await next_of(chunks)) is not None:
+                await resume()
                 yield chunk
         finally:
             self._open -= 1

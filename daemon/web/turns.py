@@ -3,16 +3,20 @@
 Trio runs all runnable tasks before it looks for new input. If hundreds of connections have a
 request at the same time, another client would wait for all of them. So the tasks of requests use at
 most `SLICE` of CPU time before the loop looks for new input. The other tasks wait, and clients then
-take turns.
+take turns. Requests that wait for a change, such as blocking queries, also take turns afterwards.
 """
 
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
 
 import trio
 from outcome import Value
+
+from storage.watch import Watch
 
 SLICE = 2_000_000  # nanoseconds of CPU time between two looks for new input
 _WOKEN = 32  # tasks that are woken in one round; those that find no time continue to wait
@@ -22,7 +26,8 @@ BY_SERVER = 700_000
 _SURE = 4
 
 
-Turn = Callable[[], Awaitable[None]]  # waits until a connection has a turn
+# the turns of the connection to which the present task belongs
+_PRESENT: ContextVar["ConnectionTurns | None"] = ContextVar("turns", default=None)
 
 
 class _Round(trio.abc.Instrument):
@@ -51,9 +56,31 @@ class Turns:
         It returns immediately if the round has time, and no other task of the client waits. `later`
         is the CPU time, in nanoseconds, that the request takes after this step of the task.
         """
-        if client in self._waiting or time.thread_time_ns() >= self._round.until:
-            await self._wait(client)
+        if client in self._waiting or not self._has_time():
+            task = trio.lowlevel.current_task()
+            self._add(client, task)
+            await self._wait(client, task, partial(self._forget, client, task))
         self._round.until -= later
+
+    async def take_after(self, client: str, change: Watch) -> None:
+        """Return after a change, when it is the turn of this task.
+
+        One change can end the waits of thousands of tasks. No task runs before it has a turn.
+        """
+        if change.has_changed:
+            await self.take(client)
+            return
+        task = trio.lowlevel.current_task()
+        change.on_change = partial(self._add, client, task)
+
+        def give_up() -> None:
+            change.on_change = None
+            self._forget(client, task)
+
+        await self._wait(client, task, give_up)
+
+    def _has_time(self) -> bool:
+        return time.thread_time_ns() < self._round.until
 
     async def run(self) -> None:
         """Give turns until cancelled."""
@@ -65,38 +92,31 @@ class Turns:
                     self._give()
                 self._arrived = trio.Event()
 
-    async def _wait(self, client: str) -> None:
-        task, is_new = trio.lowlevel.current_task(), True
-        self._arrived.set()
-        while True:
-            is_sure = await self._woken(client, task, is_new=is_new)
-            if is_sure or time.thread_time_ns() < self._round.until:
-                return
-            is_new = False
+    async def _wait(
+        self, client: str, task: trio.lowlevel.Task, give_up: Callable[[], None]
+    ) -> None:
+        """Wait until this task is woken, and has a turn; call `give_up` if the wait is cancelled.
 
-    async def _woken(self, client: str, task: trio.lowlevel.Task, *, is_new: bool) -> bool:
-        """Wait until this task is woken; return whether it has a turn in any case.
-
-        A task that is not new waits before the other tasks of its client.
+        A task that was woken too late for the round waits before the other tasks of its client.
         """
-        tasks = self._waiting.setdefault(client, OrderedDict())
-        tasks[task] = None
-        if not is_new:
-            tasks.move_to_end(task, last=False)
-            self._arrived.set()
 
         def cancel(_: trio.lowlevel.RaiseCancelT) -> trio.lowlevel.Abort:
-            self._forget(client, task)
+            give_up()
             return trio.lowlevel.Abort.SUCCEEDED
 
-        is_sure: bool = await trio.lowlevel.wait_task_rescheduled(cancel)
-        return is_sure
+        while not (await trio.lowlevel.wait_task_rescheduled(cancel) or self._has_time()):
+            self._add(client, task)
+            self._waiting[client].move_to_end(task, last=False)
+
+    def _add(self, client: str, task: trio.lowlevel.Task) -> None:
+        self._waiting.setdefault(client, OrderedDict())[task] = None
+        self._arrived.set()
 
     def _forget(self, client: str, task: trio.lowlevel.Task) -> None:
-        tasks = self._waiting[client]
-        del tasks[task]
+        tasks = self._waiting.get(client, OrderedDict())
+        tasks.pop(task, None)
         if not tasks:
-            del self._waiting[client]
+            self._waiting.pop(client, None)
 
     def _give(self) -> None:
         """Wake some of the tasks, one of each client in turn."""
@@ -117,3 +137,40 @@ class Turns:
             yield
         finally:
             trio.lowlevel.remove_instrument(self._round)
+
+
+class ConnectionTurns:
+    """The turns of one connection's requests."""
+
+    def __init__(self, turns: Turns, client: str) -> None:
+        self._turns, self._client = turns, client
+
+    def use(self) -> None:
+        """Let `resume` and `resume_after` use these turns, in this task and those that it starts."""
+        _PRESENT.set(self)
+
+    async def take(self) -> None:
+        """Wait for a turn."""
+        await self._turns.take(self._client)
+
+    async def take_by_server(self) -> None:
+        """Wait for a turn of a request to the HTTP server."""
+        await self._turns.take(self._client, BY_SERVER)
+
+    async def take_after(self, change: Watch) -> None:
+        """Wait for a change, and then for a turn."""
+        await self._turns.take_after(self._client, change)
+
+
+async def resume() -> None:
+    """Wait for a turn before a request continues after a wait."""
+    if (turns := _PRESENT.get()) is not None:
+        await turns.take()
+
+
+async def resume_after(change: Watch) -> None:
+    """Wait for a change, and then for a turn of the present request."""
+    if (turns := _PRESENT.get()) is None:
+        await change.wait()
+    else:
+        await turns.take_after(change)

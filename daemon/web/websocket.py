@@ -20,6 +20,7 @@ from wsproto.utilities import LocalProtocolError
 
 from daemon.web.parameters import InvalidParameter, QueryParameters
 from daemon.web.reply import HandlerReply
+from daemon.web.turns import resume
 from storage.errors import Malformed, NotFound, StewardError, UnknownToken
 from storage.records.codec import decode
 
@@ -74,6 +75,7 @@ class WebSocketChannel:
 
     async def send(self, message: bytes) -> None:
         """Send a message; wait while the client does not read."""
+        await resume()
         await self._send({"type": "websocket.send", "bytes": None, "text": message.decode()})
 
     @property

@@ -19,6 +19,7 @@ from daemon.web.parameters import QueryParameters, duration
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
 from daemon.web.stream_auth import StreamSubscriber
+from daemon.web.turns import resume, resume_after
 from storage.errors import Malformed
 from storage.queries import events
 from storage.queries.events import StoredEvent
@@ -142,6 +143,7 @@ async def _frames(
         with store.watch(events.TOPIC) as change:
             # a reader that lags behind must not block the event loop
             await trio.lowlevel.checkpoint()
+            await resume()
             new_events = await feed.after(store, number)
             if new_events:
                 if new_events[0].event.number != number + 1:
@@ -152,8 +154,9 @@ async def _frames(
                     sent = trio.current_time()
             else:
                 with trio.move_on_at(sent + HEARTBEAT):
-                    await change.wait()
-                    await trio.sleep(gather)
+                    await resume_after(change)
+                    if gather:
+                        await trio.sleep(gather)
         # Writes without a selected event do not replace the heartbeat.
         if trio.current_time() >= sent + HEARTBEAT:
             yield _BEAT

@@ -3,8 +3,8 @@
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from daemon.web.server import open_web
 from daemon.web.turns import SLICE, Turns
 from storage.read_pool import ReadSnapshot
 from storage.store import Store
+from storage.watch import TopicSet
 from tests.listeners import open_listeners
 from tests.parts.api.requests import parts_of
 from tests.parts.web.test_admission import connect, left
@@ -125,6 +126,24 @@ async def test_request_is_served_while_other_work_uses_each_round() -> None:
         served.set()
 
 
+async def test_change_during_a_cancellation_is_ignored() -> None:
+    async with given_turns() as (turns, nursery):
+        watch, scope = TopicSet().watch(["a"]), trio.CancelScope()
+
+        async def wait() -> None:
+            with scope:
+                await turns.take_after("one", watch)
+
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        scope.cancel()
+        watch.wake()  # before the task runs
+        await trio.testing.wait_all_tasks_blocked()
+        assert scope.cancelled_caught
+        with trio.fail_after(10):
+            await turns.take("one")
+
+
 # --- the daemon ---
 
 
@@ -153,32 +172,101 @@ async def serving(store: Store, home: Path, *routes: ReadRoute) -> AsyncIterator
             yield listeners.port
 
 
+@contextmanager
+def connected(port: int) -> Iterator[list[socket.socket]]:
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(MANY)
+        ]
+
+
+async def received(connections: Iterable[socket.socket]) -> int:
+    """Return the longest round in which each connection receives data."""
+    measure = _LongestRound()
+    await trio.lowlevel.checkpoint()  # the round of this test's own work ends
+    trio.lowlevel.add_instrument(measure)
+    for connection in connections:
+        await trio.lowlevel.wait_readable(connection)
+        assert connection.recv(64 * 1024).startswith(b"HTTP/1.1 ")
+    trio.lowlevel.remove_instrument(measure)
+    return measure.longest
+
+
 @pytest.mark.parametrize("path", MOST)
 async def test_many_requests_at_the_same_time_leave_time_for_others(
     store: Store, tmp_path: Path, path: str
 ) -> None:
     async with serving(store, tmp_path, ReadRoute("/light", light, KNOWN)) as port:
-        with ExitStack() as stack:
-            connections = [
-                stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-                for _ in range(MANY)
-            ]
+        with connected(port) as connections:
             await trio.testing.wait_all_tasks_blocked()
 
             async def answered() -> int:
-                measure = _LongestRound()
                 for connection in connections:
                     connection.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-                await trio.lowlevel.checkpoint()  # the round in which this test has sent them ends
-                trio.lowlevel.add_instrument(measure)
-                for connection in connections:
-                    await trio.lowlevel.wait_readable(connection)
-                    assert connection.recv(64 * 1024).startswith(b"HTTP/1.1 ")
-                trio.lowlevel.remove_instrument(measure)
-                return measure.longest
+                return await received(connections)
 
             await answered()  # modules are imported
             await check_steps(answered, MOST[path], 3, path)
+
+
+async def test_change_that_many_requests_wait_for_leaves_time_for_others(
+    store: Store, tmp_path: Path
+) -> None:
+    index = 1
+
+    def shown(request: Request, db: ReadSnapshot) -> HandlerReply:
+        return HandlerReply(body={}, index=index)
+
+    route = ReadRoute("/shown", shown, KNOWN, watch=("shown/",))
+    async with serving(store, tmp_path, route) as port:
+        with connected(port) as connections:
+
+            async def answered() -> int:
+                nonlocal index
+                for connection in connections:
+                    connection.send(
+                        f"GET /shown?index={index} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+                    )
+                await trio.testing.wait_all_tasks_blocked()
+                index += 1
+                store._topics.publish(["shown/1"])
+                return await received(connections)
+
+            await answered()  # modules are imported
+            await check_steps(answered, MOST["/light"], 3, "/shown")
+
+
+@pytest.mark.parametrize("path", [*MOST, "/shown?index=1"])
+async def test_many_disconnects_at_the_same_time_leave_time_for_others(
+    store: Store, tmp_path: Path, left: Callable[[int], trio.Event], path: str
+) -> None:
+    def shown(request: Request, db: ReadSnapshot) -> HandlerReply:
+        return HandlerReply(body={}, index=1)
+
+    routes = [
+        ReadRoute("/light", light, KNOWN),
+        ReadRoute("/shown", shown, KNOWN, watch=("shown/",)),
+    ]
+    async with serving(store, tmp_path, *routes) as port:
+
+        async def closed() -> int:
+            with connected(port) as connections:
+                for connection in connections:
+                    connection.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+                if "?" in path:
+                    await trio.testing.wait_all_tasks_blocked()
+                else:
+                    await received(connections)
+                ended = left(MANY)
+            measure = _LongestRound()
+            await trio.lowlevel.checkpoint()  # the round of this test's own work ends
+            trio.lowlevel.add_instrument(measure)
+            await ended.wait()
+            trio.lowlevel.remove_instrument(measure)
+            return measure.longest
+
+        await closed()  # modules are imported
+        await check_steps(closed, MOST["/light"], 3, path)
 
 
 async def test_requests_that_a_disconnected_client_sent_in_advance_are_dropped(
