@@ -1,8 +1,12 @@
-"""Defer cyclic garbage collection while threads create many objects, and while these objects exist.
+"""Keep the pauses by Python's cyclic garbage collection short.
 
-A collection stops all threads. Its duration depends on the number of live young objects. A
-collection takes 0.5 s if the allocations of a node are loaded, and 9 ms for a job with thousands of
-tasks. Reference counting frees nearly all of these objects when the work has ended.
+A collection stops all threads. Its duration depends on the number of live objects of the collected
+generations. So the survivors of a collection are frozen, and later collections skip them. Reference
+counting frees nearly all of them. The few cycles among them are collected while the daemon is idle.
+
+Collections are deferred while threads create many objects, and while these objects exist. Otherwise
+a collection takes 0.5 s if the allocations of a node are loaded, and 9 ms for a job with thousands
+of tasks.
 
 Freeing a large object also takes long: 10 ms for a job with thousands of tasks. Code that has
 created such an object on the event loop passes the object to `free_in_thread`. A thread frees the
@@ -12,6 +16,7 @@ object when no other reference to it is left.
 import gc
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -23,9 +28,19 @@ from storage.account import CostedBlock, present
 T = TypeVar("T")
 
 FEW = 7000  # live young objects; collecting among them takes 0.5 ms
+# Ten times Python's default of the youngest generation, so that one collection covers ten requests. It
+# costs a third of ten collections, which would each also scan objects that are still in use. Every
+# third collection includes the second generation. The oldest generation is not collected
+# automatically.
+_THRESHOLDS = (FEW, 1, 2**31 - 1)
+_SURVIVORS = 1  # the oldest generation whose survivors are not frozen before
 _MOST = 100  # ended `paused` blocks after which a collection runs although other blocks run
 _PAUSE = 0.5  # seconds
-_PATIENCE = 20  # pauses after which a collection runs regardless of its duration
+_PATIENCE = 20  # pauses after which the young objects are frozen, and collections run again
+_IDLE = 0.02  # share of a CPU that the event loop of an idle daemon uses
+_IDLE_PAUSES = 20  # pauses after which an idle daemon is expected to remain idle
+_FEW_FROZEN = 100_000  # objects frozen since the last full collection; an idle daemon keeps them
+_MANY_FROZEN = 1_000_000  # the same for a daemon that is never idle
 
 _OWN = 3  # references to an object that nothing else uses, as `sys.getrefcount` counts them
 _LONGEST = 120  # maximum number of pauses for an object that is still in use
@@ -37,6 +52,9 @@ _kept: list[
 _keeps = False
 _at_work = _ended = 0
 _is_due = False
+# Objects frozen since the last full collection. Those freed since then count too: the interpreter can
+# only count the living ones by a scan.
+_frozen = 0
 
 
 @contextmanager
@@ -56,7 +74,7 @@ def paused() -> Iterator[None]:
                 _ended = 0
         resume()
         if is_late:
-            gc.collect(1)
+            _age_young_objects()
 
 
 async def in_thread(work: Callable[[], T]) -> T:
@@ -68,6 +86,51 @@ async def in_thread(work: Callable[[], T]) -> T:
             return work()
 
     return await trio.to_thread.run_sync(done)
+
+
+@contextmanager
+def short_pauses() -> Iterator[None]:
+    """Freeze all objects, and the survivors of later collections.
+
+    The objects that exist at the beginning belong to the imported modules, and stay in memory.
+    """
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(*_THRESHOLDS)
+    gc.callbacks.append(_freeze_survivors)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(_freeze_survivors)
+        gc.set_threshold(*before)
+
+
+def _freeze_survivors(phase: str, info: dict[str, int]) -> None:
+    if phase == "stop" and info["generation"] >= _SURVIVORS:
+        _freeze(len(gc.get_objects(generation=2)))
+
+
+def _freeze(count: int) -> None:
+    global _frozen  # the interpreter has one collector
+    gc.freeze()
+    _frozen += count
+
+
+def _age_young_objects() -> None:
+    """Collect the youngest objects, or freeze them if they are too many."""
+    if (count := gc.get_count()[0]) <= FEW:
+        gc.collect(0)
+    else:
+        _freeze(count)
+
+
+def collect_frozen() -> None:
+    """Collect all objects, including frozen ones. This stops all threads for up to 0.1 s."""
+    global _frozen  # as above
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    _frozen = 0
 
 
 def resume(most: int = FEW) -> bool:
@@ -112,13 +175,21 @@ def _let_go() -> None:
 async def run_collector() -> None:
     """Resume garbage collection and free large objects when possible, until cancelled."""
     global _keeps  # as above
-    waited, _keeps = 0, True
+    waited, idle, used, _keeps = 0, 0, time.thread_time(), True
     try:
         while True:
             await trio.sleep(_PAUSE)
             if _kept:
                 await trio.to_thread.run_sync(_let_go)
-            waited = 0 if resume(FEW if waited < _PATIENCE else 2**62) else waited + 1
+            waited = 0 if resume() else waited + 1
+            if waited > _PATIENCE:
+                _age_young_objects()
+            before, used = used, time.thread_time()
+            idle = idle + 1 if used - before < _IDLE * _PAUSE else 0
+            # While a `paused` block runs, its objects would make the collection long.
+            if not _at_work and _frozen > (_FEW_FROZEN if idle >= _IDLE_PAUSES else _MANY_FROZEN):
+                collect_frozen()
+                used, idle = time.thread_time(), 0
     finally:
         _keeps = False
         _kept.clear()

@@ -12,7 +12,7 @@ def keep_present_objects() -> None:
     """Exclude all present objects from later collections, for the rest of the process.
 
     A collection comes first, so no garbage stays. `gc.unfreeze` would return the objects of all
-    collected tests too, so nothing calls it.
+    collected tests too, so only a test of full collections calls it.
     """
     gc.collect()
     gc.freeze()

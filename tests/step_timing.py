@@ -1,6 +1,5 @@
 """Run time of a task's steps, for tests of a blocked event loop."""
 
-import gc
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -10,7 +9,7 @@ from statistics import median
 
 import trio
 
-from daemon.process.main import _GARBAGE
+from storage import garbage
 from tests.heap import keep_present_objects
 
 _STANDARD = 1_300_000  # nanoseconds of `_work` on the host where the limits were set
@@ -78,13 +77,9 @@ async def longest_wait() -> AsyncIterator[LongestWait]:
 @contextmanager
 def garbage_as_in_daemon() -> Iterator[None]:
     """Collect garbage like a running daemon: rarely, and only among new objects."""
-    before = gc.get_threshold()
     keep_present_objects()
-    gc.set_threshold(*_GARBAGE)
-    try:
+    with garbage.short_pauses():
         yield
-    finally:
-        gc.set_threshold(*before)
 
 
 async def check_steps(

@@ -7,7 +7,6 @@ stops them in development mode. Last, the writer commits queued writes. After an
 any part, the process exits, so that no daemon runs with some parts missing.
 """
 
-import gc
 import logging
 import os
 import signal
@@ -39,9 +38,6 @@ EXIT_FAILURE = 1
 EXIT_STORAGE = 74
 EXIT_CONFIG = 78
 
-# Ten times Python's defaults, so that one collection covers ten requests. It costs a third of ten
-# collections, which would each also scan objects that are still in use.
-_GARBAGE = (7000, 10, 10)
 _CLOSE_WITHIN = 5.0  # seconds from the first signal to a forced exit
 _RANDOM_BITS = 0xFFFFFFFF_FFFF_0FFF_3FFF_FFFFFFFFFFFF
 _VERSION_4 = 0x00000000_0000_4000_8000_000000000000
@@ -104,7 +100,8 @@ async def serve(startup_result: StartupResult, clock: Clock) -> None:
             stopping = trio.Event()
             nursery.start_soon(_on_signals, signals, stopping)
             async with open_parts(startup_result, clock, UniqueIds()) as parts:
-                await _operate(parts, stopping)
+                with garbage.short_pauses():
+                    await _operate(parts, stopping)
             nursery.cancel_scope.cancel()
 
 
@@ -116,10 +113,6 @@ async def _operate(parts: DaemonParts, stopping: trio.Event) -> None:
         nursery.start_soon(
             run_watchdog, manager, partial(check_health, parts.store, config.task_socket_path)
         )
-        # Objects created so far stay in memory, so collections skip them (see
-        # `daemon.__main__`).
-        gc.freeze()
-        gc.set_threshold(*_GARBAGE)
         sys.setswitchinterval(SWITCH_INTERVAL)
         nursery.start_soon(
             parts.fences.keep_running, "Python garbage collection", garbage.run_collector

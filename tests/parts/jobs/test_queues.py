@@ -248,7 +248,7 @@ async def test_a_purge_of_a_job_without_queues_wakes_no_queue(made: Queues) -> N
     await made.cluster.register(job("plain", group("a", task()), type="batch"))
     with made.store.watch(SLOTS_FREE) as change:
         await made.store.write(lambda tx: jobs.purge(tx, made.cluster.job("plain")))
-        assert not change.changed.is_set()
+        assert not change.has_changed
 
 
 def test_query_of_a_queue_does_not_scan_others(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -53,6 +54,68 @@ def test_young_garbage_is_collected_only_without_busy_threads() -> None:
     assert not garbage.collect_newest()
     made.clear()
     assert garbage.collect_newest()
+
+
+class Ring:
+    """An object that only a collection frees."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_no_collection_scans_many_living_objects() -> None:
+    scanned = list[int]()
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            scanned.append(len(gc.get_objects()))
+
+    with garbage.short_pauses():
+        gc.callbacks.append(note)
+        living = [[n] for n in range(50 * garbage.FEW)]
+        gc.callbacks.remove(note)
+    assert len(living) == 50 * garbage.FEW
+    assert len(scanned) > 40
+    assert max(scanned) < 4 * garbage.FEW
+
+
+@pytest.mark.parametrize(("setting", "limit"), [("_FEW_FROZEN", 12), ("_MANY_FROZEN", 1)])
+async def test_frozen_garbage_is_collected(
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: str,
+    limit: float,
+) -> None:
+    monkeypatch.setattr(garbage, setting, 1000)
+    monkeypatch.setattr(garbage, "_IDLE", 2**31)  # other programs may slow this thread down
+    with garbage.short_pauses():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(garbage.run_collector)
+            await trio.testing.wait_all_tasks_blocked()
+            rings = [Ring() for _ in range(2000)]
+            seen = weakref.ref(rings[0])
+            gc.collect(1)  # freezes them
+            rings.clear()
+            gc.collect()
+            assert seen() is not None
+            await trio.sleep(limit)
+            assert seen() is None
+            nursery.cancel_scope.cancel()
+
+
+async def test_many_young_objects_are_frozen_when_many_blocks_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(garbage, "_MOST", 3)
+    gc.collect()
+    with garbage.short_pauses():
+        with garbage.paused():
+            living = [[n] for n in range(2 * garbage.FEW)]
+            for _ in range(3):
+                with garbage.paused():
+                    pass
+            assert gc.get_count()[0] < garbage.FEW
+        assert len(living) == 2 * garbage.FEW
 
 
 async def test_thread_frees_an_object_without_other_references(nursery: trio.Nursery) -> None:

@@ -219,7 +219,7 @@ async def test_long_write_runs_in_a_thread_and_is_stored_once(store: Store) -> N
     before = store.read(lambda db: db.last_index())
     with store.watch("namespaces/many") as watch:
         assert await store.write(add_many("n", threads)) == before + 1
-        assert watch.changed.is_set()
+        assert watch.has_changed
     assert [thread is threading.current_thread() for thread in threads] == [True, False]
     assert len(names(store)) == LONG + 1
     assert store.read(lambda db: db.table_index("namespaces")) == before + 1
