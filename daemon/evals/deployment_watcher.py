@@ -32,6 +32,7 @@ from storage.writer import Transaction
 _FENCED = "deployment"
 # Imported late, because a daemon may have no active deployment for a long time.
 _ACTIONS, _HISTORY = "daemon.evals.deployment_actions", "daemon.jobs.version_history"
+_FAILURES = "daemon.evals.failures"
 _UNMARKED = "failed deployment"  # recorded if the store could not mark it as failed
 
 
@@ -80,8 +81,10 @@ async def _fail_deployment(store: Store, deployment_id: str, reason: str, now: i
                 status_description=f"the deployment watcher failed repeatedly: {reason}",
             )
             deployments.put(tx, failed, now)
+            _notify(tx, failed, now)
             job_status.refresh_summary(tx, deployment.namespace, deployment.job_id)
 
+    await import_in_thread(_FAILURES)
     async with tolerate_disk_full(f"deployment {deployment_id} waits"):
         await store.write(write)
 
@@ -110,7 +113,9 @@ async def _watch(
                 continue
         # Import the modules that the write needs; the write itself would block the event loop.
         await import_in_thread(
-            _ACTIONS, *([_HISTORY] if verdict.failure and verdict.reverts else [])
+            _ACTIONS,
+            *([_FAILURES] if verdict.failure else []),
+            *([_HISTORY] if verdict.failure and verdict.reverts else []),
         )
         work = partial(_advance, deployment_id=watched.id, now=now, eval_id=next(ids))
         async with tolerate_disk_full(f"deployment {watched.id} waits"):
@@ -163,8 +168,7 @@ def _advance(tx: Transaction, *, deployment_id: str, now: int, eval_id: str) -> 
         moved = msgspec.structs.replace(
             moved, status=DeploymentStatus.FAILED, status_description=verdict.failure + description
         )
-        reason = f"version {moved.job_version} was not deployed: {moved.status_description}"
-        notifications.deployment_failed(tx, (moved.namespace, moved.job_id), reason, now)
+        _notify(tx, moved, now)
     elif moved.task_groups != deployment.task_groups:
         moved = refresh_description(moved)
     deployments.put(tx, moved, now)
@@ -175,6 +179,16 @@ def _advance(tx: Transaction, *, deployment_id: str, now: int, eval_id: str) -> 
         create_evaluation(tx, deployment, now, eval_id)
     else:
         job_status.refresh_summary(tx, deployment.namespace, deployment.job_id)
+
+
+def _notify(tx: Transaction, failed: Deployment, now: int) -> None:
+    """Queue a notification about a failed deployment, with the cause."""
+    from daemon.evals.failures import unhealthy_reason_of_deployment
+
+    cause = unhealthy_reason_of_deployment(tx, failed)
+    parts = f"version {failed.job_version} was not deployed", failed.status_description, cause
+    reason = ": ".join(filter(None, parts))
+    notifications.deployment_failed(tx, (failed.namespace, failed.job_id), reason, now)
 
 
 def _allow_replacement(tx: Transaction, failed: list[Allocation], now: int) -> None:

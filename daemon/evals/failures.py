@@ -12,6 +12,7 @@ from daemon.text.task_failure import (
     WAITS,
     is_on_request,
     sentence,
+    why_unhealthy,
 )
 from storage.queries import allocations, runs, tallies
 from storage.read_pool import ReadSnapshot
@@ -22,11 +23,11 @@ from storage.records.allocation import (
     StoredTaskEvent,
     TaskPhase,
 )
+from storage.records.deployment import Deployment
 from storage.records.failure import TaskError
 from storage.records.flow import FlowStatus
 
 _TERMINATED = "Terminated"
-_UNHEALTHY = "Alloc Unhealthy"
 _KILLED = frozenset({"Killing", "Killed"})
 
 
@@ -75,13 +76,18 @@ def unhealthy_reason(db: ReadSnapshot, allocation: Allocation) -> str:
     """Return why an allocation became unhealthy in its deployment; empty if that is unknown."""
     if allocation.health is None or allocation.health.healthy is not False:
         return ""
-    for name in sorted(allocation.client.task_states or {}):
-        for event in reversed(allocations.newest_events(db, allocation.id, name)):
-            if event.type == _UNHEALTHY:
-                checks = event.details.get("checks", "")
-                text = ": ".join(filter(None, (event.display_message, checks)))
-                return f'task "{name}": {text}'
-    return ""
+    names = allocation.client.task_states or {}
+    return why_unhealthy(
+        {name: allocations.newest_events(db, allocation.id, name) for name in names}
+    )
+
+
+def unhealthy_reason_of_deployment(db: ReadSnapshot, deployment: Deployment) -> str:
+    """Return why an allocation of a deployment is unhealthy; empty if none is unhealthy."""
+    if not any(group.unhealthy_allocs for group in deployment.task_groups.values()):
+        return ""
+    allocs = allocations.readable_of_deployment(db, deployment.id)
+    return next(filter(None, (unhealthy_reason(db, alloc) for alloc in allocs)), "")
 
 
 def _errors(db: ReadSnapshot, allocation: Allocation) -> Iterator[TaskError]:

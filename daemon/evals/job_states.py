@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from daemon.evals.failures import newest_error, unhealthy_reason
+from daemon.evals.failures import newest_error, unhealthy_reason_of_deployment
 from daemon.flow.workflow_keys import is_workflow
 from daemon.jobspec.steward_meta.job_keys import queue_of
 from daemon.text import placement_message
@@ -237,10 +237,7 @@ def _unhealthy(db: ReadSnapshot, latest: Deployment) -> str:
     The result is empty if no allocation is unhealthy.
     """
     is_bad = latest.active or latest.status == DeploymentStatus.FAILED
-    if not is_bad or not any(group.unhealthy_allocs for group in latest.task_groups.values()):
-        return ""
-    unhealthy = allocations.readable_of_deployment(db, latest.id)
-    return next(filter(None, (unhealthy_reason(db, alloc) for alloc in unhealthy)), "")
+    return unhealthy_reason_of_deployment(db, latest) if is_bad else ""
 
 
 def _rollout(latest: Deployment | None) -> DeploymentFacts | None:

@@ -1,6 +1,7 @@
 """Text about a task error: the cause in one sentence, and the end of the task's standard error."""
 
 import re
+from collections.abc import Mapping, Sequence
 
 from storage.records.allocation import TIME_LIMIT_EVENT, TaskEvent
 from storage.records.failure import TaskError
@@ -23,6 +24,7 @@ ERRORS = frozenset(
 WAITS = frozenset({"Template", "Cluster"})  # errors only while the attempt has not started
 STARTED = "Started"
 RESTARTING = "Restarting"
+_UNHEALTHY = "Alloc Unhealthy"
 _TERMINATED = "Terminated"
 _SHOWN = 5  # last lines of the standard error
 # The events of the API have the texts of Nomad's driver plugins, because clients match them. These
@@ -52,6 +54,20 @@ def sentence(error: TaskError | None) -> str:
         how = f"exited with code {error.exit_code}"
     reason = f": {plain_reason(error.message)}" if error.message else ""
     return f'task "{error.task}" {how}{reason}{again}'
+
+
+def why_unhealthy(events_by_task: Mapping[str, Sequence[TaskEvent]]) -> str:
+    """Return why an unhealthy allocation is unhealthy, with the failing checks; empty if unknown.
+
+    The events of each task are in the order of their times.
+    """
+    for name, events in sorted(events_by_task.items()):
+        for event in reversed(events):
+            if event.type == _UNHEALTHY:
+                checks = event.details.get("checks", "")
+                text = ": ".join(filter(None, (event.display_message, checks)))
+                return f'task "{name}": {text}'
+    return ""
 
 
 def plain_reason(text: str) -> str:

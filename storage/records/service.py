@@ -53,6 +53,10 @@ class CheckStatus(StrEnum):
     FAILURE = "failure"
 
 
+# The prefix of the outputs that Steward itself writes (source: Nomad's checks).
+OWN_OUTPUT = "nomad: "
+
+
 class CheckResult(Record, frozen=True, kw_only=True):
     """The last result of a service check; its time is in seconds."""
 

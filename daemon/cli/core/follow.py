@@ -266,10 +266,20 @@ def _why_undeployed(
         if error := error_of(client, line.id):
             lines += [f"allocation {short(line.id)}: {error.summary}"]
             lines += [f"    {text}" for text in task_failure.last_lines(error)]
+        elif why := _why_unhealthy(line):
+            lines += [f"allocation {short(line.id)} is unhealthy: {why}"]
     if job.version != deployment.job_version:
         lines.append(f"version {job.version} is desired now")
     lines.append(f"running now: {_running_versions(client, deployment)}")
     return "\n".join(lines)
+
+
+def _why_unhealthy(line: AllocationItem) -> str:
+    """Return why an allocation is unhealthy; empty if it is healthy or the reason is unknown."""
+    if line.deployment_status is None or line.deployment_status.healthy is not False:
+        return ""
+    states = line.task_states or {}
+    return task_failure.why_unhealthy({name: state.events or [] for name, state in states.items()})
 
 
 def _running_versions(client: ApiClient, deployment: Deployment) -> str:

@@ -16,7 +16,7 @@ from storage.records.allocation import Allocation, TaskPhase, TaskState
 from storage.records.base import SECOND
 from storage.records.group import Migrate, TaskGroup
 from storage.records.job import JobType
-from storage.records.service import CheckResult, CheckStatus
+from storage.records.service import OWN_OUTPUT, CheckResult, CheckStatus
 from storage.records.task import Hook, Task
 from storage.records.times import nanoseconds
 
@@ -112,9 +112,18 @@ def failing_checks(task: str, failing: Iterable[CheckResult]) -> str:
 
 
 def _of_check(result: CheckResult) -> str:
-    code = f" with status {result.status_code}" if result.status_code else ""
-    how = "fails" if result.status == CheckStatus.FAILURE else "has no result"
-    return f'check "{result.check}" of service "{result.service}" {how}{code}'
+    how = "has no result"
+    if result.status == CheckStatus.FAILURE:
+        how = f"fails{_cause_of(result)}"
+    return f'check "{result.check}" of service "{result.service}" {how}'
+
+
+def _cause_of(result: CheckResult) -> str:
+    """Return the status that a check got, or else Steward's own message about the failure."""
+    if result.status_code:
+        return f" with status {result.status_code}"
+    message = result.output.removeprefix(OWN_OUTPUT)
+    return f": {message}" if message != result.output else ""
 
 
 def _complaint(state: TaskState, rule: HealthCriteria, now: int) -> str:

@@ -15,6 +15,7 @@ from daemon.evals import deployment_actions, deployment_watcher
 from daemon.evals.deployment_health import decide_deployment
 from daemon.evals.deployment_watcher import watch_deployments
 from daemon.jobs import version_history
+from daemon.runner.core import task_events
 from storage.check import check
 from storage.errors import Refused
 from storage.queries import allocations, deployments, notifications
@@ -416,6 +417,24 @@ async def test_failed_deployment_sends_a_notification(cluster: Cluster) -> None:
     assert told.reason == "version 0 was not deployed: Failed due to unhealthy allocations"
 
 
+async def test_notification_of_a_failed_deployment_names_the_check(cluster: Cluster) -> None:
+    hook = {"steward_notify_webhook": "https://hooks.example/x"}
+    await cluster.register(job("web", group("web", update=with_(progress_deadline=0)), meta=hook))
+    await cluster.work()
+    (one,) = cluster.wanted()
+    check = 'check "c" of service "s" fails: Connection refused'
+    event = task_events.unhealthy(NOW, "Services not healthy by deadline", check)
+    await cluster.store.write(lambda tx: allocations.add_events(tx, one.id, {"main": (event,)}))
+    async with watched(cluster):
+        await cluster.report(one, ClientStatus.RUNNING, healthy=False)
+        await until(cluster, is_(DeploymentStatus.FAILED))
+    (told,) = cluster.store.read(lambda db: list(notifications.of_job(db, "default", "web")))
+    assert told.reason == (
+        "version 0 was not deployed: Failed due to unhealthy allocations: "
+        f'task "main": Services not healthy by deadline: {check}'
+    )
+
+
 async def test_drained_allocation_does_not_count_as_healthy(cluster: Cluster) -> None:
     await cluster.register(job("web", group("web", update=with_(health_check="manual"))))
     await cluster.work()
@@ -438,8 +457,9 @@ async def test_failure_to_assess_a_deployment_fails_only_this_deployment(
         return decide_deployment(deployment, *rest)
 
     monkeypatch.setattr("daemon.evals.deployment_watcher.decide_deployment", poisoned)
+    hook = {"steward_notify_webhook": "https://hooks.example/x"}
     for name in ("poison", "web"):
-        await cluster.register(job(name, group("web", update=ROLLING)))
+        await cluster.register(job(name, group("web", update=ROLLING), meta=hook))
     await cluster.work()
     async with watched(cluster):
         with trio.fail_after(HAPPENS_WITHIN):
@@ -454,6 +474,13 @@ async def test_failure_to_assess_a_deployment_fails_only_this_deployment(
             assert failed.status == DeploymentStatus.FAILED
             assert failed.status_description == (
                 "the deployment watcher failed repeatedly: KeyError: 'poison'"
+            )
+            (told,) = cluster.store.read(
+                lambda db: list(notifications.of_job(db, "default", "poison"))
+            )
+            assert (told.event, told.reason) == (
+                "failure",
+                f"version 0 was not deployed: {failed.status_description}",
             )
             await cluster.run_all("web", healthy=True)
             while True:

@@ -361,6 +361,17 @@ async def test_late_checks_make_an_allocation_unhealthy(world: World) -> None:
         assert 'check "alive" of service "web" fails with status 503' in details
 
 
+async def test_unhealthy_allocation_names_the_error_of_its_check(world: World) -> None:
+    update = msgspec.structs.replace(UPDATE, healthy_deadline=SECOND // 5)
+    async with server(lambda: page(200)) as port:
+        pass  # nothing listens on this port any more
+    job = service(script(LINGER), services=[checked()], update=update)
+    alloc_id = await world.place(job, placement=holding(http=port), deployment_id="d")
+    await world.until(alloc_id, lambda _: "Alloc Unhealthy" in world.types(alloc_id))
+    details = [event.details.get("checks") for event in world.events(alloc_id)]
+    assert 'check "alive" of service "web" fails: Connection refused' in details
+
+
 async def test_task_with_a_failing_check_is_restarted_by_its_policy(
     world: World,
 ) -> None:

@@ -136,6 +136,33 @@ async def test_failed_deployment_without_a_rollback_names_the_running_versions(
     assert "running now: 1 allocation of version 0" in bad.stdout.decode()
 
 
+async def test_failed_deployment_names_the_error_of_the_check(steward: Steward) -> None:
+    check = {"Type": "tcp", "Name": "alive", "Interval": SECOND, "Timeout": SECOND}
+    service = {"Name": "web", "Provider": "nomad", "PortLabel": "http", "Checks": [check]}
+    bad = await steward.cli(
+        "run",
+        "-",
+        stdin=job_file(
+            "web",
+            FOREVER,
+            Update={
+                **UPDATE,
+                "HealthCheck": "checks",
+                "HealthyDeadline": SECOND,
+                "ProgressDeadline": 2 * SECOND,
+            },
+            Networks=[{"DynamicPorts": [{"Label": "http"}]}],
+            Services=[service],
+        ),
+    )
+    (alloc,) = await steward.allocations("web", "running")
+    assert bad.returncode == 1
+    assert (
+        f'allocation {alloc["ID"][:8]} is unhealthy: task "main": Services not healthy by '
+        'deadline: check "alive" of service "web" fails: Connection refused'
+    ) in bad.stdout.decode()
+
+
 async def test_commands_follow_a_deployment_to_its_end(steward: Steward) -> None:
     await steward.cli("run", "-", stdin=job_file("web", FOREVER, Update=UPDATE))
     scaled = await steward.cli("job", "scale", "web", "2")
