@@ -51,11 +51,7 @@ async def apply(
     def write(tx: Transaction) -> bool:
         if _is_stale(tx, evaluation, state, plan):
             return False
-        for deployment in plan.deployments:
-            deployments.put(tx, deployment, now)
-            if deployment.status == DeploymentStatus.SUCCESSFUL:
-                key = (deployment.namespace, deployment.job_id, deployment.job_version)
-                versions.set_stable(tx, *key, stable=True)
+        succeeded = _store_deployments(tx, plan, now)
         if plan.place:
             key_id = signing.active(tx, now)
         for allocation in plan.place:
@@ -72,6 +68,8 @@ async def apply(
         _finish(tx, evaluation, state, stored_plan, now)
         job_status.set_queued(tx, evaluation.namespace, evaluation.job_id, dict(plan.queued))
         job_status.refresh_summary(tx, evaluation.namespace, evaluation.job_id)
+        if succeeded:
+            job_status.note_deployed(tx, evaluation.namespace, evaluation.job_id)
         for displaced in plan.displaced:
             job_status.refresh_summary(tx, displaced.namespace, displaced.job_id)
         return True
@@ -81,6 +79,16 @@ async def apply(
     takes_over = plan.flow is not None and any(run.taken_over for run in plan.flow.runs)
     is_long = takes_over or max(changes, len(plan.queued), steps) > _MANY
     return await store.write(write, is_long=is_long)
+
+
+def _store_deployments(tx: Transaction, plan: Plan, now: int) -> bool:
+    """Store the changed deployments of a plan; return whether one of them has succeeded."""
+    for deployment in plan.deployments:
+        deployments.put(tx, deployment, now)
+        if deployment.status == DeploymentStatus.SUCCESSFUL:
+            key = (deployment.namespace, deployment.job_id, deployment.job_version)
+            versions.set_stable(tx, *key, stable=True)
+    return any(stored.status == DeploymentStatus.SUCCESSFUL for stored in plan.deployments)
 
 
 def _with_key(allocation: Allocation, key_id: str) -> Allocation:

@@ -179,6 +179,16 @@ def _follow(tx: Transaction, row: sqlite3.Row, status: JobStatus, summary: str) 
     )
 
 
+def note_deployed(tx: Transaction, namespace: str, job_id: str) -> None:
+    """Queue the notification about a deployed version, which may be a success after a failure.
+
+    A deployment can succeed without a change of the summary.
+    """
+    row = load_summary(tx, namespace, job_id)
+    if row is not None and row["notify"]:
+        _follow(tx, row, row["status"], row["summary"])
+
+
 def note_earlier_end(tx: Transaction, run: FlowRun) -> None:
     """Queue the notification about the end of a run of an earlier version.
 

@@ -143,6 +143,15 @@ _LAST = f"""
   ORDER BY modify_index DESC
      LIMIT 1
 """
+# A deployment that has not ended, or has not deployed the current version.
+_UNDEPLOYED = """
+    SELECT 1 FROM (
+        SELECT status, job_version FROM deployments
+         WHERE namespace = :namespace AND job_id = :id
+      ORDER BY create_index DESC
+         LIMIT 1)
+     WHERE status IN ('running', 'paused') OR (status = 'failed' AND job_version = :version)
+"""
 # The newest failed allocation of a bad step.
 _LAST_OF_RUN = f"""
     SELECT {_COLUMNS} FROM allocations INDEXED BY allocations_failed
@@ -173,8 +182,9 @@ def queue_job_notification(
 
     The result of a batch job is decided when it ends, from the allocations that were not replaced.
     For a service job, each failed allocation is a failure of the job. An allocation that is being
-    stopped does not count as failed. For a child job, the parent's history decides whether a
-    success follows a failure.
+    stopped does not count as failed. While the newest deployment is active or has failed, running
+    allocations are not a success. For a child job, the parent's history decides whether a success
+    follows a failure.
     """
     key = {"namespace": row["namespace"], "id": row["id"]}
     if row["stop"] or row["launches_children"]:
@@ -186,7 +196,7 @@ def queue_job_notification(
         if result is None:
             return
         failed = result.failed
-    elif not failed and (not runs or tx.one(_FAILED, {**key, "version": row["version"]})):
+    elif not failed and not (runs and _is_sound(tx, {**key, "version": row["version"]})):
         return
     if result is None:
         last = tx.one(_LAST, {**key, "failed": failed})
@@ -197,6 +207,11 @@ def queue_job_notification(
     before = _record_outcome(tx, (row["namespace"], owner_id), result.time, failed=failed)
     if before is not None:
         _publish(tx, row, owner_id, result.time, before, failure=result.reason)
+
+
+def _is_sound(tx: Transaction, key: dict[str, object]) -> bool:
+    """Return whether a service has no failed allocation, and its newest deployment succeeded."""
+    return not (tx.one(_FAILED, key) or tx.one(_UNDEPLOYED, key))
 
 
 class _Result(NamedTuple):

@@ -435,6 +435,35 @@ async def test_notification_of_a_failed_deployment_names_the_check(cluster: Clus
     )
 
 
+async def test_service_recovers_only_when_the_next_version_is_deployed(cluster: Cluster) -> None:
+    hook = {"steward_notify_webhook": "https://hooks.example/x"}
+
+    def told() -> list[str]:
+        found = cluster.store.read(lambda db: list(notifications.of_job(db, "default", "web")))
+        return [notification.event for notification in found][::-1]
+
+    async with watched(cluster):
+        first = msgspec.structs.replace(web("/bin/one", with_(progress_deadline=0)), meta=hook)
+        await cluster.register(first)
+        await cluster.work()
+        for alloc in cluster.wanted():
+            await cluster.report(alloc, ClientStatus.RUNNING, healthy=False)
+        await until(cluster, is_(DeploymentStatus.FAILED))
+        await cluster.run_all()
+        assert told() == ["failure"]  # all allocations run, and none is healthy
+
+        await cluster.register(msgspec.structs.replace(web("/bin/two"), meta=hook))
+        await cluster.work()
+        await cluster.run_all()
+        assert told() == ["failure"]
+        while cluster.deployment().active:
+            assert told() == ["failure"]
+            before = cluster.deployment()
+            await cluster.run_all(healthy=True)
+            await until(cluster, lambda found, before=before: found != before)
+    assert told() == ["failure", "recovery"]
+
+
 async def test_drained_allocation_does_not_count_as_healthy(cluster: Cluster) -> None:
     await cluster.register(job("web", group("web", update=with_(health_check="manual"))))
     await cluster.work()
