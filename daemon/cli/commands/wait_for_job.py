@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import trio
 
-from daemon.cli.commands.logs import LogPosition
+from daemon.cli.commands.logs import LogPosition, frames, position
 from daemon.cli.core import flow_runs
 from daemon.cli.core.follow import (
     EXIT_FAILED,
@@ -21,7 +21,13 @@ from daemon.cli.core.follow import (
     current_allocations,
     follow_run,
 )
-from daemon.cli.core.http_client import ApiClient, RequestRejected, segment
+from daemon.cli.core.http_client import (
+    ApiClient,
+    DaemonUnreachable,
+    RequestRejected,
+    is_of_a_restart,
+    segment,
+)
 from daemon.cli.core.output import ProgressDisplay, Screen
 from daemon.cli.core.responses import AllocationItem
 from storage.errors import StewardError
@@ -153,14 +159,31 @@ class _Watch:
             self._warn_about_missing_output(error)
 
     def _copy(self, log: LogPosition, out: BinaryIO) -> None:
-        query = log.query(plain=True, follow=True)
-        with (
-            ApiClient(self._client.connection) as own_client,
-            own_client.stream(log.path, **query) as chunks,
-        ):
-            for lines in _whole(chunks):
-                out.write(lines)
-                out.flush()
+        """Copy a log until its task has ended.
+
+        A daemon that stops ends the stream as if the log were complete. Only the answer to another
+        request shows whether more output follows. Raises `DaemonUnreachable`.
+        """
+        copied, attempts = 0, 0
+        with ApiClient(self._client.connection) as own_client:
+            own_client.await_restarts(is_quiet=True)
+            while True:
+                attempts, size = attempts + 1, 0
+                query = log.query(plain=True, follow=True, offset=copied)
+                try:
+                    with own_client.stream(log.path, **query) as chunks:
+                        for lines in _whole(chunks):
+                            out.write(lines)
+                            out.flush()
+                            size += len(lines)
+                except DaemonUnreachable as error:
+                    if not is_of_a_restart(error) or (attempts > 1 and not size):
+                        raise
+                if attempts > 1 and not size:
+                    break
+                copied += size
+            if own_client.has_awaited_restart and _has_lost_lines(own_client, log):
+                raise DaemonUnreachable("the log was rotated, and the daemon was restarted")
 
     def _warn_about_missing_output(self, error: StewardError) -> None:
         """Warn once that output is missing; a log that does not exist causes no warning."""
@@ -177,6 +200,13 @@ def _started_tasks(lines: Sequence[AllocationItem]) -> Iterator[tuple[str, str]]
         for name, state in (line.task_states or {}).items():
             if state.state != TaskPhase.PENDING:
                 yield line.id, name
+
+
+def _has_lost_lines(client: ApiClient, log: LogPosition) -> bool:
+    """Return whether the log no longer has its beginning, so that no byte has a known offset."""
+    with client.stream(log.path, **log.query()) as chunks:
+        first = next(frames(chunks), None)
+    return first is not None and position(first)[0] > 0
 
 
 def _whole(chunks: Iterator[bytes]) -> Iterator[bytes]:

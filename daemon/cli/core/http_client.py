@@ -10,11 +10,14 @@ import http.client
 import re
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import NoReturn, Self, TypeGuard, TypeVar, get_args, get_origin
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
+import click
 import msgspec
 
 from storage.errors import Invalid, StewardError
@@ -30,10 +33,21 @@ Query = Mapping[str, Value]
 CONNECT_WITHIN = 10.0  # seconds
 WAIT = 60  # seconds that a blocking query requests; the daemon adds up to a sixteenth
 ANSWER_WITHIN = 90.0  # seconds
+RESTARTS_WITHIN = 60  # seconds; a daemon that migrates a large store takes longer
+_PAUSE = 0.5  # seconds between attempts to reach a daemon that restarts
+
+
+# Errors of a connection to a daemon that ends, or that has not started yet.
+_OF_A_RESTART = (ConnectionError, FileNotFoundError, http.client.IncompleteRead)
 
 
 class DaemonUnreachable(StewardError):
     """The daemon cannot be reached, or its response is not valid."""
+
+
+def is_of_a_restart(error: DaemonUnreachable) -> bool:
+    """Return whether the daemon may only be restarting."""
+    return isinstance(error.__cause__, _OF_A_RESTART)
 
 
 # Statuses shown without their number: they mean an error of the caller. Nomad's API uses 500
@@ -217,6 +231,8 @@ class ApiClient:
     """A client of one daemon. Close it, or use it in a `with` block.
 
     If no response has begun after `answer_within` seconds, requests raise `DaemonUnreachable`.
+    After a call of `await_restarts` or `newer`, GET requests wait for a daemon that restarts,
+    because a restart does not end the tasks that the caller waits for.
     """
 
     def __init__(self, connection: HttpConnection, *, answer_within: float = ANSWER_WITHIN) -> None:
@@ -224,6 +240,8 @@ class ApiClient:
         self._answer_within = answer_within
         self._target = parse_address(connection.address)
         self._http: http.client.HTTPConnection | None = None
+        self._awaits_restarts = self._is_quiet = False
+        self.has_awaited_restart = False
 
     def __enter__(self) -> Self:
         return self
@@ -242,6 +260,13 @@ class ApiClient:
         """Return the namespace from the options or the environment, or an empty string."""
         return self.connection.namespace
 
+    def await_restarts(self, *, is_quiet: bool = False) -> None:
+        """Let later GET requests wait while the daemon restarts.
+
+        Unless `is_quiet`, standard error then shows that the client waits.
+        """
+        self._awaits_restarts, self._is_quiet = True, is_quiet
+
     def read(self, path: str, /, **query: Value) -> ClientResponse:
         """Return the response to a GET. Raises `DaemonUnreachable`, `RequestRejected`."""
         return self._answer("GET", path, query)
@@ -251,6 +276,7 @@ class ApiClient:
 
         The wait ends after a minute, even if the object has not changed.
         """
+        self.await_restarts()
         # Index 0 would not wait.
         return self._answer("GET", path, {**query, "index": max(after, 1), "wait": f"{WAIT}s"})
 
@@ -279,9 +305,12 @@ class ApiClient:
     def _answer(
         self, method: str, path: str, query: Query, body: bytes | None = None
     ) -> ClientResponse:
-        with self._faults():
+
+        def exchange() -> tuple[http.client.HTTPResponse, bytes]:
             response = self._respond(method, path, query, body)
-            content = response.read()
+            return response, response.read()
+
+        response, content = self._attempt(method, exchange)
         index = response.getheader("X-Service-Index") or response.getheader("X-Nomad-Index") or ""
         if response.status >= http.client.MULTIPLE_CHOICES:
             raise RequestRejected(response.status, content.decode(errors="replace"))
@@ -294,6 +323,30 @@ class ApiClient:
         number = int(index) if index.isdecimal() and len(index) <= _LONGEST_INDEX else 0
         remarks = response.getheader("X-Steward-Warning") or ""
         return ClientResponse(content, number, f"{method} {path}", remarks)
+
+    def _attempt(self, method: str, exchange: Callable[[], T]) -> T:
+        """Return the result of an exchange, which is repeated while the daemon restarts."""
+        deadline = 0.0
+        while True:
+            try:
+                with self._faults():
+                    return exchange()
+            except DaemonUnreachable as error:
+                if not (self._awaits_restarts and method == "GET" and is_of_a_restart(error)):
+                    raise
+                if not deadline:
+                    self.has_awaited_restart = True
+                    deadline = time.monotonic() + RESTARTS_WITHIN
+                    self._report_wait()
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(_PAUSE)
+
+    def _report_wait(self) -> None:
+        if not self._is_quiet:
+            address, seconds = self.connection.address, RESTARTS_WITHIN
+            wait = f"waiting up to {seconds} s for its restart"
+            click.echo(f"the daemon at {address} does not answer; {wait}", err=True)
 
     @contextmanager
     def stream(self, path: str, /, **query: Value) -> Iterator[Iterator[bytes]]:
@@ -313,8 +366,8 @@ class ApiClient:
     def _streamed(
         self, method: str, path: str, query: Query, body: bytes | None
     ) -> Iterator[Iterator[bytes]]:
+        response = self._attempt(method, partial(self._respond, method, path, query, body))
         with self._faults():
-            response = self._respond(method, path, query, body)
             if response.status >= http.client.MULTIPLE_CHOICES:
                 raise RequestRejected(response.status, response.read().decode(errors="replace"))
             if self._http is not None and self._http.sock is not None:

@@ -60,6 +60,14 @@ def _usual(path: str) -> Told:
     return Told(b"no such thing", 404)
 
 
+def _from_offset(told: Told, query: dict[str, str]) -> Told:
+    """Return the part of a plain log that a request asks for."""
+    offset = int(query.get("offset") or 0)
+    if not (offset and query.get("plain") == "true" and query.get("origin") != "end"):
+        return told
+    return told._replace(pieces=(b"".join(told.pieces)[offset:],))
+
+
 class FakeDaemon:
     """Answers each path with the configured responses in order; the last one repeats."""
 
@@ -112,7 +120,8 @@ class FakeDaemon:
             )
         )
         queue = self._told.get((handler.command, path), [_usual(path)])
-        self._send(handler, queue.pop(0) if len(queue) > 1 else queue[0])
+        told = queue.pop(0) if len(queue) > 1 else queue[0]
+        self._send(handler, _from_offset(told, dict(parse_qsl(parts.query))))
 
     def _send(self, handler: BaseHTTPRequestHandler, told: Told) -> None:
         handler.close_connection = told.hang_up or bool(told.pieces)

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,6 +71,26 @@ async def read_until(process: Forked, text: bytes) -> bytes:
         assert piece, said
         said += piece
     return said
+
+
+async def test_a_wait_continues_after_a_crash_of_the_daemon(
+    steward: Steward, tmp_path: Path
+) -> None:
+    done = tmp_path / "done"
+    script = f"echo before; until [ -e {done} ]; do sleep 0.05; done; echo after; exit 3"
+    job = job_file("report", script, "batch")
+    async with typed(steward, "run", "-logs", "-", stdin=job.encode()) as process:
+        await read_until(process, b"before\n")
+        await steward.kill_and_restart()
+        done.touch()
+        assert await read_until(process, b"after\n") == b"after\n"
+        assert process.stderr is not None
+        said = b""
+        async for piece in process.stderr:
+            said += piece
+        assert await process.wait() == 3
+    assert said.count(b"waiting up to 60 s for its restart") == 1
+    assert b"incomplete" not in said
 
 
 async def test_service_is_run_inspected_and_stopped(steward: Steward) -> None:
