@@ -166,7 +166,7 @@ def longest_chain(steps: Sequence[Mapping[str, Any]], now: int) -> list[str]:
     The chain ends with the step that ended last. Of the steps that a step needs, the one that
     ended last comes before it in the chain.
     """
-    begun = {step["Name"]: step for step in steps if step["Opened"]}
+    begun = {step["Name"]: step for step in steps if _begin(step)}
     if not begun:
         return []
     end = {name: _end(step, now) for name, step in begun.items()}
@@ -177,11 +177,14 @@ def longest_chain(steps: Sequence[Mapping[str, Any]], now: int) -> list[str]:
 
 
 def timeline(steps: Sequence[Mapping[str, Any]], now: int) -> FlowTimeline | None:
-    """Return the timeline of a run; None before the first step. Times are in nanoseconds."""
-    begun = sorted((step for step in steps if step["Opened"]), key=lambda step: int(step["Opened"]))
+    """Return the timeline of a run; None before the first step. Times are in nanoseconds.
+
+    A step that is held before its first attempt has a bar from the time since which it is held.
+    """
+    begun = sorted((step for step in steps if _begin(step)), key=_begin)
     if not begun:
         return None
-    begin = begun[0]["Opened"]
+    begin = _begin(begun[0])
     end = max(*(_end(step, now) for step in begun), begin + 1)
     chain = longest_chain(steps, now)
     on_chain = set(chain)
@@ -199,22 +202,27 @@ def timeline(steps: Sequence[Mapping[str, Any]], now: int) -> FlowTimeline | Non
         ],
         more=len(begun) - len(shown_steps),
         chain=chain,
-        chain_time=format_length(_end(last, now) - first["Opened"]),
+        chain_time=format_length(_end(last, now) - _begin(first)),
         ticks=[format_length((end - begin) * number // _TICKS) for number in range(_TICKS + 1)],
         begin=begin,
     )
 
 
+def _begin(step: Mapping[str, Any]) -> int:
+    """Return the time at which a step was opened or held; 0 for a waiting step."""
+    return int(step["Opened"] or (step["Since"] if step["State"] == "held" else 0))
+
+
 def _end(step: Mapping[str, Any], now: int) -> int:
-    return max(int(step["Since"] if step["State"] in _ENDS else now), int(step["Opened"]))
+    return max(int(step["Since"] if step["State"] in _ENDS else now), _begin(step))
 
 
 def _bar(step: Mapping[str, Any], begin: int, end: int, now: int, *, is_longest: bool) -> StepBar:
     scale = WIDTH / (end - begin)
-    length = _end(step, now) - step["Opened"]
+    length = _end(step, now) - _begin(step)
     width = min(max(length * scale, _NARROWEST), WIDTH)
-    x = min((step["Opened"] - begin) * scale, WIDTH - width)
-    clock = datetime.fromtimestamp(step["Opened"] // SECOND, UTC).strftime("%H:%M:%S UTC")
+    x = min((_begin(step) - begin) * scale, WIDTH - width)
+    clock = datetime.fromtimestamp(_begin(step) // SECOND, UTC).strftime("%H:%M:%S UTC")
     attempt = f", attempt {step['Attempt']}" if step["Attempt"] > 1 else ""
     return StepBar(
         name=step["Name"],

@@ -93,6 +93,21 @@ def test_running_step_lasts_until_now() -> None:
     assert found.ticks[-1] == "1 min 50 s"
 
 
+def test_held_step_is_drawn_from_the_time_since_which_it_is_held() -> None:
+    gate = step("gate", 1, "a", State="held", Since=110 * SECOND)
+    found = timeline([DIAMOND[0], gate, step("b", 2, "gate", State="waiting")], 210 * SECOND)
+    assert found is not None
+    assert [(bar.name, bar.state, bar.x, bar.width) for bar in found.bars] == [
+        ("a", "succeeded", 0.0, 90.9),
+        ("gate", "held", 90.9, 909.1),
+    ]
+    assert found.chain == ["a", "gate"]
+    assert found.ticks[-1] == "1 min 50 s"
+    only = timeline([step("gate", 0, State="held", Since=110 * SECOND)], 210 * SECOND)
+    assert only is not None
+    assert only.chain_time == "1 min 40 s"
+
+
 def test_run_without_a_started_step_has_no_timeline() -> None:
     assert timeline([step("a", 0, State="waiting")], SECOND) is None
 
