@@ -71,3 +71,41 @@ async def test_charts_show_days_and_current_values(browser: Tab, recorded: Stewa
     )
     await browser.until("document.querySelector('#usage .line') !== null")
     assert browser.faults == []
+
+
+# Bars whose labels are wider than their parts, so that they overlap.
+OVERLAPPING = """
+[...document.querySelectorAll(".bar.has-words .part")].filter((part) =>
+  part.scrollWidth > part.clientWidth + 1).map((part) => part.title)
+"""
+
+
+BROKEN = """
+  group "broken" {
+    restart {
+      attempts = 0
+      mode     = "fail"
+    }
+    reschedule {
+      attempts  = 0
+      unlimited = false
+    }
+    task "main" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/false"
+      }
+    }
+  }
+}
+"""
+
+
+async def test_labels_of_a_bar_do_not_overlap(browser: Tab, tmp_path: Path) -> None:
+    async with open_steward(tmp_path, "--dev") as steward:
+        await submit(steward, SERVICE.rstrip().removesuffix("}") + BROKEN)
+        await steward.until("/v1/job/web/state", lambda shown: shown["State"] == "degraded")
+        await browser.open(f"{steward.address}/ui/")
+        bars = "document.querySelectorAll('.columns .bar.has-words .part').length"
+        assert await browser.value(bars) == 2
+        assert await browser.value(OVERLAPPING) == []
