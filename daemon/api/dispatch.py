@@ -14,7 +14,13 @@ from daemon.jobs.dispatch import (
     read_request,
 )
 from daemon.jobs.periodic import force as force_launch
-from daemon.jobs.periodic import load_periodic_job, next_launches, openings_of, zone_of
+from daemon.jobs.periodic import (
+    holding_freezes,
+    load_periodic_job,
+    next_launches,
+    openings_of,
+    zone_of,
+)
 from daemon.jobs.periodic import pause as pause_clock
 from daemon.jobspec import cron
 from daemon.jobspec.budgets import Budgets
@@ -133,7 +139,7 @@ def periodic_schedule(request: Request, db: ReadSnapshot) -> HandlerReply:
         paused=due is not None and due.paused,
         next_launches=[
             rfc3339(launch, zone_of(job))
-            for launch in next_launches(job, now, openings_of(db, job))
+            for launch in next_launches(job, now, openings_of(db, job), holding_freezes(db, job))
         ],
     )
     return reply.read_reply(schedule, max(job.modify_index, db.table_index("periodic_slots")))

@@ -14,7 +14,7 @@ from daemon.api.paging import Listing, query_factory, show
 from daemon.evals.placement_precheck import check_placement
 from daemon.evals.scheduler_config import configuration
 from daemon.jobs.evaluate import wait_for_evaluation
-from daemon.jobs.periodic import next_launches, openings_of, zone_of
+from daemon.jobs.periodic import holding_freezes, next_launches, openings_of, zone_of
 from daemon.jobs.register import (
     MAY_OPEN,
     PRIORITIES,
@@ -271,7 +271,8 @@ def launch_preview(request: Request, db: ReadSnapshot, job: Job) -> list[str] | 
     if not request.query.own_flag("launches"):
         return UNSET
     now, openings = request.parts.clock.now(), openings_of(db, job)
-    return [rfc3339(launch, zone_of(job)) for launch in next_launches(job, now, openings)]
+    launches = next_launches(job, now, openings, holding_freezes(db, job))
+    return [rfc3339(launch, zone_of(job)) for launch in launches]
 
 
 def find_secret(job: Document | None) -> str:

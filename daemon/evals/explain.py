@@ -10,7 +10,7 @@ import msgspec
 
 from daemon.evals import placement_explain, run_views
 from daemon.evals.failures import unhealthy_reason
-from daemon.evals.job_states import freeze_of_slots
+from daemon.evals.job_states import freeze_of_launch, freeze_of_slots
 from daemon.evals.scheduler_config import workers
 from daemon.flow.places import count_without_place
 from daemon.jobspec.steward_meta.job_keys import AFTER_JOIN, AFTER_WHEN
@@ -316,6 +316,9 @@ def _of_clock(db: ReadSnapshot, job: Job) -> Iterator[Reason]:
         yield Reason(cause=Cause.CLOCK, message=message)
     elif launch == periodic.NEVER:
         yield Reason(cause=Cause.CLOCK, message="its schedule has no further slot")
+    elif launch is not None and (freeze := freeze_of_launch(db, job, launch)) is not None:
+        message = f"the slot of {_format_time(launch)} is {held_by(freeze)}"
+        yield Reason(cause=Cause.FREEZE, message=message, until=freeze.until)
     elif launch is not None:
         message = f"its next child is launched at {_format_time(launch)}"
         yield Reason(cause=Cause.CLOCK, message=message, until=launch)

@@ -181,6 +181,11 @@ def freeze_of_slots(db: ReadSnapshot, job: Job) -> Freeze | None:
     return None
 
 
+def freeze_of_launch(db: ReadSnapshot, job: Job, launch: int) -> Freeze | None:
+    """Return a freeze that will hold the next launch of a periodic job, or None."""
+    return freezes.covering(db, (job.namespace, job.id), "", queue_of(job), time=launch)
+
+
 def _desired_allocations(db: ReadSnapshot, row: job_status.Row, job: Job | None) -> int:
     job = job or jobs.current(db, row["namespace"], row["id"])
     if job is not None and is_workflow(job):

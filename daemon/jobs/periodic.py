@@ -43,7 +43,7 @@ from storage.queries import evaluations, faults, freezes, job_status, jobs, noti
 from storage.read_pool import ReadSnapshot
 from storage.records.base import MINUTE, SECOND
 from storage.records.evaluation import Trigger
-from storage.records.freeze import Freeze
+from storage.records.freeze import Freeze, Strength
 from storage.records.job import Job, JobStatus, Periodic
 from storage.records.notification import NotifyEvent, notify_settings
 from storage.records.periodic import CLOSED_REASON, Slot, SlotOutcome
@@ -89,16 +89,62 @@ def next_slot(block: Periodic, after: int) -> int | None:
     return next(each_slot(block, after), None)
 
 
-def next_launches(job: Job, after: int, openings: "JobOpenings | None" = None) -> list[int]:
+def next_launches(
+    job: Job,
+    after: int,
+    openings: "JobOpenings | None" = None,
+    holding: Sequence[Freeze] = (),
+) -> list[int]:
     """Return the times of the next ten launches, in nanoseconds; empty without a schedule.
 
-    May take long for a job with `openings`.
+    Slots during the freezes in `holding` launch nothing. The end of such a freeze launches a child
+    that makes up for these slots, unless the job does not catch up or follows a calendar. May take
+    long for a job with `openings`.
     """
     if job.periodic is None or not periodic.is_followed(job):
         return []
     late = launch_jitter(job)
-    launches = each_launch(job.periodic, openings, after - late)
-    return [slot + late for slot in islice(launches, _SHOWN)]
+    catches_up = openings is None and CATCH_UP.of(job.meta) != CatchUpPolicy.NONE
+    found: list[int] = []
+    start = after - late
+    while True:
+        held = None
+        for slot in each_launch(job.periodic, openings, start):
+            if _is_held(slot + late, holding):
+                held = slot + late
+                break
+            found.append(slot + late)
+            if len(found) == _SHOWN:
+                return found
+        end = None if held is None else _end_of_hold(held, holding)
+        if end is None:
+            return found
+        if catches_up:
+            found.append(end)
+        # The child at the end of the freeze also stands for a slot at this time.
+        start = end - late - (not catches_up)
+
+
+def _is_held(time: int, holding: Sequence[Freeze]) -> bool:
+    return any(freeze.holds_at(time) for freeze in holding)
+
+
+def _end_of_hold(time: int, holding: Sequence[Freeze]) -> int | None:
+    """Return the time at which the freezes that hold a launch have ended; None without an end."""
+    while held := [freeze for freeze in holding if freeze.holds_at(time)]:
+        if not all(freeze.end for freeze in held):
+            return None
+        time = max(freeze.end for freeze in held)
+    return time
+
+
+def holding_freezes(db: ReadSnapshot, job: Job) -> list[Freeze]:
+    """Return the present and future freezes that hold the slots of a job."""
+    return [
+        freeze
+        for freeze in freezes.not_ended(db, job.namespace)
+        if freeze.strength != Strength.CHANGES and freeze.covers(job.id, "", queue_of(job))
+    ]
 
 
 def has_openings(job: Job) -> bool:

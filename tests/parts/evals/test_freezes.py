@@ -11,9 +11,10 @@ from daemon.jobs.freezes import FreezeRequest
 from daemon.jobs.queues import serve
 from daemon.jobs.stop import stop_job
 from storage.errors import Conflict, Denied, Malformed, NotFound
-from storage.queries import concurrency, events, freezes
+from storage.queries import concurrency, events, freezes, periodic
 from storage.records.base import HOUR, SECOND
 from storage.records.flow import RunActType
+from storage.records.job import Periodic
 from storage.records.times import rfc3339
 from storage.store import Store
 from storage.writer import Transaction
@@ -346,3 +347,19 @@ async def test_state_of_a_job_names_the_freeze(cluster: Cluster) -> None:
     assert state is not None
     assert (state.word, state.reason) == ("pending", f"held by freeze f until {until}: release")
     assert state.reason in messages(cluster)
+
+
+async def test_explanation_of_a_schedule_names_the_freeze_of_the_next_slot(
+    cluster: Cluster,
+) -> None:
+    hourly = Periodic(specs=["0 * * * *"])
+    await cluster.register(job("etl", group("a", task()), type="batch", periodic=hourly))
+    slot = cluster.clock.now() + HOUR
+    times = {"followed_to": cluster.clock.now(), "next_slot": slot}
+    await cluster.store.write(lambda tx: periodic.advance(tx, "default", "etl", **times))
+    assert messages(cluster) == [f"its next child is launched at {rfc3339(slot)}"]
+    await freeze(cluster, until="+3h")
+    until = rfc3339((cluster.clock.now() + 3 * HOUR) // SECOND * SECOND)
+    assert messages(cluster) == [
+        f"the slot of {rfc3339(slot)} is held by freeze f until {until}: release"
+    ]

@@ -34,6 +34,7 @@ from storage.errors import Malformed, NotFound, Refused
 from storage.queries import evaluations, job_listings, job_status, jobs, periodic
 from storage.queries.pages import PageRequest
 from storage.records.base import HOUR, MINUTE, SECOND
+from storage.records.freeze import Freeze, Strength
 from storage.records.job import Job, Parameterized, Periodic, VersionTag
 from storage.records.periodic import Slot
 from storage.store import Store
@@ -710,6 +711,41 @@ async def test_job_without_a_schedule_cannot_be_paused(
 async def test_an_unknown_job_cannot_be_paused(store: Store) -> None:
     with pytest.raises(NotFound):
         await pause(store, "default", "web", paused=True)
+
+
+def frozen(begin: int, until: int) -> Freeze:
+    return Freeze(
+        id="f",
+        namespace="default",
+        strength=Strength.BEGIN,
+        reason="release",
+        begin=begin,
+        until=until,
+    )
+
+
+@pytest.mark.parametrize(
+    ("holding", "catch_up", "launches"),
+    [
+        ([frozen(0, 0)], "last", []),
+        ([frozen(FIRST + HOUR, 0)], "last", [FIRST]),
+        ([frozen(0, FIRST + MINUTE)], "none", [FIRST + HOUR, FIRST + 2 * HOUR]),
+        ([frozen(0, FIRST + MINUTE)], "last", [FIRST + MINUTE, FIRST + HOUR]),
+        ([frozen(0, FIRST + HOUR)], "last", [FIRST + HOUR, FIRST + 2 * HOUR]),
+        ([frozen(0, FIRST + HOUR)], "none", [FIRST + HOUR, FIRST + 2 * HOUR]),
+        (
+            [frozen(0, FIRST + MINUTE), frozen(FIRST, FIRST + 2 * MINUTE)],
+            "last",
+            [FIRST + 2 * MINUTE, FIRST + HOUR],
+        ),
+        ([frozen(FIRST + MINUTE, FIRST + 2 * MINUTE)], "last", [FIRST, FIRST + HOUR]),
+    ],
+)
+def test_next_launches_leave_out_the_slots_of_a_freeze(
+    holding: list[Freeze], catch_up: str, launches: list[int]
+) -> None:
+    made = job("web", type="batch", periodic=HOURLY, meta={"steward_catch_up": catch_up})
+    assert next_launches(made, NOW, holding=holding)[:2] == launches
 
 
 def test_next_ten_launches_include_the_jitter_of_the_job() -> None:
