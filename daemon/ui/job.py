@@ -17,6 +17,7 @@ from storage.errors import NotFound
 from storage.records.flow import AFTER
 
 _ALLOCATIONS = 200  # latest allocations on the page of a job
+_GROUPS = 100  # groups that the page lists at first
 _STRIP = 50  # child jobs in the strip of a page
 _MOST_RUNS = 500  # runs of one day, or of a longer list
 RESULTS = ("complete", "failed", "stopped", "blocked", "active")  # filters of runs
@@ -76,6 +77,7 @@ async def overview(ui_request: UiRequest) -> Found:
         **base,
         "summary": summary,
         "scale": scale["TaskGroups"] or {},
+        "groups": _groups(ui_request, base),
         "allocations": sort_table(
             "allocations", allocations, ui_request.query.text("sort-allocations"), ALLOCATIONS
         ),
@@ -99,6 +101,16 @@ async def overview(ui_request: UiRequest) -> Found:
         "links": await ui_request.get(job_url(ui_request, "/links"), **parameters),
         "arrivals": await _arrivals(ui_request, base),
     }
+
+
+def _groups(ui_request: UiRequest, base: dict[str, object]) -> list[dict[str, Any]]:
+    """Return the groups that the page lists: all, or the first groups and that of a rejected form."""
+    job: Any = base["job"]
+    groups: list[dict[str, Any]] = job["TaskGroups"] or []
+    if ui_request.query.text("groups") == "all":
+        return groups
+    named = ui_request.rejected(f"{base['base']}/scale").value("group")
+    return groups[:_GROUPS] + [group for group in groups[_GROUPS:] if group["Name"] == named]
 
 
 async def _arrivals(ui_request: UiRequest, base: dict[str, object]) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.ui import flows
+from daemon.ui import flows, job
 from storage.records.flow import FlowStatus, StepState
 from tests.parts.evals.test_workflows import CHAIN, end, run_of, step, workflow, written
 from tests.parts.ui.conftest import Browser, Site
@@ -43,6 +43,18 @@ async def test_a_page_lists_the_first_steps_with_a_link_to_all(
     assert (page.count('<tr id="step-'), "The first 2 steps of 3." in page) == (2, True)
     page = (await browser.get("/ui/job/etl/run?steps=all")).text
     assert (page.count('<tr id="step-'), "All steps" in page) == (3, False)
+
+
+async def test_page_of_a_job_lists_the_first_groups_with_a_link_to_all(
+    open_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "_GROUPS", 2)
+    await begin(open_site)
+    browser = open_site.browser()
+    page = (await browser.get("/ui/job/etl")).text
+    assert (page.count("Count of "), "The first 2 groups of 3." in page) == (2, True)
+    page = (await browser.get("/ui/job/etl?groups=all")).text
+    assert (page.count("Count of "), "All groups" in page) == (3, False)
 
 
 async def test_runs_are_filtered_by_job_and_state(open_site: Site) -> None:
