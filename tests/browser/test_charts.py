@@ -81,7 +81,7 @@ OVERLAPPING = """
 
 
 BROKEN = """
-  group "broken" {
+  group "NAME" {
     restart {
       attempts = 0
       mode     = "fail"
@@ -103,9 +103,26 @@ BROKEN = """
 
 async def test_labels_of_a_bar_do_not_overlap(browser: Tab, tmp_path: Path) -> None:
     async with open_steward(tmp_path, "--dev") as steward:
-        await submit(steward, SERVICE.rstrip().removesuffix("}") + BROKEN)
+        await submit(steward, SERVICE.rstrip().removesuffix("}") + BROKEN.replace("NAME", "broken"))
         await steward.until("/v1/job/web/state", lambda shown: shown["State"] == "degraded")
         await browser.open(f"{steward.address}/ui/")
         bars = "document.querySelectorAll('.columns .bar.has-words .part').length"
         assert await browser.value(bars) == 2
         assert await browser.value(OVERLAPPING) == []
+
+
+async def test_long_name_of_a_failed_group_fits_a_phone(browser: Tab, tmp_path: Path) -> None:
+    name = "x" * 120
+    async with open_steward(tmp_path, "--dev") as steward:
+        await submit(steward, 'job "web" {' + BROKEN.replace("NAME", name))
+        await steward.until("/v1/job/web/state", lambda shown: shown["State"] == "failed")
+        await browser.tell(
+            "Emulation.setDeviceMetricsOverride",
+            width=390,
+            height=844,
+            deviceScaleFactor=1,
+            mobile=True,
+        )
+        await browser.open(f"{steward.address}/ui/job/web")
+        await browser.until_text("#error", name)
+        assert await browser.value("document.documentElement.scrollWidth") == 390
