@@ -19,7 +19,9 @@ def check(directory: Path) -> list[str]:
     """
     path = directory / FILE_NAME
     if not path.exists():
-        raise StorageUnusable(f"there is no store in {directory}: name the directory of the store")
+        raise StorageUnusable(
+            f"there is no store in {directory}: name the data directory with --data-dir"
+        )
     try:
         with closing(connect(path, read_only=True)) as connection:
             return _faults(connection, path)

@@ -41,7 +41,9 @@ def save(directory: Path, target: Path) -> SnapshotSummary:
     """
     source = directory / FILE_NAME
     if not source.exists():
-        raise StorageUnusable(f"there is no store in {directory}: name the directory of the store")
+        raise StorageUnusable(
+            f"there is no store in {directory}: name the data directory with --data-dir"
+        )
     return _copy(source, target)
 
 

@@ -41,7 +41,9 @@ def replace_key(
     """
     directory = find_store(config.data_dir)
     if not (directory / FILE_NAME).exists():
-        raise StorageUnusable(f"there is no store in {directory}: name the daemon's data directory")
+        raise StorageUnusable(
+            f"there is no store in {directory}: name the data directory with --data-dir"
+        )
     source = find_key_source(config, os.environ, prompt)
     owner = owner_of(directory)
     if isinstance(source, KeyFile) and source.is_being_replaced:

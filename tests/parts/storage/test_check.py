@@ -10,6 +10,7 @@ import pytest
 from daemon.jobs import calendars
 from daemon.jobs.scale import ScalingRequest, scale_job
 from daemon.jobspec.policies import JobPolicySet
+from storage import snapshot
 from storage.check import check
 from storage.errors import StorageUnusable
 from storage.queries import evaluations, job_listings, job_status, jobs, submissions
@@ -291,8 +292,11 @@ async def test_damaged_file_is_detected(busy: Path) -> None:
 
 
 def test_missing_store_has_no_errors(tmp_path: Path) -> None:
-    with pytest.raises(StorageUnusable, match="there is no store"):
+    said = "there is no store in .*: name the data directory with --data-dir"
+    with pytest.raises(StorageUnusable, match=said):
         check(tmp_path)
+    with pytest.raises(StorageUnusable, match=said):
+        snapshot.save(tmp_path, tmp_path / "s.snap")
 
 
 @pytest.mark.parametrize("block", [Parameterized(), None])
