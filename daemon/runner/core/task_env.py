@@ -20,7 +20,7 @@ from storage.records.task import Task
 _REFERENCE = re.compile(r"\$\{(?:env\[\"([^\"]+)\"\]|([\w.\-]+(?:\[\d{1,5}\][\w.]+)?))\}", re.ASCII)
 _OWN_KEYS = "steward_"
 _WILDCARDS = frozenset("*?[")  # wildcards of `fnmatchcase`
-_UNFIT = re.compile(r"[^A-Za-z0-9_]")
+_UNFIT = re.compile(r"^[0-9]|[^A-Za-z0-9_.]")  # Nomad replaces these characters of names
 
 # Variables of the agent that every task inherits; `task_environment` adds to them.
 _PASSED_ON = (
@@ -97,13 +97,17 @@ def task_environment(
     if parent_cgroup:
         environment["NOMAD_PARENT_CGROUP"] = parent_cgroup
     environment |= _limits(allocation, task)
-    environment |= _meta(job, allocation, task)
     for port in allocation.placement.resources.ports_of(task.name):
         environment |= _port(port)
-    defaults = dict(environment)
-    for name, value in (task.env or {}).items():
-        environment[name] = resolve(value, defaults, values)
-    return environment
+    meta = _meta(job, allocation, task)
+    environment |= {name: resolve(text, environment, values) for name, text in meta.items()}
+    own = {name: resolve(text, environment, values) for name, text in (task.env or {}).items()}
+    return environment | {variable_name(name): text for name, text in own.items()}
+
+
+def variable_name(text: str) -> str:
+    """Return a valid name of an environment variable: invalid characters become underscores."""
+    return _UNFIT.sub("_", text)
 
 
 def _allocation_variables(
@@ -154,17 +158,16 @@ def _meta(job: Job, allocation: Allocation, task: Task) -> dict[str, str]:
     for key, value in merged.items():
         if key.startswith(_OWN_KEYS):
             continue
-        name = _UNFIT.sub("_", key)
-        meta[f"NOMAD_META_{name.upper()}"] = value
-        meta[f"NOMAD_META_{name}"] = value
+        meta[variable_name(f"NOMAD_META_{key.upper()}")] = value
+        meta[variable_name(f"NOMAD_META_{key}")] = value
     return meta
 
 
 def _port(port: AllocatedPort) -> dict[str, str]:
-    label = _UNFIT.sub("_", port.label)
+    label = port.label
     host = f"[{port.host_ip}]" if ":" in port.host_ip else port.host_ip
     address, inside = f"{host}:{port.value}", str(port.to if port.to > 0 else port.value)
-    return {
+    variables = {
         f"NOMAD_ADDR_{label}": address,
         f"NOMAD_HOST_ADDR_{label}": address,
         f"NOMAD_IP_{label}": port.host_ip,
@@ -173,6 +176,7 @@ def _port(port: AllocatedPort) -> dict[str, str]:
         f"NOMAD_ALLOC_PORT_{label}": inside,
         f"NOMAD_HOST_PORT_{label}": str(port.value),
     }
+    return {variable_name(name): value for name, value in variables.items()}
 
 
 def network_variables(
@@ -182,13 +186,13 @@ def network_variables(
     variables: dict[str, str] = {}
     for port in allocation.placement.resources.ports_of(task.name) if network else ():
         assert network is not None  # noqa: S101  # for the type checker
-        label, inside = _UNFIT.sub("_", port.label), port.to if port.to > 0 else port.value
+        label, inside = port.label, port.to if port.to > 0 else port.value
         variables |= {
             f"NOMAD_ALLOC_INTERFACE_{label}": network.interface_name,
             f"NOMAD_ALLOC_IP_{label}": network.address,
             f"NOMAD_ALLOC_ADDR_{label}": f"{network.address}:{inside}",
         }
-    return variables
+    return {variable_name(name): value for name, value in variables.items()}
 
 
 def resolve(text: str, environment: Mapping[str, str], values: Mapping[str, str]) -> str:
@@ -250,7 +254,7 @@ def pairs(text: str, most: int | None = None) -> dict[str, str]:
         name, equals, value = bare.removeprefix("export ").partition("=")
         if not equals or not _NAME.fullmatch(name.strip()) or "\0" in value:
             raise ValueError(f"line {number} of the environment is not of the form NAME=value")
-        variables[name.strip()] = _value(value.strip(), number)
+        variables[variable_name(name.strip())] = _value(value.strip(), number)
         if most is not None and len(variables) > most:
             raise ValueError(f"line {number} exceeds the maximum of {most} variables")
     return variables

@@ -125,8 +125,10 @@ def missing_inputs(task: Task) -> str:
     return "this version of Steward cannot provide secrets" if task.secrets else ""
 
 
-def _mounts(host: RuntimeContext, instance: TaskInstance, task: Task) -> Iterator[HostMount]:
-    """Yield the host volumes that a task mounts."""
+def _mounts(
+    host: RuntimeContext, instance: TaskInstance, task: Task, filled: Callable[[str], str]
+) -> Iterator[HostMount]:
+    """Yield the host volumes that a task mounts; `filled` interpolates a text."""
     for mount in task.volume_mounts or ():
         volume = (instance.group.volumes or {}).get(mount.volume) or Volume()
         index = f"[{instance.allocation.index}]" if volume.per_alloc else ""
@@ -136,7 +138,7 @@ def _mounts(host: RuntimeContext, instance: TaskInstance, task: Task) -> Iterato
             name=mount.volume,
             source=mounted.path if mounted else "",
             volume=source,
-            destination=mount.destination,
+            destination=filled(mount.destination),
             read_only=mount.read_only
             or volume.read_only
             or (mounted is not None and mounted.read_only),
@@ -241,7 +243,7 @@ class TaskSetup:
         writer = TemplateWriter(
             host=host,
             files=self._files,
-            environment=self._own_environment,
+            environment=lambda: self._own_environment() | host.values,
             note=self._note,
             secrets=self._secrets,
         )
@@ -308,7 +310,7 @@ class TaskSetup:
             network_mode=network.mode,
             dns=_names(network.dns, env, values),
             ports=tuple(allocated.ports_of(task.name)),
-            mounts=tuple(_mounts(host, instance, task)),
+            mounts=tuple(_mounts(host, instance, task, lambda text: resolve(text, env, values))),
             priority=instance.job.priority,
             longest=instance.group.max_run_duration or 0,
             disk_mb=instance.group.ephemeral_disk.size_mb,

@@ -47,7 +47,11 @@ RESTARTED = "Template with change_mode restart re-rendered"
 
 
 class TemplateWriter(msgspec.Struct, frozen=True, kw_only=True):
-    """The dependencies of a `TemplateRunner`. `note` emits an event immediately."""
+    """The dependencies of a `TemplateRunner`.
+
+    `note` emits an event immediately. `environment` returns the variables of the task and the values
+    of the node, such as `node.datacenter`.
+    """
 
     host: RuntimeContext
     files: TaskFiles

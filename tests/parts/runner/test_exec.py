@@ -387,6 +387,13 @@ async def test_task_reads_and_writes_a_host_volume(walled: World) -> None:
     assert (walled.config.data_dir / "shared/new").read_text() == "kept\n"
 
 
+async def test_destination_of_a_volume_can_refer_to_the_task(walled: World) -> None:
+    job = mounting("cat /${NOMAD_TASK_NAME}-data/there", destination="/${NOMAD_TASK_NAME}-data")
+    alloc_id = await walled.place(job)
+    await walled.until_done(alloc_id)
+    assert walled.output(alloc_id) == "seen\n"
+
+
 @pytest.mark.parametrize(("source", "mount"), [("data", {"read_only": True}), ("fixed", {})])
 async def test_read_only_volume_is_not_writable(
     walled: World, source: str, mount: dict[str, bool]

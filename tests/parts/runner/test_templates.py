@@ -66,6 +66,14 @@ async def test_template_exists_before_its_task_starts(world: World) -> None:
     assert world.output(alloc_id) == "main 012644\n"
 
 
+async def test_template_and_its_path_can_refer_to_the_node(world: World) -> None:
+    text = "{{ env `node.datacenter` }} {{ env `meta.zone` }} {{ envOrDefault `meta.no` `-` }}"
+    one = template(text, dest_path="local/${meta.zone}")
+    alloc_id = await world.place(batch(script("cat local/a", templates=[one])))
+    await world.until_done(alloc_id)
+    assert world.output(alloc_id) == "dc1 a -"
+
+
 async def test_template_permissions_do_not_exceed_those_of_its_reader(world: World) -> None:
     job = batch(script("stat -c %a local/out", templates=[template("x", perms="4750")]))
     alloc_id = await world.place(job)
@@ -74,10 +82,11 @@ async def test_template_permissions_do_not_exceed_those_of_its_reader(world: Wor
 
 
 async def test_template_is_loaded_into_the_environment(world: World) -> None:
-    one = template('A=1\n# no\nexport B="x y"\n', envvars=True, dest_path="secrets/env")
-    alloc_id = await world.place(batch(script('echo "$A$B"', templates=[one])))
+    text = 'A=1\n# no\nexport B="x y"\nmy-key=z\n'
+    one = template(text, envvars=True, dest_path="secrets/env")
+    alloc_id = await world.place(batch(script('echo "$A$B$my_key"', templates=[one])))
     await world.until_done(alloc_id)
-    assert world.output(alloc_id) == "1x y\n"
+    assert world.output(alloc_id) == "1x yz\n"
 
 
 async def test_template_is_read_from_a_file_of_the_allocation(world: World) -> None:

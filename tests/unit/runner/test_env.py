@@ -85,8 +85,8 @@ def test_inner_meta_overrides_outer_and_invalid_characters_become_underscores() 
     found = environment_of(task, job=job)
     meta = {name: value for name, value in found.items() if name.startswith("NOMAD_META_")}
     assert meta == {
-        "NOMAD_META_a_b_c": "task",
-        "NOMAD_META_A_B_C": "task",
+        "NOMAD_META_a_b.c": "task",
+        "NOMAD_META_A_B.C": "task",
         "NOMAD_META_x": "1",
         "NOMAD_META_X": "1",
     }
@@ -160,6 +160,22 @@ def test_task_variables_override_all_others_and_can_refer_to_them() -> None:
     task = samples.task(env={"HOME": "/x", "WITH": "${NOMAD_TASK_NAME}-${meta.zone}-${HOME}"})
     found = environment_of(task, base={"HOME": "/root", "LANG": "C"})
     assert (found["HOME"], found["WITH"], found["LANG"]) == ("/x", "main-a-/root", "C")
+
+
+def test_meta_values_can_refer_to_the_node_and_to_variables() -> None:
+    task = samples.task(
+        meta={"zone": "${meta.zone}-${attr.cpu.arch}", "own": "${NOMAD_TASK_NAME}", "no": "${no}"},
+        env={"ZONE": "zone ${NOMAD_META_zone}"},
+    )
+    found = environment_of(task)
+    assert (found["NOMAD_META_ZONE"], found["NOMAD_META_own"]) == ("a-amd64", "main")
+    assert (found["NOMAD_META_no"], found["ZONE"]) == ("${no}", "zone a-amd64")
+
+
+def test_invalid_characters_in_the_names_of_task_variables_become_underscores() -> None:
+    found = environment_of(samples.task(env={"my-key": "1", "discovery.type": "2", "9 x": "3"}))
+    given = {name: value for name, value in found.items() if not name.startswith("NOMAD_")}
+    assert given == {"my_key": "1", "discovery.type": "2", "__x": "3"}
 
 
 @pytest.mark.parametrize(
