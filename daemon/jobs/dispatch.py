@@ -59,7 +59,10 @@ _NOTHING = DispatchRequestData(payload=b"", meta={})
 
 
 class DispatchOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a dispatch. There is no evaluation if the child is queued or existed before."""
+    """The result of a dispatch.
+
+    There is no evaluation if the child is queued, is periodic, or existed before.
+    """
 
     job_id: str
     create_index: int
@@ -156,7 +159,7 @@ class ChildDispatcher:
     def dispatch(self, request: DispatchRequestData, suffix: str) -> DispatchOutcome:
         """Store the child of a request that has no `dispatch_errors`.
 
-        A child that may start gets an evaluation. If the idempotency token of the request was used
+        A child that may start gets an evaluation, unless it is periodic. If the idempotency token of the request was used
         before, return the earlier child. Raises `Refused`, `Invalid`, `Malformed` or `TooOften`
         before it changes anything.
         """
@@ -185,6 +188,7 @@ class ChildDispatcher:
             begins = self._add(self._rows, request, child_id)
         if request.files:
             attach_files(tx, parent.namespace, child_id, request.files, self._now)
+        begins = begins and parent.periodic is None  # only the launches of a schedule run
         eval_id = next(self._ids) if begins else ""
         if begins:
             evaluation = child_evaluation(parent, child_id, eval_id, request.priority, tx.index)
@@ -283,7 +287,7 @@ def dispatch_errors(
 ) -> Iterator[tuple[str, Refused | Invalid]]:
     """Yield the errors of a dispatch, each with the field of the request that causes it."""
     block = parent.parameterized_job
-    if block is None:
+    if block is None or parent.dispatched:
         yield "", Refused(f'Specified job "{parent.id}" is not a parameterized job')
         return
     if parent.stop:

@@ -395,6 +395,9 @@ def decide_slot(
     due, job = periodic.of_job(tx, namespace, job_id), jobs.current(tx, namespace, job_id)
     if due is None or job is None or job.periodic is None:
         return
+    if not periodic.is_followed(job):  # an earlier version of Steward stored the schedule
+        periodic.end_schedule(tx, job)
+        return
     if job.periodic != slots.block or due.followed_to != slots.followed_to:
         return
     if not _has_same_openings(tx, job, slots.forecast):

@@ -99,17 +99,13 @@ def transition_error(before: Job, after: Job) -> str | None:
         return f'cannot update job from type "{before.type}" to "{after.type}"'
     for kind, was, becomes in (
         ("periodic", before.periodic is not None, after.periodic is not None),
-        ("parameterized", _is_parameterized(before), _is_parameterized(after)),
+        ("parameterized", before.is_parameterized, after.is_parameterized),
     ):
         if was and not becomes:
             return f"cannot update {kind} job to being non-{kind}"
         if becomes and not was:
             return f"cannot update non-{kind} job to being {kind}"
     return "field 'Dispatched' is read-only" if before.dispatched != after.dispatched else None
-
-
-def _is_parameterized(job: Job) -> bool:
-    return job.parameterized_job is not None and not job.dispatched
 
 
 def _services_beside_us(job: Job) -> Iterator[str]:

@@ -121,6 +121,11 @@ def sync_schedule(tx: Transaction, job: Job) -> None:
         tx.touch("periodic_jobs", TOPIC)
 
 
+def end_schedule(tx: Transaction, job: Job) -> None:
+    """Delete the schedule of a job."""
+    tx.execute(_LEAVE, {"namespace": job.namespace, "job_id": job.id})
+
+
 def _record_unschedulable(tx: Transaction, job: Job, slot: int, reason: str) -> None:
     skipped = SlotOutcome.SKIPPED
     done = Slot(slot=slot, slots=1, decided_at=job.submit_time, outcome=skipped, reason=reason)
@@ -128,8 +133,13 @@ def _record_unschedulable(tx: Transaction, job: Job, slot: int, reason: str) -> 
 
 
 def is_followed(job: Job) -> bool:
-    """Return whether the schedule of a job is active."""
-    return job.periodic is not None and job.periodic.enabled and not job.stop
+    """Return whether the schedule of a job is active.
+
+    The schedule of a parameterized job applies only to its dispatched children, as in Nomad.
+    """
+    if job.periodic is None or job.is_parameterized:
+        return False
+    return job.periodic.enabled and not job.stop
 
 
 def _due(row: sqlite3.Row) -> DueLaunch:

@@ -147,11 +147,14 @@ class Job(Record, frozen=True, kw_only=True):
         return next((group for group in self.task_groups or () if group.name == name), None)
 
     @property
+    def is_parameterized(self) -> bool:
+        """Return whether the job runs only as dispatched children; a child is not parameterized."""
+        return self.parameterized_job is not None and not self.dispatched
+
+    @property
     def launches_children(self) -> bool:
         """Return whether the job is periodic or parameterized, so that only its children run."""
-        return self.periodic is not None or (
-            self.parameterized_job is not None and not self.dispatched
-        )
+        return self.periodic is not None or self.is_parameterized
 
 
 class SubmittedJob(Job, frozen=True, kw_only=True):

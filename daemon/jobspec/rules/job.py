@@ -101,7 +101,7 @@ def _launching(job: Job) -> Iterator[str]:
         if job.type not in _LAUNCHED:
             yield f"Periodic {allowed}"
         yield from join_errors(_periodic(job.periodic))
-    if job.parameterized_job is not None and not job.dispatched:
+    if job.parameterized_job is not None and job.is_parameterized:
         if job.type not in _LAUNCHED:
             yield f"Parameterized job {allowed}"
         yield from join_errors(_parameterized(job.parameterized_job))

@@ -141,6 +141,11 @@ def test_an_unknown_field_is_a_warning() -> None:
     [
         (None, NotFound, 'job "web" not found'),
         (job("web"), Malformed, "is not a parameterized job"),
+        (
+            job("web", parameterized_job=Parameterized(), dispatched=True),
+            Malformed,
+            "is not a parameterized job",
+        ),
         (job("web", parameterized_job=Parameterized(), stop=True), Malformed, "is stopped"),
     ],
 )

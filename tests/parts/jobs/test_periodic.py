@@ -14,6 +14,7 @@ import trio
 import trio.testing
 
 from daemon.fences import ATTEMPTS, Fences
+from daemon.jobs.dispatch import DispatchRequestData, dispatch_job
 from daemon.jobs.periodic import (
     Slots,
     decide_slot,
@@ -337,7 +338,12 @@ async def test_clock_set_back_launches_nothing_twice(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"block": msgspec.structs.replace(HOURLY, enabled=False)}, {"stop": True}]
+    "fields",
+    [
+        {"block": msgspec.structs.replace(HOURLY, enabled=False)},
+        {"stop": True},
+        {"parameterized_job": Parameterized()},
+    ],
 )
 async def test_disabled_or_stopped_job_is_not_scheduled(
     store: Store, fields: dict[str, Any]
@@ -350,6 +356,32 @@ async def test_disabled_or_stopped_job_is_not_scheduled(
     assert children(store) == []
     with pytest.raises(Refused, match="can't force run non-tracked job"):
         await force(store, "default", "web", now=NOW, eval_id="e")
+
+
+async def test_schedule_of_a_parameterized_job_applies_to_its_children(store: Store) -> None:
+    await register(store, parameterized_job=Parameterized())
+    request = DispatchRequestData(payload=b"", meta={})
+    outcome = await dispatch_job(
+        store, "default", "web", request, now=NOW, ids=iter(["e"]), suffix="s"
+    )
+    assert outcome.eval_id == ""  # a periodic job is not evaluated
+    child = store.read(lambda db: jobs.current(db, "default", outcome.job_id))
+    assert child is not None
+    assert child.status == "running"
+    await look(store, FIRST)
+    assert children(store) == [outcome.job_id, f"{outcome.job_id}/periodic-{FIRST // SECOND}"]
+
+
+async def test_schedule_that_an_earlier_version_stored_for_a_parameterized_job_ends(
+    store: Store,
+) -> None:
+    await register(store)
+    await register(store, parameterized_job=Parameterized())
+    key = {"job_id": "web", "to": NOW}
+    row = "INSERT INTO periodic_jobs (namespace, job_id, followed_to) VALUES ('default', :job_id, :to)"
+    await store.write(lambda tx: tx.execute(row, key))
+    await look(store, FIRST)
+    assert (children(store), next_of(store)) == ([], None)
 
 
 async def test_restarted_job_does_not_catch_up(store: Store) -> None:
