@@ -45,6 +45,7 @@ class _Sorted(msgspec.Struct, kw_only=True):
     outdated: list[_Slot] = []
     place: list[_Slot] = []
     failed: list[Allocation] = []  # failed allocations that are not replaced, but still count
+    apart: int = 0  # allocations of older versions on nodes that get no placements
     moved: int = 0
     stopped: int = 0
     has_version: bool = False  # whether an allocation of the job's current version runs or has run
@@ -144,11 +145,13 @@ class _Planning:
             self._move(allocation, sorted_group, node)
         elif node is None or is_on_lost_node(allocation, self._nodes):
             self._stop(allocation, LOST)
-        elif not in_scope(self._job, node) or (not node.ready and self._is_older(allocation)):
+        elif not in_scope(self._job, node):
             sorted_group.stopped += 1
             self._stop(allocation, NOT_NEEDED)
-        elif not self._is_older(allocation) or not node.ready:
+        elif not self._is_older(allocation):
             sorted_group.keep.append(allocation)
+        elif not node.ready:
+            sorted_group.apart += 1
         elif self._is_outdated(allocation, sorted_group.group):
             sorted_group.outdated.append(_slot(allocation))
         elif self._placer.may_stay(self._job, sorted_group.group, allocation):
@@ -372,7 +375,7 @@ class _Planning:
                 place=self._number_of_nodes(placing, self._filled[name])
                 if self._job.type == JobType.SYSTEM
                 else len(placing.place),
-                ignore=len(placing.keep),
+                ignore=len(placing.keep) + placing.apart,
                 migrate=placing.moved,
                 stop=placing.stopped + self._surplus.pop(name, 0),
                 in_place_update=len(placing.update),

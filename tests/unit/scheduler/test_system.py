@@ -241,13 +241,26 @@ def test_allocation_on_a_lost_node_is_lost_and_returns_with_it() -> None:
     assert [item.node_id for item in world.evaluate().place] == ["id-of-a"]
 
 
-def test_new_version_stops_the_current_version_on_an_ineligible_node() -> None:
+@pytest.mark.parametrize("changes", [{"priority": 70}, {"meta": {"a": "b"}}])
+def test_new_version_keeps_the_current_version_on_an_ineligible_node(
+    changes: dict[str, Any],
+) -> None:
     world = settled(system())
     world.nodes["id-of-node-1"] = node(drain=True)
     assert world.evaluate().change == ()
-    assert [alloc.desired.description for alloc in world.run(system(priority=70)).change] == [
-        NOT_NEEDED
-    ]
+    plan = world.run(system(**changes))
+    assert (plan.change, plan.place, counts(plan)) == ((), (), {"ignore": 1})
+    world.nodes["id-of-node-1"] = node()
+    assert world.evaluate(triggered_by=Trigger.NODE_UPDATE).change
+
+
+def test_deployment_completes_without_the_ineligible_nodes() -> None:
+    world = settled(system(), *THREE)
+    world.nodes["id-of-a"] = node("a", drain=True)
+    world.run(system(OTHER))
+    world.settle()
+    assert sorted(alloc.job_version for alloc in world.running()) == [0, 1, 1]
+    assert world.deployments[-1].status == DeploymentStatus.SUCCESSFUL
 
 
 @pytest.mark.parametrize("wanted", [system(), sysbatch()])
