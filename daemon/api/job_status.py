@@ -5,7 +5,7 @@ from datetime import date
 
 import msgspec
 
-from daemon.api.cluster.allocations import line
+from daemon.api.cluster.allocations import filter_of, line
 from daemon.api.jobs import JobRegisterResponse
 from daemon.api.paging import Key, Listing, show
 from daemon.evals import explain as explanation
@@ -22,7 +22,6 @@ from storage.queries import allocations, deployments, evaluations, job_listings,
 from storage.queries import services as services_of
 from storage.queries.pages import PageRequest
 from storage.read_pool import ReadSnapshot
-from storage.records import allocation_views
 from storage.records.allocation import Allocation
 from storage.records.base import Record
 from storage.records.codec import encode, parse
@@ -128,17 +127,11 @@ def _index(db: ReadSnapshot) -> int:
 def job_allocations(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List a job's allocations, newest first."""
     query, key = request.query, (request.namespace, request["job_id"])
-    expression = query.text("filter")
-    matches = compile_filter(expression, allocation_views.AllocationStub) if expression else None
     listing = Listing[Allocation](
         rows=lambda db, start, reverse: allocations.job_page(db, *key, _from(start, reverse)),
         key=lambda alloc: (alloc.create_index, alloc.id),
         line=lambda db, alloc: line(db, alloc, query),
-        wanted=None
-        if matches is None
-        else lambda _, alloc: matches(
-            msgspec.to_builtins(allocation_views.allocation_list_item(alloc, None))
-        ),
+        wanted=filter_of(query),
         newest_first=True,
     )
     index = allocations.highest_index(db, *key) or db.table_index("allocations")

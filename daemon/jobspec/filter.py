@@ -6,7 +6,7 @@ check of the first object raises these errors, so an empty listing has none (sou
 recorded responses `list-jobs`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -17,6 +17,7 @@ from storage.request_context import mask_view
 
 if TYPE_CHECKING:
     from daemon.jobspec.filters.conditions import Conditions
+    from daemon.jobspec.filters.tree import Node
 
 _CHARACTER = 1  # µs of CPU time to parse a character, not counting the attempts to match a form
 _FREE_STEPS = 100  # free steps for each object: they take less time than reading the object
@@ -68,12 +69,33 @@ class Filter:
             raise Malformed(f"failed to read result page: {error}") from error
         return is_match
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Return the names of the fields that the filter reads, and names that `any` binds."""
+        return frozenset(_first_names(self._node))
+
     def conditions(self, columns: Mapping[str, str]) -> "Conditions":
         """Return conditions that the store can apply. The caller must still check each object."""
         from daemon.jobspec.filters.conditions import Conditions
 
         # The columns of the store are not masked.
         return Conditions(self._node, columns if self._view is None else {})
+
+
+def _first_names(node: "Node") -> Iterator[str]:
+    from daemon.jobspec.filters.tree import And, CollectionMatch, Not, Or
+
+    match node:
+        case Not(inner):
+            yield from _first_names(inner)
+        case And(nodes) | Or(nodes):
+            for inner in nodes:
+                yield from _first_names(inner)
+        case CollectionMatch():
+            yield node.selector.path[0]
+            yield from _first_names(node.node)
+        case _:
+            yield node.selector.path[0]
 
 
 def compile_filter(text: str, record: type[msgspec.Struct]) -> Filter:

@@ -1,6 +1,7 @@
 """Allocations: list, read, stop."""
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -8,7 +9,6 @@ from daemon.api.identifiers import check_id, check_prefix
 from daemon.api.paging import Listing, query_factory, show
 from daemon.evals import explain, failures
 from daemon.jobs.stop import stop_allocation
-from daemon.jobspec.filter import compile_filter
 from daemon.web import reply
 from daemon.web.parameters import QueryParameters
 from daemon.web.reply import HandlerReply
@@ -22,6 +22,9 @@ from storage.records.allocation import Allocation
 from storage.records.base import Record
 from storage.records.codec import encode
 from storage.records.failure import LastError
+
+if TYPE_CHECKING:
+    from daemon.api.cluster.allocation_filter import AllocationFilter
 
 
 class AllocStopResponse(Record, frozen=True, kw_only=True):
@@ -46,20 +49,28 @@ def line(db: ReadSnapshot, allocation: Allocation, query: QueryParameters) -> by
     )
 
 
+def filter_of(query: QueryParameters) -> "AllocationFilter | None":
+    """Return the filter of a request for a list of allocations, or None."""
+    expression = query.text("filter")
+    if not expression:
+        return None
+    from daemon.api.cluster.allocation_filter import AllocationFilter  # few lists have a filter
+
+    return AllocationFilter(expression)
+
+
 def list_allocations(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List allocations in the order of their creation."""
     query = request.query
     check_prefix("alloc", query.text("prefix"))
-    expression = query.text("filter")
-    matches = compile_filter(expression, allocation_views.AllocationStub) if expression else None
-    to_page_request = query_factory(request, matches, allocations.COLUMNS)
+    matches = filter_of(query)
+    pattern = matches.matches if matches else None
+    to_page_request = query_factory(request, pattern, allocations.COLUMNS)
 
-    def wanted(_: ReadSnapshot, alloc: Allocation) -> bool:
+    def wanted(db: ReadSnapshot, alloc: Allocation) -> bool:
         if not request.sees(alloc.namespace):
             return False
-        return matches is None or matches(
-            msgspec.to_builtins(allocation_views.allocation_list_item(alloc, None))
-        )
+        return matches is None or matches(db, alloc)
 
     listing = Listing[Allocation](
         rows=lambda db, start, reverse: allocations.page(db, to_page_request(start, reverse)),

@@ -5,7 +5,7 @@ from functools import partial
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from daemon.api.cluster.allocations import allocation_detail
+from daemon.api.cluster.allocations import allocation_detail, filter_of
 from daemon.api.identifiers import check_id, check_prefix
 from daemon.api.paging import Listing, paginate, query_factory, show
 from daemon.evals.node_actions import (
@@ -23,7 +23,6 @@ from storage.errors import NotFound, Refused
 from storage.queries import allocated_resources, allocations, cluster_runs, nodes
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation, ClientStatus
-from storage.records.allocation_views import AllocationStub, allocation_list_item
 from storage.records.base import Record
 from storage.records.codec import encode
 from storage.records.node import (
@@ -180,14 +179,14 @@ def node_allocations(request: Request, db: ReadSnapshot) -> HandlerReply:
     grant, node_id = request.caller.grant, request["node_id"]
     # Steward's own parameters, for the UI's list of running allocations
     holding = request.query.own_flag("holding")
-    expression = request.query.text("filter")
-    matches = compile_filter(expression, AllocationStub) if expression else None
-    to_page_request = query_factory(request, matches, allocations.COLUMNS)
+    matches = filter_of(request.query)
+    pattern = matches.matches if matches else None
+    to_page_request = query_factory(request, pattern, allocations.COLUMNS)
 
-    def wanted(_: ReadSnapshot, alloc: Allocation) -> bool:
+    def wanted(db: ReadSnapshot, alloc: Allocation) -> bool:
         if not grant.may(alloc.namespace, "read-job"):
             return False
-        return matches is None or matches(msgspec.to_builtins(allocation_list_item(alloc, None)))
+        return matches is None or matches(db, alloc)
 
     listing = Listing[Allocation](
         rows=lambda db, start, reverse: allocations.on_node(
