@@ -48,7 +48,12 @@ def to_json_pretty(budget: StepBudget, value: object) -> str:
     return _dumped(budget, value, 2)
 
 
-def _dumped(budget: StepBudget, value: object, indent: int | None) -> str:
+def to_unescaped_json(budget: StepBudget, value: object) -> str:
+    """Return a value as JSON on one line, in which `<`, `>` and `&` are not escaped."""
+    return _dumped(budget, value, None, escaped=False)
+
+
+def _dumped(budget: StepBudget, value: object, indent: int | None, *, escaped: bool = True) -> str:
     plain = _plain(budget, value, 1)
     apart = (",", ":") if indent is None else (",", ": ")
     try:
@@ -62,7 +67,7 @@ def _dumped(budget: StepBudget, value: object, indent: int | None) -> str:
         )
     except ValueError as error:  # JSON has no infinity
         raise TemplateError(f"json: unsupported value: {error}") from error
-    for char, escape in _HTML.items():  # Go: safe inside HTML
+    for char, escape in _HTML.items() if escaped else ():  # Go: safe inside HTML
         text = text.replace(char, escape)
     budget.make(len(text))
     return text

@@ -7,16 +7,24 @@ the last one, so that a pipeline can supply it.
 import base64
 import binascii
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 
 from daemon.matching import regexp
-from daemon.templates.documents import parse_json, to_json, to_json_pretty, to_yaml
+from daemon.templates.documents import (
+    parse_json,
+    to_json,
+    to_json_pretty,
+    to_unescaped_json,
+    to_yaml,
+)
 from daemon.templates.errors import StepBudget, TemplateError
 from daemon.templates.evaluate import TemplateFunction
 from daemon.templates.values import bounded, equal, list_of, number_of, text_of, whole_of
 from storage.errors import Invalid
 
 _LONGEST_NUMBER = 30  # digits that are parsed
+_FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 _MICROSECONDS_OF_A_STEP = 1
 _TRUTHS = {
     **dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
@@ -76,6 +84,12 @@ def _title(text: str) -> str:
     )
 
 
+def _trim(budget: StepBudget, characters: object, value: object) -> str:
+    text, cut = text_of(value), text_of(characters)
+    budget.make(len(text) + len(cut))
+    return text.strip(cut) if cut else text
+
+
 def _on_text(change: Callable[[str], str]) -> TemplateFunction:
     def call(budget: StepBudget, value: object) -> str:
         text = text_of(value)
@@ -115,6 +129,16 @@ def _in(budget: StepBudget, values: object, element: object) -> bool:
     return any(_is(value, element) for value in elements)
 
 
+def _compares(*, needs_all: bool, negates: bool) -> TemplateFunction:
+    """Return a function that tells whether some or all elements of a list are in another list."""
+
+    def call(budget: StepBudget, elements: object, values: object) -> bool:
+        found = (_in(budget, values, element) for element in list_of(elements))
+        return (all(found) if needs_all else any(found)) is not negates
+
+    return TemplateFunction(call, 2, 2)
+
+
 def _is(value: object, other: object) -> bool:
     try:
         return equal(value, other)
@@ -133,6 +157,22 @@ def _parse_int(_: StepBudget, value: object) -> int:
     if not digits.isdecimal() or not digits.isascii() or len(digits) > _LONGEST_NUMBER:
         raise TemplateError(f"{text[:_LONGEST_NUMBER]!r} is not a whole number")
     return int(bounded(int(text)))
+
+
+def _parse_uint(budget: StepBudget, value: object) -> int:
+    text = text_of(value)
+    if text[:1] in ("+", "-"):
+        raise TemplateError(f"{text[:_LONGEST_NUMBER]!r} is not a whole number")
+    return _parse_int(budget, text)
+
+
+def _parse_float(_: StepBudget, value: object) -> float:
+    text = text_of(value)
+    if not text:
+        return 0.0
+    if len(text) > _LONGEST_NUMBER or not _FLOAT.fullmatch(text):
+        raise TemplateError(f"{text[:_LONGEST_NUMBER]!r} is not a number")
+    return float(text)
 
 
 def _parse_bool(_: StepBudget, value: object) -> bool:
@@ -193,6 +233,16 @@ def _decoded(text: str) -> str:
         raise TemplateError(f"not base64: {error}") from error
 
 
+def _url_encoded(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode(errors="replace")).decode()
+
+
+def _url_decoded(text: str) -> str:
+    if "+" in text or "/" in text:
+        raise TemplateError("not URL-safe base64: it contains + or /")
+    return _decoded(text.replace("-", "+").replace("_", "/"))
+
+
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()
 
@@ -212,25 +262,37 @@ LIBRARY: dict[str, TemplateFunction] = {
     "toLower": _on_text(str.lower),
     "toTitle": _on_text(_title),
     "trimSpace": _on_text(str.strip),
+    "trim": TemplateFunction(_trim, 2, 2),
     "trimPrefix": TemplateFunction(_trim_prefix, 2, 2),
     "trimSuffix": TemplateFunction(_trim_suffix, 2, 2),
     "indent": TemplateFunction(_indent, 2, 2),
     "contains": TemplateFunction(_contains, 2, 2),
     "in": TemplateFunction(_in, 2, 2),
     "parseInt": TemplateFunction(_parse_int, 1, 1),
+    "containsAll": _compares(needs_all=True, negates=False),
+    "containsAny": _compares(needs_all=False, negates=False),
+    "containsNone": _compares(needs_all=False, negates=True),
+    "containsNotAll": _compares(needs_all=True, negates=True),
+    "parseUint": TemplateFunction(_parse_uint, 1, 1),
+    "parseFloat": TemplateFunction(_parse_float, 1, 1),
     "parseBool": TemplateFunction(_parse_bool, 1, 1),
     "add": _calculation(lambda first, second: first + second),
     "subtract": _calculation(lambda first, second: first - second),
     "multiply": _calculation(lambda first, second: first * second),
     "divide": _calculation(_divide),
     "modulo": _calculation(_modulo),
+    "maximum": _calculation(max),
+    "minimum": _calculation(min),
     "loop": TemplateFunction(_loop, 1, 2),
     "base64Encode": _on_text(_encoded),
     "base64Decode": _on_text(_decoded),
+    "base64URLEncode": _on_text(_url_encoded),
+    "base64URLDecode": _on_text(_url_decoded),
     "sha256Hex": _on_text(_sha256),
     "md5sum": _on_text(_md5),
     "parseJSON": TemplateFunction(parse_json, 1, 1),
     "toJSON": TemplateFunction(to_json, 1, 1),
+    "toUnescapedJSON": TemplateFunction(to_unescaped_json, 1, 1),
     "toJSONPretty": TemplateFunction(to_json_pretty, 1, 1),
     "toYAML": TemplateFunction(to_yaml, 1, 1),
 }

@@ -96,12 +96,14 @@ class LookupResults:
         return {
             "env": TemplateFunction(self._env, 1, 1),
             "envOrDefault": TemplateFunction(self._env_or, 2, 2),
+            "mustEnv": TemplateFunction(self._must_env, 1, 1),
             "file": TemplateFunction(self._file, 1, 1),
             "nomadService": TemplateFunction(self._service, 1, 3),
             "nomadServices": TemplateFunction(self._services, 0, 0),
             "nomadVar": TemplateFunction(self._variable, 1, 1),
             "nomadVarExists": TemplateFunction(self._has_variable, 1, 1),
             "nomadVarList": TemplateFunction(self._variables, 0, 1),
+            "nomadVarListSafe": TemplateFunction(self._variables, 0, 1),
             "output": TemplateFunction(self._output, 2, 3),
             "timestamp": TemplateFunction(self._timestamp, 0, 1),
         }
@@ -127,6 +129,12 @@ class LookupResults:
 
     def _env(self, _: StepBudget, name: object) -> str:
         return self._environment.get(text_of(name), "")
+
+    def _must_env(self, _: StepBudget, name: object) -> str:
+        variable = text_of(name)
+        if variable not in self._environment:
+            raise TemplateError(f"the environment variable {variable} is not set")
+        return self._environment[variable]
 
     def _env_or(self, _: StepBudget, name: object, default: object) -> str:
         return self._environment.get(text_of(name)) or text_of(default)

@@ -41,6 +41,15 @@ def write(source: str, **environment: str) -> str:
         ("{{ sha256Hex `a` }}", "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"),
         ("{{ md5sum `a` }}", "0cc175b9c0f1b6a831c399e269772661"),
         ("{{ indent 2 `a\nb` }}", "  a\n  b"),
+        ("{{ `xabx` | trim `x` }}{{ trim `ab` `abcba` }}", "abc"),
+        ("{{ parseUint `7` }}{{ parseUint `` }} {{ parseFloat `-1.5` }} {{ parseFloat `1e3` }}", "70 -1.5 1000"),
+        ("{{ 3 | maximum 2 }}{{ 3 | minimum 2 }}{{ maximum 1.5 1 }}", "321.5"),
+        ("{{ base64URLEncode `??>` }} {{ base64URLDecode `Pz8-` }}", "Pz8- ??>"),
+        ("{{ parseJSON `{\"a\": \"<\"}` | toUnescapedJSON }}", '{"a":"<"}'),
+        ("{{ $l := split `,` `a,b` }}{{ containsAny (split `,` `b,c`) $l }} {{ containsAny (split `,` `c`) $l }}", "true false"),
+        ("{{ $l := split `,` `a,b` }}{{ containsAll (split `,` `b,a`) $l }} {{ containsAll (split `,` `b,c`) $l }}", "true false"),
+        ("{{ $l := split `,` `a,b` }}{{ containsNone (split `,` `c`) $l }} {{ containsNotAll (split `,` `b,c`) $l }}", "true true"),
+        ("{{ mustEnv `A` }}", "1"),
         ("{{ parseJSON `{\"b\": [1, 2.5, null], \"a\": \"<\"}` | toJSON }}", '{"a":"\\u003c","b":[1,2.5,null]}'),
         ("{{ parseJSON `{\"a\": [1]}` | toJSONPretty }}", '{\n  "a": [\n    1\n  ]\n}'),
         ("{{ parseJSON `{\"a\": [1, \"yes\"], \"b\": null}` | toYAML }}", "a:\n- 1\n- 'yes'\nb: null"),
@@ -57,6 +66,10 @@ def test_functions(source: str, text: str) -> None:
     ("source", "problem"),
     [
         ("{{ parseInt `x` }}", "error calling parseInt: 'x' is not a whole number"),
+        ("{{ parseUint `-1` }}", "error calling parseUint: '-1' is not a whole number"),
+        ("{{ parseFloat `x` }}", "error calling parseFloat: 'x' is not a number"),
+        ("{{ mustEnv `NO` }}", "error calling mustEnv: the environment variable NO is not set"),
+        ("{{ containsAny `a` (split `,` `a`) }}", "expected a list; got string"),
         ("{{ parseBool `x` }}", "error calling parseBool: 'x' is neither true nor false"),
         ("{{ base64Decode `*` }}", "error calling base64Decode: not base64"),
         ("{{ regexMatch `(` `a` }}", "error calling regexMatch: error parsing regexp"),
@@ -145,6 +158,15 @@ def variable(path: str) -> VariableStub:
     return VariableStub(
         Namespace="default", Path=path, CreateIndex=1, ModifyIndex=2, CreateTime=3, ModifyTime=4
     )
+
+
+def test_safe_list_of_variables_is_the_same_list() -> None:
+    stub = VariableStub(
+        Namespace="default", Path="app/db", CreateIndex=1, ModifyIndex=1, CreateTime=0, ModifyTime=0
+    )
+    answers = {LookupKey(LookupType.VARIABLES, "app"): [stub]}
+    program = read("{{ range nomadVarListSafe `app` }}{{ .Path }}{{ end }}")
+    assert render(program, answers, {}, now=0).text == "app/db"
 
 
 def test_variables_are_listed_below_a_prefix_or_all() -> None:
