@@ -9,14 +9,14 @@ from collections.abc import Collection
 
 import msgspec
 
-from daemon.evals.deployment_health import decide_deployment
+from daemon.evals.deployment_health import decide_deployment, promoted, with_new_deadline
 from daemon.jobs.evaluate import new_evaluation
 from daemon.text.go_format import multi_error
 from storage.errors import Refused
 from storage.loop_share import import_in_thread
 from storage.queries import allocations, deployments, evaluations, job_status, jobs
 from storage.records.allocation import Allocation, DeploymentHealth
-from storage.records.deployment import Deployment, DeploymentGroup, DeploymentStatus
+from storage.records.deployment import Deployment, DeploymentStatus
 from storage.records.evaluation import Trigger
 from storage.records.times import rfc3339
 from storage.store import Store
@@ -50,11 +50,11 @@ async def promote(
         deployment = _active(tx, deployment_id, "can't promote terminal deployment")
         chosen = deployment.task_groups.keys() if groups is None else set(groups)
         _check_canaries(tx, deployment, chosen)
-        promoted = {
-            name: _promoted(state, now) if name in chosen else state
+        groups_after = {
+            name: promoted(state, now) if name in chosen else state
             for name, state in deployment.task_groups.items()
         }
-        moved = msgspec.structs.replace(deployment, task_groups=promoted)
+        moved = msgspec.structs.replace(deployment, task_groups=groups_after)
         deployments.put(tx, refresh_description(moved), now)
         clear_canary_flags(tx, deployment, moved, now)
         create_evaluation(tx, deployment, now, eval_id)
@@ -82,19 +82,6 @@ def _check_canaries(tx: Transaction, deployment: Deployment, groups: Collection[
 def _is_healthy(allocation: Allocation) -> bool:
     health = allocation.health
     return not allocation.terminal and health is not None and health.healthy is True
-
-
-def _promoted(state: DeploymentGroup, now: int) -> DeploymentGroup:
-    return msgspec.structs.replace(_with_time(state, now), promoted=True)
-
-
-def _with_time(state: DeploymentGroup, now: int) -> DeploymentGroup:
-    """Return a copy of the group with a new progress deadline, counted from now."""
-    if not state.progress_deadline:
-        return state
-    return msgspec.structs.replace(
-        state, require_progress_by=rfc3339(now + state.progress_deadline)
-    )
 
 
 async def fail(store: Store, deployment_id: str, *, now: int, eval_id: str) -> DeploymentChange:
@@ -127,7 +114,7 @@ async def pause(
         deployment = _active(tx, deployment_id, f"can't {verb} terminal deployment")
         groups = deployment.task_groups
         if paused or deployment.status == DeploymentStatus.PAUSED:
-            groups = {name: _with_time(state, now) for name, state in groups.items()}
+            groups = {name: with_new_deadline(state, now) for name, state in groups.items()}
         if paused:
             halted = msgspec.structs.replace(
                 deployment,

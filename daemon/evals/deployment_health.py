@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from daemon.scheduler.reschedule import has_attempts
 from storage.records.allocation import Allocation, DesiredStatus
 from storage.records.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from storage.records.group import ReschedulePolicy, TaskGroup
@@ -42,15 +43,16 @@ def decide_deployment(
     groups = {
         name: _counted(state, by_group[name]) for name, state in deployment.task_groups.items()
     }
-    if all(_may_promote_itself(state) for state in groups.values() if state.desired_canaries):
-        groups = {name: _promoted(state) for name, state in groups.items()}
     if deployment.status == DeploymentStatus.PAUSED:
         return DeploymentDecision(groups=groups)
+    waiting = [state for state in groups.values() if state.desired_canaries and not state.promoted]
+    if waiting and all(_may_promote_itself(state) for state in groups.values()):
+        groups = {name: promoted(state, now) for name, state in groups.items()}
     groups_by_name = job.groups_by_name() if job else {}
     failures = {
         name: failure
         for name, state in groups.items()
-        if (failure := _failure(state, _policy_of(groups_by_name.get(name)), now))
+        if (failure := _failure(state, by_group[name], _policy_of(groups_by_name.get(name)), now))
     }
     deadlines = [
         state.progress_due
@@ -92,11 +94,24 @@ def _counted(state: DeploymentGroup, allocs: list[Allocation]) -> DeploymentGrou
 
 
 def _may_promote_itself(state: DeploymentGroup) -> bool:
+    if not state.desired_canaries:
+        return True
     return state.auto_promote and state.healthy_allocs >= state.desired_canaries
 
 
-def _promoted(state: DeploymentGroup) -> DeploymentGroup:
-    return msgspec.structs.replace(state, promoted=True) if state.desired_canaries else state
+def promoted(state: DeploymentGroup, now: int) -> DeploymentGroup:
+    """Return a promoted group, with a new progress deadline if anything was placed."""
+    state = with_new_deadline(state, now) if state.progress_due is not None else state
+    return msgspec.structs.replace(state, promoted=True)
+
+
+def with_new_deadline(state: DeploymentGroup, now: int) -> DeploymentGroup:
+    """Return a copy of the group with a new progress deadline, counted from now."""
+    if not state.progress_deadline:
+        return state
+    return msgspec.structs.replace(
+        state, require_progress_by=rfc3339(now + state.progress_deadline)
+    )
 
 
 def _has_met_deadline(state: DeploymentGroup) -> bool:
@@ -109,21 +124,20 @@ def _has_met_deadline(state: DeploymentGroup) -> bool:
     return state.healthy_allocs >= state.desired_total
 
 
-def _failure(state: DeploymentGroup, policy: ReschedulePolicy | None, now: int) -> str:
+def _failure(
+    state: DeploymentGroup, allocs: Iterable[Allocation], policy: ReschedulePolicy | None, now: int
+) -> str:
     """Return why a group makes its deployment fail, or an empty string.
 
-    An unhealthy allocation that may be rescheduled is tolerated until the deadline (source: Nomad's
-    recorded responses `deploy-*`).
+    An unhealthy allocation is tolerated until the deadline, as long as the policy permits a further
+    attempt (source: Nomad's recorded responses `deploy-*`).
     """
-    if state.unhealthy_allocs and not (may_place_again(policy) and state.progress_deadline):
-        return UNHEALTHY
+    for alloc in allocs:
+        is_unhealthy = alloc.health is not None and alloc.health.healthy is False
+        if is_unhealthy and not (state.progress_deadline and has_attempts(alloc, policy, now)):
+            return UNHEALTHY
     overdue = state.progress_due is not None and state.progress_due <= now
     return TOO_SLOW if overdue and not _has_met_deadline(state) else ""
-
-
-def may_place_again(policy: ReschedulePolicy | None) -> bool:
-    """Return whether a policy permits rescheduling at all; system jobs have no policy."""
-    return policy is not None and (policy.unlimited or policy.attempts > 0)
 
 
 def policy_of(job: Job | None, name: str) -> ReschedulePolicy | None:

@@ -16,10 +16,10 @@ from daemon.clock import Clock
 from daemon.evals.deployment_health import (
     DeploymentDecision,
     decide_deployment,
-    may_place_again,
     policy_of,
 )
 from daemon.fences import Fences
+from daemon.scheduler.reschedule import has_attempts
 from storage.loop_share import import_in_thread
 from storage.queries import allocations, deployments, job_status, jobs, notifications
 from storage.read_pool import ReadSnapshot
@@ -134,7 +134,8 @@ def _read_decision(
     failed = [
         alloc
         for alloc in allocs
-        if _may_be_replaced(deployment, alloc) and may_place_again(policy_of(job, alloc.task_group))
+        if _may_be_replaced(deployment, alloc)
+        and has_attempts(alloc, policy_of(job, alloc.task_group), now)
     ]
     return deployment, decide_deployment(deployment, allocs, job, now), failed
 

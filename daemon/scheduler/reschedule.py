@@ -71,6 +71,20 @@ def _is_blocked_by_deployment(allocation: Allocation, deployment: Deployment | N
     return deployment.active and not allocation.desired.transition.reschedule
 
 
+def has_attempts(allocation: Allocation, policy: ReschedulePolicy | None, now: int) -> bool:
+    """Return whether the policy permits a further attempt; `now` is in nanoseconds."""
+    if policy is None or allocation.client.description == NOT_RETRIED:
+        return False
+    return policy.unlimited or len(_recent(allocation, policy, now)) < policy.attempts
+
+
+def _recent(allocation: Allocation, policy: ReschedulePolicy, moment: int) -> list[RescheduleEvent]:
+    """Return the earlier reschedules in the interval before a time."""
+    return [
+        event for event in _events(allocation) if moment - event.reschedule_time < policy.interval
+    ]
+
+
 def due_at(allocation: Allocation, policy: ReschedulePolicy | None) -> int | None:
     """Return the time at which to replace a failed allocation, in nanoseconds; None means never."""
     if policy is None or allocation.client_status not in (ClientStatus.FAILED, ClientStatus.LOST):
@@ -80,11 +94,7 @@ def due_at(allocation: Allocation, policy: ReschedulePolicy | None) -> int | Non
     failed = failed_at(allocation)
     delay = next_delay(policy, _events(allocation), failed)
     if not policy.unlimited:
-        recent = [
-            event
-            for event in _events(allocation)
-            if failed - event.reschedule_time < policy.interval
-        ]
+        recent = _recent(allocation, policy, failed)
         if len(recent) >= policy.attempts or (_events(allocation) and delay >= policy.interval):
             return None
     return failed + delay

@@ -11,8 +11,14 @@ from daemon.evals.deployment_health import (
     DeploymentDecision,
     decide_deployment,
 )
-from storage.records.allocation import Allocation, DeploymentHealth
-from storage.records.base import SECOND
+from daemon.scheduler.reschedule import NOT_RETRIED
+from storage.records.allocation import (
+    Allocation,
+    DeploymentHealth,
+    RescheduleEvent,
+    RescheduleTracker,
+)
+from storage.records.base import HOUR, SECOND
 from storage.records.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from storage.records.group import ReschedulePolicy
 from storage.records.job import Job
@@ -197,11 +203,57 @@ def test_groups_are_promoted_together(other: tuple[bool | None, ...], promoted: 
         the_job(),
         NOW,
     )
+    # A group without canaries counts as promoted, too, as after a promotion by hand.
     assert [deployment_decision.groups[name].promoted for name in ("web", "db", "plain")] == [
         promoted,
         promoted,
-        False,
+        promoted,
     ]
+
+
+def test_promotion_starts_the_deadlines_anew() -> None:
+    canary = state(auto_promote=True, desired_canaries=1)
+    plain = state(progress_deadline=DEADLINE, require_progress_by=LATER)
+    decided = decide_deployment(
+        deployment(web=canary, plain=plain), placed(True), the_job(ENDLESS), NOW
+    )
+    assert decided.groups["plain"].require_progress_by == rfc3339(NOW + DEADLINE)
+
+
+def test_paused_deployment_is_not_promoted() -> None:
+    canary = state(auto_promote=True, desired_canaries=1)
+    for status, promoted in ((DeploymentStatus.PAUSED, False), (DeploymentStatus.RUNNING, True)):
+        decided = decide_deployment(deployment(status, web=canary), placed(True), the_job(), NOW)
+        assert decided.groups["web"].promoted is promoted
+
+
+@pytest.mark.parametrize(
+    ("attempts", "earlier", "description", "failure"),
+    [
+        (2, 1, "", ""),  # one attempt is left
+        (1, 1, "", UNHEALTHY),
+        (1, 0, "", ""),
+        (1, 0, NOT_RETRIED, UNHEALTHY),
+        (0, 0, "", UNHEALTHY),
+    ],
+)
+def test_unhealthy_allocation_without_further_attempts_fails_the_deployment(
+    attempts: int, earlier: int, description: str, failure: str
+) -> None:
+    policy = ReschedulePolicy(attempts=attempts, interval=HOUR, delay=SECOND)
+    (alloc,) = placed(False)
+    event = RescheduleEvent(
+        reschedule_time=NOW - SECOND, prev_alloc_id="a", prev_node_id="n", delay=SECOND
+    )
+    tracker = RescheduleTracker(events=[event] * earlier)
+    alloc = msgspec.structs.replace(
+        alloc,
+        desired=msgspec.structs.replace(alloc.desired, reschedule_tracker=tracker),
+        client=msgspec.structs.replace(alloc.client, description=description),
+    )
+    timed = state(progress_deadline=DEADLINE, require_progress_by=LATER)
+    decided = decide_deployment(deployment(web=timed), [alloc], the_job(policy), NOW)
+    assert decided.failure == failure
 
 
 @pytest.mark.parametrize(
