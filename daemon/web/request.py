@@ -18,6 +18,7 @@ from daemon.web.websocket import WebSocketChannel
 from storage import garbage
 from storage.errors import Denied
 from storage.read_pool import ReadSnapshot
+from storage.records.base import inert_fields
 from storage.records.codec import decode
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -48,6 +49,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     caller: Caller
     needs: RequiredCapability  # the requirement of the route, which the caller has met
     unknown: list[str] = []  # ignored fields of the body, not reported yet
+    warnings: list[str] = []  # further warnings about the request, not reported yet
     passed: list[Callable[[Caller], bool]] = []  # checks of the handler, which streams repeat
 
     @property
@@ -76,7 +78,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         Only handlers of reads call this method, because a read with a long body runs in a thread.
         Other handlers call `decoded`.
         """
-        return decode(record, self.body, self.unknown)
+        decoded = decode(record, self.body, self.unknown)
+        self.warnings.extend(inert_fields(decoded))
+        return decoded
 
     async def decoded(self, record: type[T]) -> T:
         """Return the body as a record; a thread decodes a long body.
@@ -97,10 +101,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return work() if size <= SHORT_TEXT else await self.parts.admission.run(self.client, work)
 
     def remarks(self) -> list[str]:
-        """Return warnings about ignored fields, and mark them as reported."""
+        """Return the warnings about the request, and mark them as reported."""
         warnings = [f'unknown field "{name}" is ignored' for name in self.unknown]
+        warnings += self.warnings
         self.unknown.clear()
+        self.warnings.clear()
         return warnings
+
+    def note_deletion(self, noun: str, name: str, *, existed: bool) -> None:
+        """Add a warning unless the object of a deletion existed."""
+        if not existed:
+            self.warnings.append(f'nothing was deleted: there is no {noun} "{name}"')
 
     def sees(self, namespace: str) -> bool:
         """Return whether the caller may see objects of this namespace."""

@@ -1,6 +1,8 @@
 """Login methods of the jobs API, and the rules that bind their logins to roles and policies."""
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import ClassVar
 
 import msgspec
 
@@ -79,6 +81,22 @@ class _ConfigFields(Record, frozen=True, kw_only=True):
 
 class AuthMethodConfig(_ConfigFields, frozen=True, kw_only=True):
     """The configuration of a method. Leeways are in nanoseconds; 0 means the default."""
+
+    inert: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(
+            (
+                "oidc_client_id",
+                "oidc_client_secret",
+                "oidc_client_assertion",
+                "oidc_enable_pkce",
+                "oidc_disable_user_info",
+                "oidc_scopes",
+                "allowed_redirect_uris",
+            ),
+            "Steward has no OIDC login for the jobs API",
+        ),
+        "verbose_logging": "Steward never logs claims",
+    }
 
     expiration_leeway: Span = 0
     not_before_leeway: Span = 0

@@ -4,7 +4,8 @@ A field `max_file_size_mb` is `MaxFileSizeMB` in every document: API, files, dif
 expressions. The table below lists the only words that are not simply capitalized.
 """
 
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -46,8 +47,25 @@ def wire_name(field: str) -> str:
 class Record(msgspec.Struct, frozen=True, kw_only=True, rename=wire_name):
     """The base of every record.
 
-    Subclasses repeat `frozen` and `kw_only`: msgspec does not inherit them.
+    Subclasses repeat `frozen` and `kw_only`: msgspec does not inherit them. `inert` has the fields of
+    a request body that Steward stores or ignores without any effect, each with the reason.
     """
+
+    inert: ClassVar[Mapping[str, str]] = {}
+
+
+def inert_fields(record: msgspec.Struct) -> Iterator[str]:
+    """Yield a warning for each field of a request body that is set and has no effect.
+
+    The fields of a direct member are included, but not those of a list's members.
+    """
+    for field in msgspec.structs.fields(record):
+        value = getattr(record, field.name)
+        reason = getattr(record, "inert", {}).get(field.name)
+        if reason and value and value != field.default:
+            yield f'field "{field.encode_name}" has no effect: {reason}'
+        elif isinstance(value, Record) and value.inert:
+            yield from inert_fields(value)
 
 
 class SparseRecord(msgspec.Struct, frozen=True, kw_only=True, rename=wire_name, omit_defaults=True):

@@ -1,6 +1,11 @@
 """The namespace, which separates the jobs of different teams."""
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from storage.records.base import Record
+
+_NO_CLUSTERS = "Steward connects to no Consul or Vault cluster"
 
 
 class NamespaceCapabilities(Record, frozen=True, kw_only=True):
@@ -17,6 +22,15 @@ class NamespaceCapabilities(Record, frozen=True, kw_only=True):
 
 class Namespace(Record, frozen=True, kw_only=True):
     """A namespace; `hash` is base64 and changes with the other fields."""
+
+    inert: ClassVar[Mapping[str, str]] = {
+        "quota": "Steward has no quotas",
+        "node_pool_configuration": "jobs of every namespace may use every node pool",
+        "vault_configuration": _NO_CLUSTERS,
+        "consul_configuration": _NO_CLUSTERS,
+        "required_extra_claims": "only jobs set claims of workload identities",
+        "optional_extra_claims": "only jobs set claims of workload identities",
+    }
 
     name: str = ""
     description: str = ""

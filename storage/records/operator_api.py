@@ -1,6 +1,7 @@
 """The operator API: the daemon as a cluster of one server, and the scheduler configuration."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -31,6 +32,10 @@ class PreemptionConfig(Record, frozen=True, kw_only=True):
 
 class SchedulerConfig(Record, frozen=True, kw_only=True):
     """The scheduler configuration."""
+
+    inert: ClassVar[Mapping[str, str]] = {
+        "node_limit_for_feasibility_checks": "the scheduler always examines every node",
+    }
 
     scheduler_algorithm: Annotated[str, msgspec.Meta(extra={"go": "api.SchedulerAlgorithm"})] = (
         "binpack"

@@ -59,6 +59,32 @@ async def test_header_names_unknown_fields_if_a_response_has_no_warnings(
     assert "X-Steward-Warning" not in (await steward.request("POST", path, body)).headers
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "field", "reason"),
+    [
+        ("/v1/namespace", {"Name": "ops", "Quota": "q"}, "Quota", "Steward has no quotas"),
+        (
+            "/v1/namespace/ops",
+            {"Name": "ops", "NodePoolConfiguration": {"Allowed": ["a"]}},
+            "NodePoolConfiguration",
+            "jobs of every namespace may use every node pool",
+        ),
+        (
+            "/v1/operator/scheduler/configuration",
+            {"NodeLimitForFeasibilityChecks": 5},
+            "NodeLimitForFeasibilityChecks",
+            "the scheduler always examines every node",
+        ),
+    ],
+)
+async def test_header_names_fields_without_effect(
+    steward: Steward, path: str, body: dict[str, Any], field: str, reason: str
+) -> None:
+    answer = await steward.request("POST", path, body)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["X-Steward-Warning"] == f'field "{field}" has no effect: {reason}'
+
+
 ROLE = {"bound_locations": ["westeurope"]}
 
 

@@ -17,13 +17,16 @@ import msgspec
 import pytest
 
 import daemon.api
+import storage
 from daemon.api.vault_routes import ENDPOINTS, KEPT, KNOWN
-from storage.records.codec import RecordShape, decode
+from storage.records.codec import SERVERS_OWN, RecordShape, decode
 
 LIST = Path(__file__).parent / "known_fields.txt"
 LIST_OF_KEPT = LIST.with_name("known_kept.txt")
 DECODED = re.compile(r"request\.decoded?\(([\w.]+)\)")
 STRAY = "Stray"
+# docs/fields.md lists the effect of these records, and tests/unit/jobspec/test_fields.py checks it.
+JOB_RECORDS = {f"storage.records.{name}" for name in ("constraints", "group", "job", "task")}
 
 
 def requests() -> dict[str, type[msgspec.Struct]]:
@@ -68,6 +71,10 @@ def line(record: type[msgspec.Struct]) -> str:
     return f"{record.__name__}: {' '.join(names)}"
 
 
+def wire_names(record: type[msgspec.Struct]) -> dict[str, str]:
+    return {field.name: field.encode_name for field in msgspec.structs.fields(record)}
+
+
 def test_known_fields_are_listed() -> None:
     every = {line(item) for record in requests().values() for item in records(record)}
     every |= {f"{path}: {' '.join(sorted(names))}".rstrip() for path, names in KNOWN.items()}
@@ -76,6 +83,12 @@ def test_known_fields_are_listed() -> None:
 
 def test_fields_without_effect_are_listed() -> None:
     every = {f"{path}: {' '.join(sorted(names))}" for path, names in KEPT.items()}
+    every |= {
+        f"{item.__name__}: {' '.join(sorted(wire_names(item)[name] for name in item.inert))}"
+        for record in requests().values()
+        for item in records(record)
+        if getattr(item, "inert", None)
+    }
     assert sorted(every) == LIST_OF_KEPT.read_text().splitlines()
     assert all(set(names) <= set(KNOWN[path]) for path, names in KEPT.items())
 
@@ -84,6 +97,36 @@ def test_every_write_of_the_vault_api_declares_its_fields() -> None:
     silent = {endpoint.path for endpoint in ENDPOINTS if endpoint.write and endpoint.knows is None}
     assert silent == {"/v1/sys/wrapping/wrap"}  # the route accepts any fields
     assert {endpoint.path for endpoint in ENDPOINTS} >= KNOWN.keys()
+
+
+# Fields that the daemon never reads, and that need no warning: clients send them back as they have
+# read them, or another rule of the request reports them.
+UNREAD = {
+    "AssertionKey": "a part of OIDCClientAssertion, which causes a warning",
+    "ClientAssertion": "a part of OIDCClientAssertion, which causes a warning",
+    "OidcCompletion": "the request is refused",
+    "OidcUrlRequest": "the request is refused",
+    "PauseRequest": "the request is refused",
+    "JobRevertRequest": "the tokens are of other products, and are never stored",
+}
+
+
+def test_every_unread_field_of_a_request_causes_a_warning() -> None:
+    source = "".join(
+        path.read_text()
+        for package in (daemon, storage)
+        for path in Path(package.__path__[0]).rglob("*.py")
+    )
+    read = set(re.findall(r"\.(\w+)", source))
+    unread = {
+        f"{item.__name__}.{field}"
+        for record in requests().values()
+        for item in records(record)
+        if item.__module__ not in JOB_RECORDS and item.__name__ not in UNREAD
+        for field in wire_names(item).keys() - read - set(getattr(item, "inert", ()))
+        if wire_names(item)[field] not in SERVERS_OWN
+    }
+    assert unread == set()
 
 
 @pytest.mark.parametrize("name", sorted(requests()))

@@ -3,9 +3,9 @@
 The format is Nomad's (source: Nomad's recorded responses `job-statuses`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from msgspec import UNSET
 
@@ -55,6 +55,10 @@ class NamedJob(Record, frozen=True, kw_only=True):
 
 class JobStatusesRequest(Record, frozen=True, kw_only=True):
     """The body that requests certain jobs."""
+
+    inert: ClassVar[Mapping[str, str]] = {
+        "include_children": "the request names every job of the response"
+    }
 
     jobs: list[NamedJob] | None = None
     include_children: bool = False

@@ -85,8 +85,9 @@ def signal(
     allocation = resolve.allocation(client, alloc_id)
     chosen = _named(allocation, task, word)
     body = {"Signal": name, "Task": chosen}
-    client.act("PUT", f"/v1/client/allocation/{segment(allocation.id)}/signal", body)
-    screen.report(f"{_describe_target(screen, allocation, chosen)}: sent {name}")
+    warnings = client.act("PUT", f"/v1/client/allocation/{segment(allocation.id)}/signal", body)
+    target = _describe_target(screen, allocation, chosen)
+    screen.report_change(f"{target}: sent {name}", warnings)
 
 
 def _check_signal(name: str) -> None:

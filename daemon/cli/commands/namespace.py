@@ -51,7 +51,8 @@ def apply(
         if names:
             limits = msgspec.structs.replace(limits, **{field: list(names)})
             namespace = msgspec.structs.replace(namespace, capabilities=limits)
-    client.act("PUT", f"/v1/namespace/{segment(name)}", namespace)
+    if warnings := client.act("PUT", f"/v1/namespace/{segment(name)}", namespace):
+        screen.warn(f"warning: {warnings}")
     if screen.wants_document:
         screen.document(_read(client, name).object_body("Name"))
         return

@@ -131,6 +131,10 @@ class HttpConnection(msgspec.Struct, frozen=True, kw_only=True):
     tls_skip_verify: bool = False
 
 
+class _Warnings(msgspec.Struct, frozen=True):
+    warnings: list[str] | None = None
+
+
 class ClientResponse(msgspec.Struct, frozen=True):
     """The body of a response, and its index. `request` is the method and path of the request.
 
@@ -150,6 +154,16 @@ class ClientResponse(msgspec.Struct, frozen=True):
         """Return the body. Raises `DaemonUnreachable` if it does not have this type."""
         decode(self.body, kind, self.request)
         return self.body
+
+    def warnings(self) -> str:
+        """Return the warnings of a response without content.
+
+        Raises `DaemonUnreachable` unless the response is empty or an object.
+        """
+        self.check_content()
+        body = self.body or b"{}"
+        listed = decode(body, _Warnings, self.request, may_be_empty=True).warnings
+        return "; ".join(filter(None, [self.remarks, *(listed or ())]))
 
     def check_content(self) -> None:
         """Raise `DaemonUnreachable` unless the body is empty or an object."""
@@ -295,12 +309,13 @@ class ApiClient:
         encoded = None if body is None else msgspec.json.encode(body)
         return self._answer(method, path, query, encoded)
 
-    def act(self, method: str, path: str, body: object = None, /, **query: Value) -> None:
+    def act(self, method: str, path: str, body: object = None, /, **query: Value) -> str:
         """Send a request that changes state, and whose response has no content.
 
-        Raises `DaemonUnreachable` unless the response is empty or an object.
+        Return the warnings of the response. Raises `DaemonUnreachable` unless the response is
+        empty or an object.
         """
-        self.send(method, path, body, **query).check_content()
+        return self.send(method, path, body, **query).warnings()
 
     def _answer(
         self, method: str, path: str, query: Query, body: bytes | None = None

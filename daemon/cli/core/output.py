@@ -132,6 +132,19 @@ class Screen:
         else:
             self.line(words)
 
+    def report_deletion(self, words: str, warnings: str) -> None:
+        """Report a deletion, or the warnings of the response.
+
+        The response to a deletion has warnings only if nothing was deleted.
+        """
+        self.report(warnings or words)
+
+    def report_change(self, words: str, warnings: str) -> None:
+        """Report a change, and print the warnings of the response to standard error."""
+        if warnings:
+            self.warn(f"warning: {warnings}")
+        self.report(words)
+
     def changed(self, diff_type: DiffType, words: str) -> None:
         """Print a line, marked with its kind of change."""
         click.echo(visible_lines(words))

@@ -46,8 +46,7 @@ def store_token(token: str, environment: Mapping[str, str]) -> Path:
 
     An empty token deletes the file. Raises `Invalid`.
     """
-    named = environment.get(FILE_VARIABLE, "")
-    path = Path(named).expanduser() if named else token_file(environment)
+    path = stored_at(environment)
     beside = path.with_name(f"{path.name}.new")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -62,6 +61,12 @@ def store_token(token: str, environment: Mapping[str, str]) -> Path:
     except OSError as error:
         raise Invalid(f"cannot store the token in {path}: {error.strerror}") from error
     return path
+
+
+def stored_at(environment: Mapping[str, str]) -> Path:
+    """Return the path of the token file that the environment names, or else the default path."""
+    named = environment.get(FILE_VARIABLE, "")
+    return Path(named).expanduser() if named else token_file(environment)
 
 
 def token_file(environment: Mapping[str, str]) -> Path:

@@ -13,16 +13,22 @@ from daemon.text.go_format import quote
 from storage.records.driver import is_listed
 from storage.records.group import TaskGroup
 from storage.records.job import Job
-from storage.records.task import Service, Task
+from storage.records.task import Check, SecretsConfig, Service, Task, VolumeMount
 
 _NEVER_APART = "the only node is never disconnected"
 _NO_MESH = "Steward has no service mesh"
 _NO_CLUSTERS = "Steward connects to no Consul or Vault cluster"
+_ONE_NAMESPACE = "the Vault API has one namespace"
 _NO_PLUGINS = "Steward has no storage plugins"
 _ZSTANDARD = frozenset({"zst", "tzst", "tar.zst"})
 
+_JobRecord = Job | TaskGroup | Task | Service | Check | SecretsConfig | VolumeMount
 INERT: Mapping[type, Mapping[str, str]] = {
-    Job: {"multiregion": "Steward has one region"},
+    Job: {
+        "consul_namespace": _NO_CLUSTERS,
+        "multiregion": "Steward has one region",
+        "secrets_namespace": _ONE_NAMESPACE,
+    },
     TaskGroup: {
         "consul": _NO_CLUSTERS,
         "disconnect": _NEVER_APART,
@@ -40,6 +46,12 @@ INERT: Mapping[type, Mapping[str, str]] = {
         "connect": _NO_MESH,
         "enable_tag_override": "only the job can change the tags",
     },
+    Check: {"advertise": "a check connects to the address of its service"},
+    SecretsConfig: {"namespace": _ONE_NAMESPACE},
+    VolumeMount: {
+        "propagation_mode": "the propagation is always private",
+        "selinux_label": "Steward does not relabel volumes",
+    },
 }
 
 
@@ -51,13 +63,25 @@ def unsupported_fields(job: Job) -> Iterator[str]:
         yield from _warnings_of_record(group, subject)
         yield from _networks(group)
         for service in group.services or ():
-            yield from _warnings_of_record(service, f"service {quote(service.name)} in {subject}")
+            yield from _service(service, f"service {quote(service.name)} in {subject}")
         for task in group.tasks or ():
             where = f"task {quote(task.name)} in {subject}"
             yield from _warnings_of_record(task, where)
             yield from _artifacts(task, where)
             for service in task.services or ():
-                yield from _warnings_of_record(service, f"service {quote(service.name)} of {where}")
+                yield from _service(service, f"service {quote(service.name)} of {where}")
+            if task.secrets_config is not None:
+                yield from _warnings_of_record(task.secrets_config, f"{where}: Vault")
+            for mount in task.volume_mounts or ():
+                yield from _warnings_of_record(
+                    mount, f"mount {quote(mount.destination)} of {where}"
+                )
+
+
+def _service(service: Service, subject: str) -> Iterator[str]:
+    yield from _warnings_of_record(service, subject)
+    for check in service.checks or ():
+        yield from _warnings_of_record(check, f"check {quote(check.name)} of {subject}")
 
 
 def _networks(group: TaskGroup) -> Iterator[str]:
@@ -96,15 +120,16 @@ def _artifacts(task: Task, subject: str) -> Iterator[str]:
             )
 
 
-def _warnings_of_record(record: Job | TaskGroup | Task | Service, subject: str) -> Iterator[str]:
+def _warnings_of_record(record: _JobRecord, subject: str) -> Iterator[str]:
     for field, reason in _inert_fields(type(record)):
-        if getattr(record, field.name) != field.default:
+        # Clients send an empty string for an unset field whose default is not empty.
+        if getattr(record, field.name) not in (field.default, ""):
             field_path = f"{subject}: {field.encode_name}" if subject else field.encode_name
             yield f"{field_path} is stored, but has no effect: {reason}"
 
 
 @cache
-def _inert_fields(kind: type[Job | TaskGroup | Task | Service]) -> list[tuple[FieldInfo, str]]:
+def _inert_fields(kind: type[_JobRecord]) -> list[tuple[FieldInfo, str]]:
     """Return the fields without an effect, with the reasons.
 
     The result is cached, because a search takes a millisecond, and a job can have thousands of

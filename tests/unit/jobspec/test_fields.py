@@ -12,9 +12,20 @@ from msgspec import inspect
 from daemon.jobspec.rules import unsupported
 from daemon.jobspec.rules.unsupported import INERT, unsupported_fields
 from daemon.jobspec.validate import validate
+from storage.records.base import SECOND
 from storage.records.group import Disconnect, TaskGroup
 from storage.records.job import Job, Multiregion, SubmittedJob
-from storage.records.task import Artifact, Consul, CSIPluginConfig, Network, Service, Task
+from storage.records.task import (
+    Artifact,
+    Check,
+    Consul,
+    CSIPluginConfig,
+    Network,
+    SecretsConfig,
+    Service,
+    Task,
+    VolumeMount,
+)
 from tests.samples import group, job, task
 
 PAGE = (Path(__file__).parents[3] / "docs" / "fields.md").read_text()
@@ -83,7 +94,11 @@ def test_warnings_match_the_documentation(name: str) -> None:
 
 
 SET: dict[type, dict[str, Any]] = {
-    Job: {"multiregion": Multiregion()},
+    Job: {
+        "consul_namespace": "ops",
+        "multiregion": Multiregion(),
+        "secrets_namespace": "ops",
+    },
     TaskGroup: {
         "consul": Consul(),
         "disconnect": Disconnect(),
@@ -98,14 +113,26 @@ SET: dict[type, dict[str, Any]] = {
         "scaling_policies": [{}],
     },
     Service: {"connect": {"Native": True}, "enable_tag_override": True},
+    Check: {"advertise": "10.0.0.1"},
+    SecretsConfig: {"namespace": "ops"},
+    VolumeMount: {"propagation_mode": "bidirectional", "selinux_label": "z"},
 }
 CASES = [(kind, field, value) for kind, fields in SET.items() for field, value in fields.items()]
 
 
 def job_with(record: type, /, **fields: Any) -> Job:
     given = {type_: fields if type_ is record else {} for type_ in SET}
-    service = Service(name="http", **given[Service])
-    inner = task(services=[service] if record is Service else None, **given[Task])
+    check = Check(type="tcp", interval=SECOND, timeout=SECOND, **given[Check])
+    service = Service(
+        name="http", checks=[check] if record is Check else None, port_label="80", **given[Service]
+    )
+    mount = VolumeMount(volume="data", destination="/data", **given[VolumeMount])
+    inner = task(
+        services=[service] if record in (Service, Check) else None,
+        secrets_config=SecretsConfig(**given[SecretsConfig]) if record is SecretsConfig else None,
+        volume_mounts=[mount] if record is VolumeMount else None,
+        **given[Task],
+    )
     return job("web", group("web", inner, **given[TaskGroup]), **given[Job])
 
 
@@ -135,6 +162,11 @@ def test_large_job_reads_the_fields_of_each_class_once(
     unsupported._inert_fields.cache_clear()
     assert not list(unsupported_fields(job("etl", *(group(f"s{at}", task()) for at in range(9)))))
     assert asked == [Job, TaskGroup, Task]
+
+
+@pytest.mark.parametrize("mode", ["", "private"])
+def test_private_propagation_causes_no_warning(mode: str) -> None:
+    assert not list(unsupported_fields(job_with(VolumeMount, propagation_mode=mode)))
 
 
 def test_job_without_unsupported_fields_has_no_warning() -> None:
