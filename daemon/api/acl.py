@@ -305,11 +305,13 @@ async def delete_policy(request: Request) -> HandlerReply:
     check_acls_on(request)
     name = request["name"]
 
-    def write(tx: Transaction) -> int:
-        policies.remove(tx, name)
-        return tx.index
+    def write(tx: Transaction) -> tuple[int, bool]:
+        existed = policies.remove(tx, name)
+        return tx.index, existed
 
-    return HandlerReply(index=await request.parts.store.write(write))
+    index, existed = await request.parts.store.write(write)
+    request.note_deletion("policy", name, existed=existed)
+    return HandlerReply(index=index)
 
 
 # --- explanations -------------------------------------------------------------------------------

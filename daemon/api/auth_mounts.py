@@ -148,8 +148,10 @@ async def enable(call: RouteCall) -> VaultBody:
 async def disable(call: RouteCall) -> VaultBody:
     """Disable a login method and revoke all its tokens."""
     path = mounts.path_of(call["path"])
-    if removed := await mounts.disable(call.parts.store, call.parts.tokens, path):
+    removed = await mounts.disable(call.parts.store, call.parts.tokens, path)
+    if removed is not None:
         call.parts.door.forget(removed.accessor)
+    call.note_deletion("login method", path.rstrip("/"), existed=removed is not None)
     return VaultBody()
 
 

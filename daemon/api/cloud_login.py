@@ -45,7 +45,9 @@ async def write_config(call: RouteCall) -> VaultBody:
 
 async def remove_config(call: RouteCall) -> VaultBody:
     """Delete the configuration."""
+    existed = config_exists(call)
     await (await _methods(call)).unconfigure(_mount(call))
+    call.note_deletion("configuration of", _mount(call).path.rstrip("/"), existed=existed)
     return VaultBody()
 
 
@@ -110,7 +112,8 @@ async def write_role(call: RouteCall) -> VaultBody:
 
 async def remove_role(call: RouteCall) -> VaultBody:
     """Delete a role."""
-    await roles.remove(call.parts.store, _mount(call), call["name"])
+    existed = await roles.remove(call.parts.store, _mount(call), call["name"])
+    call.note_deletion("role", call["name"], existed=existed)
     return VaultBody()
 
 

@@ -161,18 +161,20 @@ async def _write(call: RouteCall, find: Find, fields: RequestFields) -> VaultBod
 
 async def remove(call: RouteCall) -> VaultBody:
     """Delete a group; its members lose its policies immediately."""
-    await call.parts.store.write(lambda tx: stored.remove(tx, call["group"]))
+    existed = await call.parts.store.write(lambda tx: stored.remove(tx, call["group"]))
+    call.note_deletion("group", call["group"], existed=existed)
     return VaultBody()
 
 
 async def remove_by_name(call: RouteCall) -> VaultBody:
     """Delete the group with this name."""
 
-    def write(tx: Transaction) -> None:
-        if group := stored.by_name(tx, call["group"]):
-            stored.remove(tx, group.id)
+    def write(tx: Transaction) -> bool:
+        group = stored.by_name(tx, call["group"])
+        return group is not None and stored.remove(tx, group.id)
 
-    await call.parts.store.write(write)
+    existed = await call.parts.store.write(write)
+    call.note_deletion("group", call["group"], existed=existed)
     return VaultBody()
 
 
@@ -238,5 +240,6 @@ async def _write_alias(call: RouteCall, alias_id: str) -> VaultBody:
 
 async def remove_alias(call: RouteCall) -> VaultBody:
     """Delete the alias of a group, and the members that logins added through it."""
-    await call.parts.store.write(lambda tx: stored.remove_alias(tx, call["alias"]))
+    existed = await call.parts.store.write(lambda tx: stored.remove_alias(tx, call["alias"]))
+    call.note_deletion("alias", call["alias"], existed=existed)
     return VaultBody()

@@ -82,6 +82,8 @@ async def revoke(call: RouteCall) -> VaultBody:
     """Revoke the token of a lease, if it exists."""
     if token := _token(call):
         await call.parts.store.write(lambda tx: tokens.remove(tx, token.accessor))
+    else:
+        call.warnings.append("nothing was revoked: there is no such lease")
     return VaultBody()
 
 

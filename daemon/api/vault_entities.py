@@ -162,18 +162,20 @@ async def _write(call: RouteCall, find: Find, fields: RequestFields) -> VaultBod
 
 async def remove(call: RouteCall) -> VaultBody:
     """Delete an entity; its tokens become invalid."""
-    await call.parts.store.write(lambda tx: entities.remove(tx, call["entity"]))
+    existed = await call.parts.store.write(lambda tx: entities.remove(tx, call["entity"]))
+    call.note_deletion("entity", call["entity"], existed=existed)
     return VaultBody()
 
 
 async def remove_by_name(call: RouteCall) -> VaultBody:
     """Delete the entity with this name; its tokens become invalid."""
 
-    def write(tx: Transaction) -> None:
-        if entity := entities.by_name(tx, call["entity"]):
-            entities.remove(tx, entity.id)
+    def write(tx: Transaction) -> bool:
+        entity = entities.by_name(tx, call["entity"])
+        return entity is not None and entities.remove(tx, entity.id)
 
-    await call.parts.store.write(write)
+    existed = await call.parts.store.write(write)
+    call.note_deletion("entity", call["entity"], existed=existed)
     return VaultBody()
 
 
@@ -228,5 +230,6 @@ async def _write_alias(call: RouteCall, alias_id: str) -> VaultBody:
 
 async def remove_alias(call: RouteCall) -> VaultBody:
     """Delete an alias; its entity stays."""
-    await call.parts.store.write(lambda tx: entities.remove_alias(tx, call["alias"]))
+    existed = await call.parts.store.write(lambda tx: entities.remove_alias(tx, call["alias"]))
+    call.note_deletion("alias", call["alias"], existed=existed)
     return VaultBody()

@@ -149,7 +149,8 @@ async def delete(call: RouteCall) -> VaultBody:
         raise Invalid(f"cannot delete {quote(name)} policy")
     if name == DEFAULT:
         raise Invalid("cannot delete default policy")
-    await call.parts.store.write(lambda tx: policies.remove(tx, name))
+    existed = await call.parts.store.write(lambda tx: policies.remove(tx, name))
+    call.note_deletion("policy", name, existed=existed)
     return VaultBody()
 
 

@@ -288,7 +288,10 @@ def _terms(db: ReadSnapshot, token: Token) -> RenewalLimits:
 
 async def revoke(call: RouteCall) -> VaultBody:
     """Revoke the token with the secret in the request, and its children."""
-    await _revoke(call, _named(call), tokens.remove)
+    token = _named(call)
+    await _revoke(call, token, tokens.remove)
+    if token is None:
+        call.warnings.append("nothing was revoked: there is no token with this secret")
     return VaultBody()
 
 
@@ -381,7 +384,8 @@ async def write_role(call: RouteCall) -> VaultBody:
 
 async def delete_role(call: RouteCall) -> VaultBody:
     """Delete a role, if it exists."""
-    await call.parts.store.write(lambda tx: tokens.remove_role(tx, call["name"]))
+    existed = await call.parts.store.write(lambda tx: tokens.remove_role(tx, call["name"]))
+    call.note_deletion("token role", call["name"], existed=existed)
     return VaultBody()
 
 

@@ -81,9 +81,9 @@ async def write(store: Store, mount: Mount, name: str, fields: RequestFields) ->
     return await store.write(apply)
 
 
-async def remove(store: Store, mount: Mount, name: str) -> None:
-    """Remove a role, if there is one."""
-    await store.write(lambda tx: identity.remove_role(tx, mount.accessor, name.lower()))
+async def remove(store: Store, mount: Mount, name: str) -> bool:
+    """Remove a role; return whether it existed."""
+    return await store.write(lambda tx: identity.remove_role(tx, mount.accessor, name.lower()))
 
 
 def _changes(fields: RequestFields) -> dict[str, object]:

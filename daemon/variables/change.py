@@ -32,13 +32,15 @@ class VariableKey(msgspec.Struct, frozen=True):
 class ChangeResult(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a change: the new variable, or the current one if nothing changed.
 
-    `by_lock` is true if a held or a missing lock prevented the change.
+    `by_lock` is true if a held or a missing lock prevented the change. `absent` is true if the
+    variable of a deletion does not exist.
     """
 
     index: int
     entry: VariableRow | None = None
     conflict: bool = False
     by_lock: bool = False
+    absent: bool = False
 
 
 def decrypt_items(seal: EnvelopeCipher, entry: VariableRow) -> dict[str, str]:
@@ -108,7 +110,7 @@ async def remove(
     def write(tx: Transaction) -> ChangeResult:
         entry = variables.find(tx, name.namespace, name.path)
         if entry is None and not expected:
-            return ChangeResult(index=tx.last_index())
+            return ChangeResult(index=tx.last_index(), absent=True)
         is_own = entry is None or _permits_change(entry, lock_id, now)
         if entry is None or not is_own or not _is_as_expected(entry, expected):
             return _conflict(tx, entry, by_lock=not is_own)

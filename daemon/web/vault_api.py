@@ -183,7 +183,7 @@ class VaultApi:
             if isinstance(error, LoginRefused):
                 audit_scope.refuses(error.reason)
             return vault_envelope.of_error(error, is_login=is_login)
-        return with_remarks(reply, _warn_without_effect(endpoint, call))
+        return with_remarks(reply, [*_warn_without_effect(endpoint, call), *call.remarks()])
 
     def _find(self, db: ReadSnapshot, path: str) -> EndpointMatch | None:
         return self._endpoints.find(

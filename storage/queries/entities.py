@@ -73,10 +73,11 @@ def put(tx: Transaction, entity: Entity) -> None:
     tx.touch("entities", f"entities/{entity.id}")
 
 
-def remove(tx: Transaction, entity_id: str) -> None:
-    """Delete an entity with its aliases."""
-    tx.execute(_REMOVE, {"id": entity_id})
+def remove(tx: Transaction, entity_id: str) -> bool:
+    """Delete an entity with its aliases; return whether it existed."""
+    existed = tx.execute(_REMOVE, {"id": entity_id}) > 0
     tx.touch("entities", f"entities/{entity_id}")
+    return existed
 
 
 # --- aliases ---
@@ -124,7 +125,8 @@ def list_aliases(db: ReadSnapshot, span: KeyRange = ALL) -> list[Alias]:
     return list(readable(db, db.all(_EVERY_ALIAS, span.values), _alias_from))
 
 
-def remove_alias(tx: Transaction, alias_id: str) -> None:
-    """Delete an alias; its entity stays."""
-    tx.execute(_REMOVE_ALIAS, {"id": alias_id})
+def remove_alias(tx: Transaction, alias_id: str) -> bool:
+    """Delete an alias; its entity stays. Return whether the alias existed."""
+    existed = tx.execute(_REMOVE_ALIAS, {"id": alias_id}) > 0
     tx.touch("entities")
+    return existed

@@ -98,10 +98,11 @@ def put(tx: Transaction, group: Group) -> None:
     tx.touch("identity_groups", f"identity-groups/{group.id}")
 
 
-def remove(tx: Transaction, group_id: str) -> None:
-    """Delete a group; its members stay."""
-    tx.execute(_REMOVE, {"id": group_id})
+def remove(tx: Transaction, group_id: str) -> bool:
+    """Delete a group; its members stay. Return whether the group existed."""
+    existed = tx.execute(_REMOVE, {"id": group_id}) > 0
     tx.touch("identity_groups", f"identity-groups/{group_id}")
+    return existed
 
 
 # --- members ---
@@ -198,7 +199,11 @@ def put_alias(tx: Transaction, group_alias: GroupAlias) -> None:
     tx.touch("identity_groups", f"identity-groups/{group_alias.group_id}")
 
 
-def remove_alias(tx: Transaction, alias_id: str) -> None:
-    """Delete an alias. The members that logins added through the alias leave the group."""
-    tx.execute(_REMOVE_ALIAS, {"id": alias_id})
+def remove_alias(tx: Transaction, alias_id: str) -> bool:
+    """Delete an alias; return whether it existed.
+
+    The members that logins added through the alias leave the group.
+    """
+    existed = tx.execute(_REMOVE_ALIAS, {"id": alias_id}) > 0
     tx.touch("identity_groups")
+    return existed

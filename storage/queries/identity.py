@@ -68,7 +68,8 @@ def put_role(tx: Transaction, mount: str, name: str, document: LoginRole) -> Non
     tx.touch("login_roles", f"login-roles/{mount}/{name}")
 
 
-def remove_role(tx: Transaction, mount: str, name: str) -> None:
-    """Delete a role."""
-    tx.execute(_REMOVE_ROLE, {"mount": mount, "name": name})
+def remove_role(tx: Transaction, mount: str, name: str) -> bool:
+    """Delete a role; return whether it existed."""
+    existed = tx.execute(_REMOVE_ROLE, {"mount": mount, "name": name}) > 0
     tx.touch("login_roles", f"login-roles/{mount}/{name}")
+    return existed

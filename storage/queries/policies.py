@@ -75,10 +75,11 @@ def page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[Policy]:
     return readable(db, by_name(db, _COLUMNS, "name", page_request), _from)
 
 
-def remove(tx: Transaction, name: str) -> None:
-    """Delete a policy, if it exists."""
-    tx.execute(_REMOVE, {"name": name})
+def remove(tx: Transaction, name: str) -> bool:
+    """Delete a policy; return whether it existed."""
+    existed = tx.execute(_REMOVE, {"name": name}) > 0
     tx.touch("policies", f"policies/{name}")
+    return existed
 
 
 # --- roles ---

@@ -223,10 +223,11 @@ def roles(db: ReadSnapshot, span: KeyRange = ALL) -> list[str]:
     return [row["name"] for row in db.all(_ROLES, span.values)]
 
 
-def remove_role(tx: Transaction, name: str) -> None:
-    """Delete a token role."""
-    tx.execute(_REMOVE_ROLE, {"name": name})
+def remove_role(tx: Transaction, name: str) -> bool:
+    """Delete a token role; return whether it existed."""
+    existed = tx.execute(_REMOVE_ROLE, {"name": name}) > 0
     tx.touch("token_roles")
+    return existed
 
 
 def wrap(tx: Transaction, accessor: str, path: str, sealed: bytes) -> None:

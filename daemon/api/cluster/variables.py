@@ -197,7 +197,10 @@ async def remove(request: Request) -> HandlerReply:
     )
     if done.by_lock:
         return _locked(name)
-    return _answer(request, done) if done.conflict else HandlerReply(status=204, index=done.index)
+    if done.conflict:
+        return _answer(request, done)
+    request.note_deletion("variable", name.path, existed=not done.absent)
+    return HandlerReply(status=204, index=done.index)
 
 
 def _require(request: Request, name: VariableKey) -> None:

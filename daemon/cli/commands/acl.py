@@ -66,8 +66,8 @@ def policy_apply(
     Example: steward acl policy apply deploy deploy.hcl
     """
     body = {"Name": name, "Description": description, "Rules": read_text(file)}
-    client.act("POST", f"/v1/acl/policy/{segment(name)}", body)
-    screen.report(f"policy {name} was written")
+    warnings = client.act("POST", f"/v1/acl/policy/{segment(name)}", body)
+    screen.report_change(f"policy {name} was written", warnings)
 
 
 @click.command()
@@ -114,8 +114,8 @@ def policy_delete(client: ApiClient, screen: Screen, name: str) -> None:
 
     Example: steward acl policy delete deploy
     """
-    client.act("DELETE", f"/v1/acl/policy/{segment(name)}")
-    screen.report(f"policy {name} was deleted")
+    warnings = client.act("DELETE", f"/v1/acl/policy/{segment(name)}")
+    screen.report_deletion(f"policy {name} was deleted", warnings)
 
 
 # --- tokens -------------------------------------------------------------------------------------

@@ -68,8 +68,8 @@ def enable(
     """
     mount_path = (path or kind).strip("/")
     body = {"type": kind, "description": description or "", "config": _given_options(config)}
-    client.act("POST", address(f"sys/auth/{mount_path}"), body)
-    screen.report(f"{kind} is enabled at {mount_path}/")
+    warnings = client.act("POST", address(f"sys/auth/{mount_path}"), body)
+    screen.report_change(f"{kind} is enabled at {mount_path}/", warnings)
 
 
 @click.command()
@@ -86,8 +86,8 @@ def tune(client: ApiClient, screen: Screen, path: str, **changes: str) -> None:
         raise click.UsageError(
             "no changes given: pass at least one option, such as -description or -max-lease-ttl"
         )
-    client.act("POST", address(f"sys/auth/{path.strip('/')}/tune"), options)
-    screen.report(f"{path.strip('/')}/ was tuned")
+    warnings = client.act("POST", address(f"sys/auth/{path.strip('/')}/tune"), options)
+    screen.report_change(f"{path.strip('/')}/ was tuned", warnings)
 
 
 @click.command()
@@ -99,8 +99,8 @@ def disable(client: ApiClient, screen: Screen, path: str) -> None:
 
     Example: steward auth disable cloudid
     """
-    client.act("DELETE", address(f"sys/auth/{path.strip('/')}"))
-    screen.report(f"{path.strip('/')}/ was disabled")
+    warnings = client.act("DELETE", address(f"sys/auth/{path.strip('/')}"))
+    screen.report_deletion(f"{path.strip('/')}/ was disabled", warnings)
 
 
 def _given_options(options: Mapping[str, str | None]) -> dict[str, str]:

@@ -130,7 +130,7 @@ def drain(
     subject = f"node {screen.short(node.id)} ({node.name})"
     if detach or not begins:
         if not screen.wants_document:
-            screen.line(f"{subject}: drain {'started' if begins else 'cancelled'}")
+            screen.line(_outcome(subject, node, begins=begins, keep_ineligible=keep_ineligible))
         return 0
     try:
         with screen.progress() as progress:
@@ -141,6 +141,16 @@ def drain(
     if not screen.wants_document:
         screen.line(f"{subject} is drained; node eligibility -enable makes it eligible again")
     return 0
+
+
+def _outcome(subject: str, before: Node, *, begins: bool, keep_ineligible: bool) -> str:
+    """Return the effect of a request on a node, whose state before the request is given."""
+    if begins:
+        return f"{subject}: drain {'changed' if before.drain else 'started'}"
+    if before.drain:
+        return f"{subject}: drain cancelled"
+    effect = "" if keep_ineligible else ", and is eligible for placements"
+    return f"{subject} was not draining{effect}"
 
 
 def _check_flags(*, begins: bool, of_begin: bool, of_end: bool) -> None:

@@ -23,7 +23,7 @@ from daemon.cli.core.options import (
     with_vault_client,
 )
 from daemon.cli.core.output import Screen
-from daemon.cli.core.token_source import store_token
+from daemon.cli.core.token_source import store_token, stored_at
 from storage.errors import Invalid
 from storage.records.base import SECOND
 
@@ -228,8 +228,13 @@ def logout(client: ApiClient, screen: Screen) -> None:
     Example: steward logout
     """
     client.act("POST", "/v1/auth/token/revoke-self", {})
+    is_stored = stored_at(os.environ).exists()
     store_token("", os.environ)
-    screen.report("the token was revoked and deleted")
+    screen.report(
+        "the token was revoked and deleted"
+        if is_stored
+        else "the token was revoked; no token was stored"
+    )
 
 
 def _send_login(client: ApiClient, login_arguments: LoginArguments, action: str) -> ClientResponse:

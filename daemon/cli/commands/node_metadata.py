@@ -41,12 +41,17 @@ def apply(
         meta[key] = value
     if not meta:
         raise Invalid("no changes given: pass KEY=VALUE, or -unset KEY")
-    body = {"Meta": meta, "NodeID": resolve.node_id(client, node_id) if node_id else ""}
-    changed = client.send("POST", _PATH, body).object_body("Meta")
+    node = resolve.node_id(client, node_id) if node_id else ""
+    before = client.fetch(_PATH, _Metadata, node_id=node)
+    answer = client.send("POST", _PATH, {"Meta": meta, "NodeID": node})
     if screen.wants_document:
-        screen.document(changed)
+        screen.document(answer.object_body("Meta"))
         return
-    screen.line("The metadata of the node was changed")
+    after = answer.decode(_Metadata)
+    if (before.meta, before.dynamic) == (after.meta, after.dynamic):
+        screen.line("The metadata of the node already has these values")
+    else:
+        screen.line("The metadata of the node was changed")
 
 
 @click.command()

@@ -140,8 +140,8 @@ def purge(client: ApiClient, screen: Screen, path: str, *, check_index: int | No
 
     Example: steward var purge jobs/web
     """
-    _changed(client, "DELETE", path, None, check_index).check_content()
-    screen.report(f'variable "{path}" was deleted')
+    warnings = _changed(client, "DELETE", path, None, check_index).warnings()
+    screen.report_deletion(f'variable "{path}" was deleted', warnings)
 
 
 def _changed(

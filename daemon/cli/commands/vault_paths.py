@@ -93,8 +93,8 @@ def delete(client: ApiClient, screen: Screen, path: str) -> None:
 
     Example: steward delete auth/cloudid/role/web
     """
-    client.act("DELETE", address(path))
-    screen.report(f"removed: {path}")
+    warnings = client.act("DELETE", address(path))
+    screen.report_deletion(f"removed: {path}", warnings)
 
 
 def address(path: str) -> str:

@@ -89,8 +89,8 @@ def delete(client: ApiClient, screen: Screen, name: str) -> None:
 
     Example: steward policy delete readers
     """
-    client.act("DELETE", f"{_POLICIES}/{segment(name)}")
-    screen.report(f"policy {name} was deleted")
+    warnings = client.act("DELETE", f"{_POLICIES}/{segment(name)}")
+    screen.report_deletion(f"policy {name} was deleted", warnings)
 
 
 @click.command()

@@ -128,14 +128,14 @@ def revoke(
     if own == bool(identifier):
         raise click.UsageError("no token given: name a token, or pass --self for the token in use")
     if own:
-        client.act("POST", "/v1/auth/token/revoke-self")
+        warnings = client.act("POST", "/v1/auth/token/revoke-self")
     elif accessor:
         body = {"accessor": resolve.accessor(client, identifier)}
-        client.act("POST", "/v1/auth/token/revoke-accessor", body)
+        warnings = client.act("POST", "/v1/auth/token/revoke-accessor", body)
     else:
         path = "/v1/auth/token/revoke-orphan" if mode else "/v1/auth/token/revoke"
-        client.act("POST", path, {"token": _secret(identifier)})
-    screen.report("the token was revoked")
+        warnings = client.act("POST", path, {"token": _secret(identifier)})
+    screen.report_deletion("the token was revoked", warnings)
 
 
 @click.command()

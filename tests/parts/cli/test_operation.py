@@ -68,6 +68,24 @@ def test_a_drain_is_stopped(
     assert asked.body == {"MarkEligible": eligible, "Meta": {"message": "back"}}
 
 
+@pytest.mark.parametrize(
+    ("words", "is_draining", "text"),
+    [
+        (["--enable", "--detach"], False, "node-1): drain started"),
+        (["--enable", "--detach"], True, "node-1): drain changed"),
+        (["--disable"], True, "node-1): drain cancelled"),
+        (["--disable"], False, "node-1) was not draining, and is eligible for placements"),
+        (["--disable", "--keep-ineligible"], False, "node-1) was not draining"),
+    ],
+)
+def test_drain_reports_its_effect(
+    fake: FakeDaemon, terminal: Terminal, words: list[str], is_draining: bool, text: str
+) -> None:
+    fake.tell(PATH, {**node(), "Drain": is_draining})
+    shown = terminal.type("node", "drain", *words, "node-1").stdout
+    assert shown.rstrip().endswith(text)
+
+
 @pytest.mark.parametrize(("flag", "word"), [("--enable", "eligible"), ("--disable", "ineligible")])
 def test_node_is_made_ineligible_and_eligible(
     fake: FakeDaemon, terminal: Terminal, flag: str, word: str

@@ -143,6 +143,36 @@ async def test_any_path_is_written_listed_read_and_deleted(ruled: Steward) -> No
     assert await run(ruled, "list", "auth/cloudid/role") == "db\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("var purge a/b", 'there is no variable "a/b"'),
+        ("acl policy delete nope", 'there is no policy "nope"'),
+        ("policy delete nope", 'there is no policy "nope"'),
+        ("auth disable nope/", 'there is no login method "nope"'),
+        ("delete auth/token/roles/nope", 'there is no token role "nope"'),
+        ("delete auth/cloudid/role/nope", 'there is no role "nope"'),
+        ("delete auth/cloudid/config", 'there is no configuration of "cloudid"'),
+        ("delete identity/entity/id/nope", 'there is no entity "nope"'),
+        ("delete identity/entity/name/nope", 'there is no entity "nope"'),
+        ("delete identity/entity-alias/id/nope", 'there is no alias "nope"'),
+        ("delete identity/group/id/nope", 'there is no group "nope"'),
+        ("delete identity/group/name/nope", 'there is no group "nope"'),
+        ("delete identity/group-alias/id/nope", 'there is no alias "nope"'),
+    ],
+)
+async def test_deletion_of_nothing_is_reported(ruled: Steward, words: str, text: str) -> None:
+    await run(ruled, "auth", "enable", "cloudid")
+    assert await run(ruled, *words.split()) == f"nothing was deleted: {text}\n"
+
+
+async def test_revocation_of_nothing_is_reported(ruled: Steward) -> None:
+    revoked = await run(ruled, "token", "revoke", "nope")
+    assert revoked == "nothing was revoked: there is no token with this secret\n"
+    revoked = await run(ruled, "token", "revoke", "-accessor", "nope")
+    assert revoked == "No token found with this accessor\n"
+
+
 async def test_invalid_path_is_reported(ruled: Steward) -> None:
     async def said(*words: str) -> str:
         done = await ruled.cli(*words, STEWARD_TOKEN=SECRET)

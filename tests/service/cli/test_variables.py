@@ -102,3 +102,12 @@ async def test_command_can_wait_for_a_held_lock(steward: Steward, tmp_path: Path
         nursery.start_soon(ran, steward, "var", "lock", "one", "touch", str(tmp_path / "f"))
         await steward.post("/v1/var/one", {"Lock": {"ID": taken["Lock"]["ID"]}}, **release)
     assert (tmp_path / "f").exists()
+
+
+async def test_node_metadata_that_does_not_change_is_reported(steward: Steward) -> None:
+    changed = "The metadata of the node was changed\n"
+    unchanged = "The metadata of the node already has these values\n"
+    assert await ran(steward, "node", "meta", "apply", "rack=r7") == changed
+    assert await ran(steward, "node", "meta", "apply", "rack=r7") == unchanged
+    assert await ran(steward, "node", "meta", "apply", "-unset", "rack") == changed
+    assert await ran(steward, "node", "meta", "apply", "-unset", "rack") == unchanged
