@@ -245,10 +245,27 @@ def _check(name: str, value: object, origin: str) -> None:
     try:
         msgspec.convert(value, FIELDS[name].type, strict=False, dec_hook=_path)
     except msgspec.ValidationError as error:
-        raise Invalid(f"{name} = {value!r} ({origin}): {error}") from error
+        form = _permitted_form(FIELDS[name].type)
+        raise Invalid(f"{name} = {value!r} ({origin}): {error}{form}") from error
     choices = _CHOICES.get(name)
     if choices and value not in choices:
         raise Invalid(f"{name} = {value!r} ({origin}): choose one of {', '.join(choices)}")
+
+
+def _permitted_form(kind: object) -> str:
+    """Return a hint with the permitted range of a number or the forms of a flag, or no hint."""
+    from msgspec import inspect  # imported late, like in other rare errors
+
+    waiting = [inspect.type_info(kind)]
+    for form in waiting:
+        match form:
+            case inspect.UnionType():
+                waiting.extend(form.types)
+            case inspect.IntType():
+                return f"; write an integer from {form.ge} to {form.le}"
+            case inspect.BoolType():
+                return "; write true or false"
+    return ""
 
 
 def _is_text(value: object) -> bool:

@@ -121,9 +121,12 @@ def _errors(method: AuthMethod) -> Iterable[str]:
     if not _NAME.fullmatch(method.name):
         yield f"invalid name '{method.name}'"
     if method.token_locality not in LOCALITIES:
-        yield f"invalid token locality '{method.token_locality}'"
+        yield (
+            f"invalid token locality '{method.token_locality}', must be one of "
+            f"{', '.join(LOCALITIES)}"
+        )
     if method.type not in tuple(MethodType):
-        yield f"invalid token type '{method.type}'"
+        yield f"invalid token type '{method.type}', must be one of {', '.join(MethodType)}"
     if config_errors := list(_config_errors(method)):
         yield f"invalid config: {'; '.join(config_errors)}"
     if not SHORTEST_LIFE <= method.max_token_ttl <= LONGEST_LIFE:

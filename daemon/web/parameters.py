@@ -77,11 +77,13 @@ class QueryParameters:
         value = self.text(name)
         if not value:
             return None
-        if re.fullmatch(r"[+-]?[0-9]+", value) and parse_integer(value) in _INT64:
+        is_integer = re.fullmatch(r"[+-]?[0-9]+", value)
+        if is_integer and parse_integer(value) in _INT64:
             return parse_integer(value)
+        reason = "value out of range" if is_integer else "invalid syntax"
         raise InvalidParameter(
             f'Failed to parse value of "{name}" ({shorten(value)}) as a int: '
-            f'strconv.Atoi: parsing "{shorten(value)}": invalid syntax'
+            f'strconv.Atoi: parsing "{shorten(value)}": {reason}'
         )
 
     def natural(self, name: str) -> int | None:
@@ -89,11 +91,13 @@ class QueryParameters:
         value = self.text(name)
         if not value:
             return None
-        if re.fullmatch(r"[0-9]+", value) and parse_integer(value) in _UINT64:
+        is_integer = re.fullmatch(r"[0-9]+", value)
+        if is_integer and parse_integer(value) in _UINT64:
             return parse_integer(value)
+        reason = "value out of range" if is_integer else "invalid syntax"
         raise InvalidParameter(
             f'Failed to parse value of "{name}" ({shorten(value)}) as a uint64: '
-            f'strconv.ParseUint: parsing "{shorten(value)}": invalid syntax'
+            f'strconv.ParseUint: parsing "{shorten(value)}": {reason}'
         )
 
     def own_flag(self, name: str) -> bool:
@@ -110,7 +114,9 @@ class QueryParameters:
             return self.natural(name)
         except InvalidParameter:
             value = shorten(self.text(name))
-            raise Malformed(f"{name} = {value!r} must be an integer of at least 0") from None
+            raise Malformed(
+                f"{name} = {value!r} must be an integer from 0 to {_UINT64[-1]}"
+            ) from None
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:

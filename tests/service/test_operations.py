@@ -81,7 +81,10 @@ async def test_daemon_log_is_streamed(steward: Steward, plain: bool) -> None:
 
 async def test_invalid_log_levels_are_named(steward: Steward) -> None:
     answer = await steward.request("GET", "/v1/agent/monitor", log_level="loud")
-    assert (answer.status_code, answer.text) == (400, "Unknown log level: loud")
+    assert (answer.status_code, answer.text) == (
+        400,
+        "Unknown log level: loud, must be one of trace, debug, info, warn, error",
+    )
 
 
 async def test_submissions_can_be_restricted_to_management_tokens(tmp_path: Path) -> None:
@@ -212,3 +215,18 @@ async def test_scheduler_worker_is_shown_and_set(steward: Steward) -> None:
     await steward.post(path, {**shown, "num_schedulers": 0})
     assert (await steward.get("/v1/agent/schedulers"))["schedulers"] == []
     assert (await steward.get(path))["num_schedulers"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [
+        ("sort", "change, name"),
+        ("type", "service, batch, system, sysbatch"),
+        ("status", "pending, running, dead"),
+    ],
+)
+async def test_unknown_value_of_a_parameter_gets_the_valid_values(
+    steward: Steward, name: str, choices: str
+) -> None:
+    answer = await steward.request("GET", f"/v1/jobs/statuses?{name}=loud")
+    assert (answer.status_code, answer.text) == (400, f"{name} = 'loud' must be one of {choices}")

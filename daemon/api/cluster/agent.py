@@ -204,7 +204,10 @@ async def monitor(request: Request) -> HandlerReply:
     level = query.text("log_level").lower() or "info"
     level = {"warn": "warning", "trace": "debug"}.get(level, level)
     if level not in LEVELS:
-        raise Malformed(f"Unknown log level: {query.text('log_level')}")
+        raise Malformed(
+            f"Unknown log level: {query.text('log_level')[:40]}, must be one of "
+            "trace, debug, info, warn, error"
+        )
     as_json, plain = parse_flag(query, "log_json"), parse_flag(query, "plain")
     for name in ("node_id", "server_id"):
         _check_here(request, name)

@@ -12,7 +12,7 @@ from daemon.web.request import Request
 from storage.errors import Malformed
 from storage.queries import audit
 from storage.read_pool import ReadSnapshot
-from storage.records.numbers import parse_integer
+from storage.records.numbers import parse_integer, shorten
 from storage.records.times import nanoseconds
 
 _TEXTS = ("accessor", "address", "method", "path")
@@ -60,5 +60,7 @@ def _whole(query: QueryParameters, name: str, default: int) -> int:
     if not text:
         return default
     if not text.isdecimal() or parse_integer(text) >= _NEWEST:
-        raise Malformed(f"{name}={text} must be a number of entries, such as 100")
+        raise Malformed(
+            f"{name} = {shorten(text)!r} must be an integer from 0 to {_NEWEST - 1}, such as 100"
+        )
     return parse_integer(text) or default

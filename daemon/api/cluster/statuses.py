@@ -33,7 +33,7 @@ from storage.records.allocation import Allocation
 from storage.records.base import Record
 from storage.records.codec import encode, parse
 from storage.records.deployment import Deployment
-from storage.records.job import Job
+from storage.records.job import Job, JobStatus, JobType
 from storage.records.statuses import (
     AllocationHealth,
     AllocationStatus,
@@ -42,6 +42,7 @@ from storage.records.statuses import (
 )
 
 _TABLES = ("jobs", "allocations", "deployments")
+_SHOWN = 40  # characters of an invalid value in an error
 _MOST_NAMED = 5_000  # jobs in a body; sorting more would hold up other requests
 _ORDERS = {"change": job_listings.by_change, "name": job_listings.by_name}
 
@@ -94,8 +95,13 @@ def index(request: Request, db: ReadSnapshot) -> HandlerReply:
         page, next_token = cut(matching, _key, request.query, newest_first=True)
         return in_steps(page, line, db, reply.read_reply(None, highest, next_token=next_token))
     sort = query.text("sort", "change")
-    if sort not in _ORDERS:
-        raise Malformed(f"sort = {sort!r} must be one of {', '.join(_ORDERS)}")
+    for name, value, choices in (
+        ("sort", sort, tuple(_ORDERS)),
+        ("type", query.text("type"), tuple(JobType)),
+        ("status", query.text("status"), tuple(JobStatus)),
+    ):
+        if value and value not in choices:
+            raise Malformed(f"{name} = {value[:_SHOWN]!r} must be one of {', '.join(choices)}")
     is_by_change = sort == "change"
     listing = Listing[job_listings.JobChange](
         rows=_rows(request, _ORDERS[sort]),

@@ -9,7 +9,7 @@ from daemon.cli.commands.logs import frames, last_lines, newest
 from daemon.cli.core import resolve
 from daemon.cli.core.formatting import format_api_time
 from daemon.cli.core.http_client import ApiClient, ClientResponse, Value, segment
-from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.options import Integer, with_client, with_output
 from daemon.cli.core.output import Screen
 from storage.records.base import Record
 
@@ -33,8 +33,8 @@ class FileInfo(Record, frozen=True, kw_only=True):
 @click.argument("path", metavar="[PATH]", default="/")
 @click.option("-f", "follow", is_flag=True, help="Follow the file as it grows.")
 @click.option("--tail", is_flag=True, help=f"Show the end: {_LINES} lines unless -n is given.")
-@click.option("-n", "lines", type=click.IntRange(min=0), help="Number of lines at the end.")
-@click.option("-c", "size", type=click.IntRange(min=0), help="Number of bytes at the end.")
+@click.option("-n", "lines", type=Integer(0), help="Number of lines at the end.")
+@click.option("-c", "size", type=Integer(0), help="Number of bytes at the end.")
 @click.option("--stat", "describe", is_flag=True, help="Describe PATH instead of printing it.")
 @click.option(
     "--job", "of_job", is_flag=True, help="ALLOCATION is a job: use its latest allocation."

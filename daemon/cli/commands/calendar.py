@@ -10,7 +10,7 @@ import msgspec
 
 from daemon.cli.core.formatting import format_time
 from daemon.cli.core.http_client import ApiClient, segment
-from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.options import Integer, with_client, with_output
 from daemon.cli.core.output import Screen
 from daemon.cli.core.responses import CalendarWritten
 from storage.errors import Invalid
@@ -24,7 +24,7 @@ from storage.records.calendar import (
 
 _CHECK = click.option(
     "--check-index",
-    type=click.IntRange(min=0),
+    type=Integer(0),
     metavar="N",
     help="Fail unless the last change was at index N; 0: fail unless it is new.",
 )
@@ -57,10 +57,16 @@ def apply(
 @click.argument("name")
 @click.argument("file", metavar="FILE")
 @click.option(
-    "--first-year", type=int, metavar="YEAR", help="First year [default: the current year]."
+    "--first-year",
+    type=Integer(1970, 2199),
+    metavar="YEAR",
+    help="First year [default: the current year].",
 )
 @click.option(
-    "--last-year", type=int, metavar="YEAR", help="Last year [default: four after the first]."
+    "--last-year",
+    type=Integer(1970, 2199),
+    metavar="YEAR",
+    help="Last year [default: four after the first].",
 )
 @with_output
 @with_client
@@ -144,7 +150,7 @@ def index(client: ApiClient, screen: Screen) -> None:
 @click.command()
 @click.argument("name")
 @click.option("--from", "first", metavar="DATE", help="First day [default: today].")
-@click.option("--days", type=click.IntRange(1, 400), default=_DAYS, help="Number of days.")
+@click.option("--days", type=Integer(1, 400), default=_DAYS, help="Number of days.")
 @with_output
 @with_client
 def status(client: ApiClient, screen: Screen, name: str, *, first: str | None, days: int) -> None:

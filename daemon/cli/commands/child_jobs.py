@@ -14,7 +14,7 @@ from daemon.cli.core import resolve
 from daemon.cli.core.follow import EXIT_FAILED, follow_placement, follow_run
 from daemon.cli.core.formatting import format_api_time, format_time
 from daemon.cli.core.http_client import ApiClient, ClientResponse, segment
-from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.options import Integer, with_client, with_output
 from daemon.cli.core.output import ProgressRow, Screen
 from daemon.cli.core.responses import DispatchResult, RegisterResult
 from storage.errors import Invalid
@@ -39,7 +39,9 @@ _EXIT_CHILD_FAILED = 2
 @click.option(
     "--idempotency-token", default="", metavar="TEXT", help="Launch at most one child per token."
 )
-@click.option("--priority", type=int, default=0, metavar="N", help="Priority of the child, 1-100.")
+@click.option(
+    "--priority", type=Integer(0, 100), default=0, metavar="N", help="Priority of the child, 1-100."
+)
 @click.option("--wait", is_flag=True, help="Wait until the child has ended.")
 @click.option(
     "--from", "lines", metavar="FILE", help="Dispatch once per line of FILE, as JSON; - for stdin."
@@ -263,7 +265,9 @@ def show_upcoming(screen: Screen, launches: Sequence[str]) -> None:
 
 @click.command("slots")
 @click.argument("job_id", metavar="JOB")
-@click.option("-n", "most", type=int, default=20, metavar="N", help="Number of slots; 0 means all.")
+@click.option(
+    "-n", "most", type=Integer(0), default=20, metavar="N", help="Number of slots; 0 means all."
+)
 @with_output
 @with_client
 def periodic_slots(client: ApiClient, screen: Screen, job_id: str, *, most: int) -> None:
@@ -292,7 +296,12 @@ def periodic_slots(client: ApiClient, screen: Screen, job_id: str, *, most: int)
 @click.command("notifications")
 @click.argument("job_id", metavar="JOB")
 @click.option(
-    "-n", "most", type=int, default=20, metavar="N", help="Number of notifications; 0 means all."
+    "-n",
+    "most",
+    type=Integer(0),
+    default=20,
+    metavar="N",
+    help="Number of notifications; 0 means all.",
 )
 @with_output
 @with_client

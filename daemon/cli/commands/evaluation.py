@@ -22,16 +22,23 @@ _TROUBLED = frozenset({ClientStatus.PENDING, ClientStatus.FAILED, ClientStatus.L
 
 @click.command("list")
 @click.option("--job", "job_id", default="", metavar="JOB", help="Only evaluations of this job.")
-@click.option("--status", default="", help="Only this status, such as blocked.")
+@click.option(
+    "--status",
+    type=click.Choice([status.value for status in EvalStatus]),
+    metavar="STATUS",
+    help="Only this status, such as blocked.",
+)
 @click.option("--filter", "expression", default="", help="Filter expression over evaluations.")
 @with_output
 @with_client
-def index(client: ApiClient, screen: Screen, *, job_id: str, status: str, expression: str) -> None:
+def index(
+    client: ApiClient, screen: Screen, *, job_id: str, status: str | None, expression: str
+) -> None:
     """List the evaluations, newest last.
 
     Example: steward eval list -job web -status blocked
     """
-    answer = client.read("/v1/evaluations", job=job_id, status=status, filter=expression)
+    answer = client.read("/v1/evaluations", job=job_id, status=status or "", filter=expression)
     if screen.wants_document:
         screen.document(answer.checked(list[Evaluation]))
         return

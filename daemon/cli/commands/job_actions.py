@@ -7,7 +7,7 @@ from daemon.cli.commands.run import EXIT_INTERRUPTED
 from daemon.cli.core import resolve
 from daemon.cli.core.follow import FollowResult, follow_run
 from daemon.cli.core.http_client import ApiClient, ClientResponse, segment
-from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.options import Integer, with_client, with_output
 from daemon.cli.core.output import Screen
 from daemon.cli.core.responses import RegisterResult
 from storage.errors import Invalid
@@ -21,7 +21,9 @@ _REASON = "submitted with the command line"
 @click.argument("job_id", metavar="JOB")
 @click.argument("words", metavar="[GROUP] COUNT", nargs=-1, required=True)
 @click.option("--message", default=_REASON, metavar="TEXT", help="Reason, stored with the event.")
-@click.option("--check-index", type=int, metavar="N", help="Fail unless the job is at index N.")
+@click.option(
+    "--check-index", type=Integer(0), metavar="N", help="Fail unless the job is at index N."
+)
 @DETACH
 @with_output
 @with_client

@@ -14,7 +14,7 @@ from daemon.cli.core.job_file import (
     registration,
     with_variables,
 )
-from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.options import Integer, with_client, with_output
 from daemon.cli.core.output import Screen
 from daemon.text.go_format import quote
 from daemon.text.placement_message import count_noun
@@ -24,7 +24,9 @@ from storage.records.flow import FlowGraph, GraphStep
 
 @click.command()
 @click.argument("source", metavar="JOB|FILE")
-@click.option("--version", "number", type=int, metavar="N", help="Version of the stored job.")
+@click.option(
+    "--version", "number", type=Integer(0), metavar="N", help="Version of the stored job."
+)
 @click.option("--dot", is_flag=True, help="Write the graph for Graphviz.")
 @click.option("--mermaid", is_flag=True, help="Write the graph for Mermaid.")
 @with_variables

@@ -9,13 +9,13 @@ from daemon.cli.core import resolve
 from daemon.cli.core.diff import diff_lines
 from daemon.cli.core.formatting import format_time
 from daemon.cli.core.http_client import ApiClient, Value, decode, segment
-from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.options import Integer, with_client, with_output
 from daemon.cli.core.output import Screen
 from daemon.cli.core.responses import JobDefinitionResult, JobListItem, JobVersionsResult
 from storage.errors import Invalid, NotFound
 from storage.records.job import Job
 
-_VERSION = click.option("--version", type=int, metavar="N", help="Only this version.")
+_VERSION = click.option("--version", type=Integer(0), metavar="N", help="Only this version.")
 
 
 @click.command()
@@ -49,7 +49,9 @@ def inspect(
 @_VERSION
 @click.option("--full", is_flag=True, help="Also print the definitions.")
 @click.option("-p", "with_diffs", is_flag=True, help="Show the changes of each version.")
-@click.option("--diff-version", type=int, metavar="N", help="Show the differences to version N.")
+@click.option(
+    "--diff-version", type=Integer(0), metavar="N", help="Show the differences to version N."
+)
 @click.option("--diff-tag", default="", metavar="NAME", help="Show the differences to this tag.")
 @with_output
 @with_client

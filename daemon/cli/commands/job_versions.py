@@ -5,7 +5,7 @@ import click
 from daemon.cli.commands.job_actions import DETACH, followed
 from daemon.cli.core import resolve
 from daemon.cli.core.http_client import ApiClient, decode, segment
-from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.options import Integer, with_client, with_output
 from daemon.cli.core.output import Screen
 from daemon.cli.core.responses import JobListItem, JobVersionsResult
 from storage.errors import NotFound
@@ -17,7 +17,9 @@ _NAME = click.option("--name", required=True, help="Name of the version.")
 @click.command()
 @click.argument("job_id", metavar="JOB")
 @click.argument("version")
-@click.option("--check-version", type=int, metavar="N", help="Fail unless N is the latest version.")
+@click.option(
+    "--check-version", type=Integer(0), metavar="N", help="Fail unless N is the latest version."
+)
 @DETACH
 @with_output
 @with_client
@@ -63,7 +65,7 @@ def _tagged(client: ApiClient, line: JobListItem, name: str) -> int:
 @click.argument("job_id", metavar="JOB")
 @_NAME
 @click.option(
-    "--version", type=int, metavar="N", help="Number of the version [default: the latest]."
+    "--version", type=Integer(0), metavar="N", help="Number of the version [default: the latest]."
 )
 @click.option("--description", default="", metavar="TEXT", help="Description of the version.")
 @with_output

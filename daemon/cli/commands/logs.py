@@ -12,7 +12,7 @@ import click
 from daemon.cli.core import formatting, resolve
 from daemon.cli.core.formatting import short
 from daemon.cli.core.http_client import ApiClient, Value, decode, segment
-from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.options import Integer, with_client, with_output
 from daemon.cli.core.output import Screen
 from daemon.cli.core.responses import AllocationDetail, AllocationItem, JobListItem, LogFrame
 from daemon.text.placement_message import count_noun
@@ -94,8 +94,8 @@ class LogPosition(NamedTuple):
 @click.option("--stderr", "kind", flag_value="stderr", help="Only standard error.")
 @click.option("--stdout", "kind", flag_value="stdout", help="Only standard output.")
 @click.option("--tail", is_flag=True, help=f"Show the end: {_LINES} lines unless -n is given.")
-@click.option("-n", "lines", type=click.IntRange(min=0), help="Number of lines at the end.")
-@click.option("-c", "size", type=click.IntRange(min=0), help="Number of bytes at the end.")
+@click.option("-n", "lines", type=Integer(0), help="Number of lines at the end.")
+@click.option("-c", "size", type=Integer(0), help="Number of bytes at the end.")
 @click.option(
     "--job", "of_job", is_flag=True, help="ALLOCATION is a job: use its latest allocation."
 )
@@ -187,7 +187,7 @@ def logs(
 @click.option("-f", "follow", is_flag=True, help="Follow the output while the job has allocations.")
 @click.option("--stderr", "kind", flag_value="stderr", help="Only standard error.")
 @click.option("--stdout", "kind", flag_value="stdout", help="Only standard output.")
-@click.option("-c", "size", type=click.IntRange(min=0), help="Bytes at the end of each log.")
+@click.option("-c", "size", type=Integer(0), help="Bytes at the end of each log.")
 @click.option("--task", metavar="TASK", help="Only this task.")
 @_SINCE
 @_CONTAINS

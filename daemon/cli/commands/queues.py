@@ -6,7 +6,7 @@ import click
 
 from daemon.cli.core.formatting import format_duration
 from daemon.cli.core.http_client import ApiClient, segment
-from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.options import Integer, with_client, with_output
 from daemon.cli.core.output import Screen
 from daemon.text.queue_slots import slots_in_use
 from storage.records.concurrency import MOST_SLOTS, QueueEntry, QueueLine, QueueView
@@ -81,7 +81,7 @@ def _row(entry: QueueEntry) -> tuple[str, ...]:
 @click.argument("name", metavar="QUEUE")
 @click.option(
     "--slots",
-    type=click.IntRange(1, MOST_SLOTS),
+    type=Integer(1, MOST_SLOTS),
     required=True,
     metavar="N",
     help="Number of slots.",

@@ -19,7 +19,7 @@ from daemon.cli.core.job_file import (
     registration,
     with_variables,
 )
-from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.options import Integer, with_client, with_output
 from daemon.cli.core.output import Screen, SilentDisplay
 from daemon.cli.core.responses import RegisterResult
 from storage.errors import Invalid
@@ -36,8 +36,12 @@ _Json = dict[str, object]
 @click.option("--logs", is_flag=True, help="Wait, and print the output of tasks.")
 @click.option("--timeout", metavar="TIME", help="Time limit of the wait, such as 10m.")
 @click.option("--output", is_flag=True, help="Print the request as JSON; submit nothing.")
-@click.option("--check-index", type=int, metavar="N", help="Fail unless the job is at index N.")
-@click.option("--eval-priority", type=int, metavar="N", help="Priority of the evaluation, 1-100.")
+@click.option(
+    "--check-index", type=Integer(0), metavar="N", help="Fail unless the job is at index N."
+)
+@click.option(
+    "--eval-priority", type=Integer(1, 100), metavar="N", help="Priority of the evaluation, 1-100."
+)
 @click.option("--preserve-counts", is_flag=True, help="Keep the current counts of groups.")
 @click.option("--preserve-resources", is_flag=True, help="Keep the current resources of tasks.")
 @click.option("--policy-override", is_flag=True, help="Override soft-mandatory job policies.")

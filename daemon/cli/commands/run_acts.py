@@ -5,7 +5,7 @@ import msgspec
 
 from daemon.cli.core import resolve
 from daemon.cli.core.http_client import ApiClient, segment
-from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.options import Integer, with_client, with_output
 from daemon.cli.core.output import Screen
 from storage.errors import Invalid
 from storage.records.base import Record
@@ -13,7 +13,7 @@ from storage.records.base import Record
 _RUN = click.option(
     "--run",
     "number",
-    type=int,
+    type=Integer(0),
     default=0,
     metavar="N",
     help="Number of the run [default: the newest].",
@@ -130,7 +130,7 @@ def skip(
 )
 @click.option(
     "--index",
-    type=click.IntRange(0),
+    type=Integer(0),
     metavar="N",
     help="Element that has the outputs, if STEP has several elements.",
 )
@@ -176,7 +176,7 @@ def accept(
 @click.option("--all", "all_steps", is_flag=True, help="All steps.")
 @click.option(
     "--version",
-    type=click.IntRange(0),
+    type=Integer(0),
     metavar="N",
     help="Start a new run with this version of the job (for a child: of its parent).",
 )
@@ -278,11 +278,11 @@ def reject(
 @click.command()
 @_JOB
 @_STEP
-@click.option("--index", type=click.IntRange(0), metavar="N", help="Run only this element of STEP.")
+@click.option("--index", type=Integer(0), metavar="N", help="Run only this element of STEP.")
 @click.option(
     "--run",
     "number",
-    type=click.IntRange(1),
+    type=Integer(1),
     metavar="N",
     help="Run with the outputs of the other steps [default: the newest that has them].",
 )

@@ -18,7 +18,7 @@ from daemon.cli.core.flow_runs import (
 )
 from daemon.cli.core.formatting import format_duration, format_time, seconds
 from daemon.cli.core.http_client import ApiClient, ClientResponse, segment
-from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.options import Integer, with_client, with_output
 from daemon.cli.core.output import Screen
 from storage.errors import NotFound
 from storage.records.flow import (
@@ -44,7 +44,7 @@ _MARKS = {
     StepState.CANCELED: "x",
 }
 _RUN = click.option(
-    "--run", "number", type=int, metavar="N", help="Number of the run [default: the newest]."
+    "--run", "number", type=Integer(0), metavar="N", help="Number of the run [default: the newest]."
 )
 
 
@@ -55,7 +55,7 @@ _RUN = click.option(
     type=click.Choice([status.value for status in FlowStatus]),
     help="Only runs in this state.",
 )
-@click.option("-n", "most", type=click.IntRange(1, 1000), default=20, help="Number of runs.")
+@click.option("-n", "most", type=Integer(1, 1000), default=20, help="Number of runs.")
 @with_output
 @with_client
 def index(client: ApiClient, screen: Screen, job_id: str, *, status: str, most: int) -> None:

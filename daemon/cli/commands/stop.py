@@ -8,7 +8,7 @@ from daemon.cli.commands.run import EXIT_INTERRUPTED
 from daemon.cli.core import resolve
 from daemon.cli.core.follow import follow_stop
 from daemon.cli.core.http_client import ApiClient, ClientResponse, segment
-from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.options import Integer, with_client, with_output
 from daemon.cli.core.output import Screen
 from daemon.cli.core.responses import JobListItem, RegisterResult
 from storage.errors import Invalid
@@ -19,7 +19,9 @@ from storage.errors import Invalid
 @click.option("--purge", is_flag=True, help="Delete the job and its history.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--detach", is_flag=True, help="Do not wait for the tasks to end.")
-@click.option("--eval-priority", type=int, metavar="N", help="Priority of the evaluation, 1-100.")
+@click.option(
+    "--eval-priority", type=Integer(1, 100), metavar="N", help="Priority of the evaluation, 1-100."
+)
 @click.option("--no-shutdown-delay", is_flag=True, help="Do not wait before stopping the tasks.")
 @with_output
 @with_client

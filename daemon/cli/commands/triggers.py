@@ -5,7 +5,7 @@ import click
 from daemon.cli.core import resolve
 from daemon.cli.core.formatting import format_time
 from daemon.cli.core.http_client import ApiClient, segment
-from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.options import Integer, with_client, with_output
 from daemon.cli.core.output import Screen
 from storage.records.flow import TriggerJoin
 from storage.records.trigger import JobLinks, JobTrigger
@@ -14,7 +14,7 @@ from storage.records.trigger import JobLinks, JobTrigger
 @click.command("triggers")
 @click.argument("job_id", metavar="JOB")
 @click.option(
-    "-n", "most", type=click.IntRange(0), default=20, metavar="N", help="Number of runs; 0: all."
+    "-n", "most", type=Integer(0), default=20, metavar="N", help="Number of runs; 0: all."
 )
 @with_output
 @with_client

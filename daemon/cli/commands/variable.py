@@ -14,7 +14,7 @@ import msgspec
 from daemon.cli.core.files import reason_of
 from daemon.cli.core.formatting import format_time
 from daemon.cli.core.http_client import ApiClient, ClientResponse, RequestRejected, segment
-from daemon.cli.core.options import with_client, with_output
+from daemon.cli.core.options import Integer, with_client, with_output
 from daemon.cli.core.output import Screen
 from storage.errors import Invalid, NotFound, StewardError
 from storage.records.variable import Variable, VariableMetadata
@@ -22,7 +22,7 @@ from storage.records.variable import Variable, VariableMetadata
 CONFLICT = 409
 _CHECK = click.option(
     "--check-index",
-    type=int,
+    type=Integer(0),
     metavar="N",
     help="Fail unless the last change was at index N; 0: fail unless it is new.",
 )

@@ -7,7 +7,7 @@ import click
 
 from daemon.cli.core import resolve
 from daemon.cli.core.http_client import ApiClient
-from daemon.cli.core.options import with_output, with_vault_client
+from daemon.cli.core.options import Integer, with_output, with_vault_client
 from daemon.cli.core.output import Screen
 from daemon.cli.core.token_source import prompt_secret
 from daemon.cli.core.vault_envelope import VaultResponse, show
@@ -27,7 +27,7 @@ _TOKEN = click.argument("identifier", default="", metavar="[TOKEN]")
 @click.option(
     "--period", default="", metavar="SPAN", help="TTL after each renewal, without a maximum TTL."
 )
-@click.option("--use-limit", "num_uses", type=int, default=0, help="Maximum number of uses.")
+@click.option("--use-limit", "num_uses", type=Integer(0), default=0, help="Maximum number of uses.")
 @click.option("--display-name", default="", help="Display name.")
 @click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Repeatable.")
 @click.option("--role", default="", help="Role that defines the token.")

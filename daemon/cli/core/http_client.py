@@ -536,9 +536,14 @@ def parse_address(address: str) -> SplitResult:
     try:
         port = parts.port
     except ValueError:
-        raise Invalid(f"address {address!r}: the port is not a number; {example}") from None
-    if not parts.hostname or port == 0:
-        raise Invalid(f"address {address!r}: {'port 0' if port == 0 else 'no host'}; {example}")
+        text = parts.netloc.rpartition(":")[2]
+        if not text.removeprefix("-").isdecimal():
+            raise Invalid(f"address {address!r}: the port is not a number; {example}") from None
+        port = 0
+    if port == 0:
+        raise Invalid(f"address {address!r}: the port must be from 1 to 65535; {example}")
+    if not parts.hostname:
+        raise Invalid(f"address {address!r}: no host; {example}")
     return parts
 
 

@@ -5,6 +5,7 @@ A setting of the connection comes from its option, else from `STEWARD_...`, else
 """
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from functools import wraps
 
@@ -21,6 +22,31 @@ SOCKET = "/run/steward/steward.sock"
 
 # A function that click calls; it returns an exit status, or None for 0.
 Command = Callable[..., int | None]
+
+
+class Integer(click.ParamType[int]):
+    """An integer of a limited range, or without an upper limit."""
+
+    name = "integer"
+
+    def __init__(self, least: int, most: int | None = None) -> None:
+        self._least, self._most = least, most
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Return the integer. Raises click's error, which states the permitted range."""
+        text = str(value)
+        if re.fullmatch(r"[+-]?[0-9]{1,20}", text, re.ASCII):
+            number = int(text)
+            if number >= self._least and (self._most is None or number <= self._most):
+                return number
+        limits = (
+            f"of at least {self._least}"
+            if self._most is None
+            else f"from {self._least} to {self._most}"
+        )
+        raise click.BadParameter(f"{text!r} must be an integer {limits}", ctx, param)
 
 
 # Prefixes of environment variables, in order: Steward's, then those of Nomad or Vault.

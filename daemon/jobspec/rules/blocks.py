@@ -168,7 +168,7 @@ def _identity_change(identity: Identity) -> Iterator[str]:
             signal = quote(identity.change_signal)
             yield f'can only use change_signal={signal} with change_mode="signal"'
     elif identity.change_mode != "signal":
-        yield f"invalid change_mode: {identity.change_mode}"
+        yield (f"invalid change_mode: {identity.change_mode}, must be one of noop, restart, signal")
     elif not identity.change_signal:
         yield 'change_signal must be specified when using change_mode="signal"'
 
@@ -179,7 +179,9 @@ def secrets_config(block: SecretsConfig) -> Iterator[str]:
         if not block.change_signal:
             yield 'Signal must be specified when using change mode "signal"'
     elif block.change_mode not in ("noop", "restart"):
-        yield f"Unknown change mode {quote(block.change_mode)}"
+        yield (
+            f"Unknown change mode {quote(block.change_mode)}, must be one of noop, restart, signal"
+        )
 
 
 def secret(secret: Secret) -> Iterator[str]:

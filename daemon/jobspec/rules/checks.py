@@ -54,7 +54,11 @@ def _native(check: Check) -> Iterator[str]:
     if check.address_mode == "driver":
         yield "address_mode = driver may only be set for Consul service checks"
     if check.type == "http" and check.method and check.method not in _METHODS:
-        yield f"method type {quote(check.method)} not supported in Nomad http check"
+        methods = ", ".join(sorted(filter(None, _METHODS)))
+        yield (
+            f"method type {quote(check.method)} not supported in Nomad http check, must be one of "
+            f"{methods}"
+        )
     if check.failures_before_warning:
         yield "failures_before_warning may only be set for Consul service checks"
 
@@ -131,7 +135,8 @@ def _modes(check: Check) -> Iterator[str]:
     if check.address_mode == "auto":
         yield 'invalid address_mode "auto" - auto only valid for services'
     elif check.address_mode not in _ADDRESS_MODES:
-        yield f"invalid address_mode {quote(check.address_mode)}"
+        modes = ", ".join(sorted(filter(None, _ADDRESS_MODES)))
+        yield f"invalid address_mode {quote(check.address_mode)}, must be one of {modes}"
     if check.on_update and check.on_update not in ON_UPDATE:
         healthy, warnings, ignore = (quote(value) for value in ON_UPDATE)
         mode = quote(check.on_update)

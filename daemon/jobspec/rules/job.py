@@ -25,7 +25,7 @@ def job(job: Job, max_count: int) -> Iterator[str]:
     if not job.type:
         yield "Missing job type"
     elif job.type not in _TYPES:
-        yield f"Invalid job type: {quote(job.type)}"
+        yield f"Invalid job type: {quote(job.type)}, must be one of {', '.join(JobType)}"
     for datacenter in job.datacenters or ():
         if not datacenter:
             yield "Job datacenter must be non-empty string"

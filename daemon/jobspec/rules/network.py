@@ -7,7 +7,7 @@ from storage.records import resolver
 from storage.records.group import TaskGroup
 from storage.records.task import Network, Port
 
-_MOST = 65535
+MOST_PORT = 65535
 _LABEL = 63  # octets of a DNS label
 _NAME = 256  # octets of a DNS name, with a length before each label
 
@@ -30,8 +30,10 @@ class _Taken:
         if key in self.ports:
             if not (port.ignore_collision and user == _GROUP):
                 yield f"Static port {port.value} already reserved by {self.ports[key]}"
-        elif port.value > _MOST:
-            yield f"Port {port.label} ({port.value}) cannot be greater than {_MOST}"
+        elif port.value > MOST_PORT:
+            yield f"Port {port.label} ({port.value}) cannot be greater than {MOST_PORT}"
+        elif port.value < 0:
+            yield f"Port {port.label} ({port.value}) must be from 1 to {MOST_PORT}"
         else:
             self.ports[key] = f"{user}:{port.label}"
 
@@ -75,8 +77,8 @@ def _mapping(port: Port, mode: str) -> Iterator[str]:
     label = quote(port.label)
     if port.to < -1:
         yield f"Port {label} cannot be mapped to negative value {port.to}"
-    elif port.to > _MOST:
-        yield f"Port {label} cannot be mapped to a port ({port.to}) greater than {_MOST}"
+    elif port.to > MOST_PORT:
+        yield f"Port {label} cannot be mapped to a port ({port.to}) greater than {MOST_PORT}"
     if port.ignore_collision and mode not in ("", "host"):
         yield (f"Port {label} collision may not be ignored on non-host network mode {quote(mode)}")
 

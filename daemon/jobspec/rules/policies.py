@@ -188,7 +188,9 @@ def migrate(policy: Migrate) -> Iterator[str]:
     if policy.max_parallel < 0:
         yield f"MaxParallel must be >= 0 but found {policy.max_parallel}"
     if policy.health_check not in ("", "checks", "task_states"):
-        yield f"Invalid HealthCheck: {quote(policy.health_check)}"
+        yield (
+            f"Invalid HealthCheck: {quote(policy.health_check)}, must be one of checks, task_states"
+        )
     if not policy.health_check and policy.max_parallel > 0:
         yield "Missing HealthCheck"
     if policy.min_healthy_time < 0:
@@ -211,4 +213,5 @@ def disconnect(policy: Disconnect, job_type: str) -> Iterator[str]:
     if stop is not None and lost != 0:
         yield "Disconnect cannot be configured with both lost_after and stop_after"
     if policy.reconcile not in _RECONCILE:
-        yield f"reconcile option is invalid: {policy.reconcile}"
+        options = ", ".join(sorted(filter(None, _RECONCILE)))
+        yield f"reconcile option is invalid: {policy.reconcile}, must be one of {options}"

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from daemon.jobspec.rules.blocks import VARIABLE
 from daemon.jobspec.rules.checks import ON_UPDATE, consul_fault, native_fault, needs_port
-from daemon.jobspec.rules.network import labels
+from daemon.jobspec.rules.network import MOST_PORT, labels
 from daemon.text.go_format import format_list, quote, wrap_error
 from storage.records.group import TaskGroup
 from storage.records.job import Job
+from storage.records.numbers import parse_integer, shorten
 from storage.records.task import Check, Service, Task
 
 _NAME = re.compile(r"[a-z0-9]|[a-z0-9][a-z0-9\-]{0,61}[a-z0-9]", re.IGNORECASE | re.ASCII)
@@ -111,7 +112,8 @@ def _consul(service: Service) -> Iterator[str]:
         elif fault := consul_fault(check):
             yield f"Check {check.name} invalid: {fault}"
     if service.kind not in _KINDS:
-        yield f"Service {service.name} kind must be one of consul service kind or empty"
+        kinds = ", ".join(sorted(filter(None, _KINDS)))
+        yield f"Service {service.name} kind must be one of consul service kind or empty: {kinds}"
 
 
 def _without_port(service: Service, check: Check) -> str | None:
@@ -144,6 +146,7 @@ def of_group(group: TaskGroup) -> Iterator[str]:
                 'defined in a "task" block can use this mode'
             )
         yield from _group_checks(group_service, tasks)
+        yield from _ports(group_service, labels(group.networks))
     yield from _duplicates(group)
     services = [service for task in group.tasks or () for service in task.services or ()]
     if len({service.provider for service in [*services, *(group.services or ())]}) > 1:
@@ -205,6 +208,25 @@ def script_checks(group: TaskGroup) -> Iterator[str]:
                 )
 
 
+def _ports(service: Service, declared: set[str]) -> Iterator[str]:
+    """Yield an error for each port number of a service and its checks that is out of range."""
+    subject = f"service {quote(service.name)}"
+    named = [
+        (subject, service.port_label),
+        *(
+            (f"check {quote(check.name)} of {subject}", check.port_label)
+            for check in service.checks or ()
+        ),
+    ]
+    for owner, label in named:
+        is_number = label.isascii() and label.isdecimal() and label not in declared
+        if is_number and not 0 < parse_integer(label) <= MOST_PORT:
+            yield (
+                f"{owner} has the invalid port {shorten(label)}: a port number is from 1 to "
+                f"{MOST_PORT}"
+            )
+
+
 # --- task services ---
 
 
@@ -212,6 +234,7 @@ def of_task(task: Task, group: TaskGroup) -> Iterator[str]:
     """Yield the errors of a task's services, and an error for each unknown port label in them."""
     ports: defaultdict[str, set[str]] = defaultdict(set)  # label -> services that name it
     service_ports: set[tuple[str, str]] = set()
+    present = labels((group.networks or [])[:1]) | labels(task.resources.networks)
     for number, task_service in enumerate(task.services or ()):
         name = quote(task_service.name, ascii_only=True)
         yield from wrap_error(f"service[{number}] {name} validation failed", service(task_service))
@@ -232,7 +255,8 @@ def of_task(task: Task, group: TaskGroup) -> Iterator[str]:
                 'a "group" block can'
             )
         yield from _task_checks(task_service, ports)
-    present = labels((group.networks or [])[:1]) | labels(task.resources.networks)
+        if numeric:
+            yield from _ports(task_service, present)
     for label in sorted(ports.keys() - present):
         names = ", ".join(sorted(ports[label]))
         yield f"port label {quote(label)} referenced by services {names} does not exist"

@@ -45,9 +45,13 @@ def mount(volume_mount: VolumeMount) -> Iterator[str]:
         yield "volume mount references an empty volume"
     if volume_mount.propagation_mode not in _PROPAGATION:
         mode = quote(volume_mount.propagation_mode)
-        yield f"volume mount has an invalid propagation mode: {mode}"
+        modes = ", ".join(sorted(filter(None, _PROPAGATION)))
+        yield f"volume mount has an invalid propagation mode: {mode}, must be one of {modes}"
     if volume_mount.selinux_label not in _LABELS:
-        yield f'volume mount has an invalid SELinux label: "{volume_mount.selinux_label}"'
+        yield (
+            f'volume mount has an invalid SELinux label: "{volume_mount.selinux_label}", must be z '
+            "or Z"
+        )
 
 
 def _per_allocation(request: Volume, group: TaskGroup, job_type: str) -> Iterator[str]:
@@ -63,7 +67,11 @@ def _on_host(request: Volume) -> Iterator[str]:
     if request.mount_options is not None:
         yield "host volumes cannot have mount options"
     if request.access_mode not in _HOST_MODES:
-        yield f"host volumes cannot be mounted with {request.access_mode} access mode"
+        modes = ", ".join(sorted(filter(None, _HOST_MODES)))
+        yield (
+            f"host volumes cannot be mounted with {request.access_mode} access mode, only with one "
+            f"of {modes}"
+        )
     else:
         yield from _read_only(request)
 

@@ -13,7 +13,7 @@ import msgspec
 from daemon.runner.core.lifecycle import hook
 from storage.records.allocation import Allocation, TaskPhase, TaskState
 from storage.records.group import TaskGroup
-from storage.records.numbers import parse_integer
+from storage.records.numbers import parse_integer, shorten
 from storage.records.service import Registration
 from storage.records.task import Check, Hook, Service, Task
 
@@ -150,8 +150,13 @@ def _address(
     ports = {port.label: port for port in context.allocation.placement.resources.ports_of(task)}
     port = ports.get(label)
     if port is None:
-        if label.isdecimal() and 0 < parse_integer(label) <= _LONGEST_PORT:
-            return inside or context.address, parse_integer(label)
+        if label.isdecimal():
+            number = parse_integer(label)
+            if not 0 < number <= _LONGEST_PORT:
+                raise ServiceHasNoPort(
+                    f'invalid port "{shorten(label)}": a port number is from 1 to {_LONGEST_PORT}'
+                )
+            return inside or context.address, number
         raise ServiceHasNoPort(f'invalid port "{label}": port label not found')
     if mode == "alloc" and (inside or port.to > 0):
         return inside or port.host_ip or context.address, port.to if port.to > 0 else port.value

@@ -285,7 +285,9 @@ def test_an_address_has_a_scheme_a_host_and_a_port(
         ("unix://run/steward.sock", "no absolute path"),
         ("http://:4646", "no host; write it as"),
         ("http://host:abc", "the port is not a number; write it as"),
-        ("http://host:0", "port 0; write it as"),
+        ("http://host:0", "the port must be from 1 to 65535; write it as"),
+        ("http://host:99999", "the port must be from 1 to 65535; write it as"),
+        ("http://host:-1", "the port must be from 1 to 65535; write it as"),
         ("", "no host"),
     ],
 )

@@ -58,8 +58,8 @@ async def put_one_rule(store: Store, number: int = 0, **fields: str) -> BindingR
     ("change", "text"),
     [
         ({"Name": "a b"}, "invalid name 'a b'"),
-        ({"TokenLocality": "here"}, "invalid token locality 'here'"),
-        ({"Type": "SAML"}, "invalid token type 'SAML'"),
+        ({"TokenLocality": "here"}, "invalid token locality 'here', must be one of local, global"),
+        ({"Type": "SAML"}, "invalid token type 'SAML', must be one of JWT, OIDC"),
         ({"Config": None}, "invalid config: missing auth method Config"),
         ({"MaxTokenTTL": "25h"}, "invalid MaxTokenTTL value '25h0m0s' (should be between 1m0s"),
         ({"MaxTokenTTL": 30 * 10**9}, "invalid MaxTokenTTL value '30s'"),

@@ -188,6 +188,14 @@ async def nothing_runs(task: str, command: Sequence[str]) -> ScriptResult:
     raise Refused("task not found")
 
 
+async def test_port_number_out_of_range_is_reported(world: World) -> None:
+    job = service(script(LINGER), services=[native(port="99999"), native("ok", "20101")])
+    alloc_id = await world.place(job, placement=holding())
+    await until_registered(world, {"ok"})
+    told = 'invalid port "99999": a port number is from 1 to 65535'
+    assert ("Task hook failed", f'failed to register service "web": {told}') in world.told(alloc_id)
+
+
 @pytest.mark.parametrize(
     ("answer", "status", "code"),
     [

@@ -273,7 +273,10 @@ def test_update_block_must_be_possible(given: dict[str, Any], texts: list[str]) 
     ("given", "texts"),
     [
         ({"MaxParallel": -1}, ["MaxParallel must be >= 0 but found -1"]),
-        ({"HealthCheck": "manual"}, ['Invalid HealthCheck: "manual"']),
+        (
+            {"HealthCheck": "manual"},
+            ['Invalid HealthCheck: "manual", must be one of checks, task_states'],
+        ),
         ({"HealthCheck": ""}, ["Missing HealthCheck"]),
         ({"HealthCheck": "", "MaxParallel": 0}, []),
         ({"MinHealthyTime": -SECOND}, ["MinHealthyTime is -1s and must be >= 0"]),
@@ -308,7 +311,14 @@ def test_migrate_block_must_be_possible(given: dict[str, Any], texts: list[str])
             ["Disconnect cannot be configured with both lost_after and stop_after"],
         ),
         ("service", {"Reconcile": "longest_running"}, []),
-        ("service", {"Reconcile": "nope"}, ["reconcile option is invalid: nope"]),
+        (
+            "service",
+            {"Reconcile": "nope"},
+            [
+                "reconcile option is invalid: nope, must be one of best_score, keep_original, "
+                "keep_replacement, longest_running"
+            ],
+        ),
     ],
 )
 def test_disconnect_options_are_exclusive(
@@ -378,7 +388,11 @@ def by_plugin(mode: str = "single-node-writer", **fields: Any) -> dict[str, Any]
         (
             volume(AccessMode="multi-node-multi-writer"),
             {},
-            ["host volumes cannot be mounted with multi-node-multi-writer access mode"],
+            [
+                "host volumes cannot be mounted with multi-node-multi-writer access mode, only with "
+                "one of single-node-multi-writer, single-node-reader-only, "
+                "single-node-single-writer, single-node-writer"
+            ],
         ),
         (
             volume(AccessMode="single-node-reader-only"),
@@ -485,6 +499,10 @@ def port(label: str = "http", **fields: Any) -> dict[str, Any]:
         (
             [{"ReservedPorts": [port(Value=80), port("b", Value=80, IgnoreCollision=True)]}],
             [],
+        ),
+        (
+            [{"ReservedPorts": [port(Value=-1)]}],
+            ["Port http (-1) must be from 1 to 65535"],
         ),
         (
             [{"ReservedPorts": [port(Value=65536)]}],

@@ -22,7 +22,10 @@ ONLY_BATCH = 'can only be used with "batch" or "sysbatch" scheduler'
         ({"Name": "a b"}, []),
         ({"Name": "a\0b"}, ["Job Name contains a null character"]),
         ({"Type": ""}, ["Missing job type"]),
-        ({"Type": "nope"}, ['Invalid job type: "nope"']),
+        (
+            {"Type": "nope"},
+            ['Invalid job type: "nope", must be one of service, batch, system, sysbatch'],
+        ),
         ({"Datacenters": ["dc1", ""]}, ["Job datacenter must be non-empty string"]),
         ({"TaskGroups": []}, ["Missing job task groups"]),
         ({"UI": {"Description": "x" * 1000}}, []),

@@ -93,7 +93,10 @@ def test_service_name_is_a_valid_dns_label(name: str, *, good: bool) -> None:
         ({"Connect": {}}, ["Service with provider nomad cannot include Connect blocks"]),
         (
             {"Provider": "consul", "Kind": "nope"},
-            ["Service api kind must be one of consul service kind or empty"],
+            [
+                "Service api kind must be one of consul service kind or empty: api-gateway, "
+                "ingress-gateway, mesh-gateway, terminating-gateway"
+            ],
         ),
         ({"Provider": "consul", "Kind": "mesh-gateway"}, []),
         (
@@ -233,7 +236,10 @@ BOTH = [
         check(AddressMode="auto"),
         'invalid address_mode "auto" - auto only valid for services',
     ),
-    (check(AddressMode="x"), 'invalid address_mode "x"'),
+    (
+        check(AddressMode="x"),
+        'invalid address_mode "x", must be one of alloc, alloc_ipv6, driver, host',
+    ),
     (check(OnUpdate="ignore"), None),
     (
         check(OnUpdate="x"),
@@ -264,7 +270,8 @@ NATIVE = [
     (check("grpc", Expose=True), "expose may only be set for Consul service checks"),
     (
         check("http", Path="/", Method="PURGE"),
-        'method type "PURGE" not supported in Nomad http check',
+        'method type "PURGE" not supported in Nomad http check, must be one of CONNECT, DELETE, '
+        "GET, HEAD, OPTIONS, PATCH, POST, PUT, TRACE",
     ),
     (check("http", Path="/", Method="HEAD"), None),
     (check("http", Path="/", Expose=True), "expose may only be set for Consul service checks"),
@@ -377,3 +384,33 @@ def test_check_without_any_port_has_two_errors() -> None:
     assert of_task(portless) == task_faults(
         f'service[0] "api" validation failed: {nested(inner)}', 'check "c" is missing a port'
     )
+
+
+# ---- port numbers -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", ["0", "65536", "99999", "9" * 5000])
+def test_port_number_out_of_range_is_refused(number: str) -> None:
+    (fault,) = of_group(service(PortLabel=number))
+    assert 'service "api" has the invalid port' in fault
+    assert "a port number is from 1 to 65535" in fault
+
+
+def test_port_number_of_a_check_out_of_range_is_refused() -> None:
+    (fault,) = of_group(service(Checks=[check(PortLabel="99999")]))
+    assert 'check "c" of service "api" has the invalid port 99999' in fault
+
+
+def test_port_number_of_a_task_service_out_of_range_is_refused() -> None:
+    (fault,) = of_task(service(PortLabel="99999", AddressMode="driver"))
+    assert 'service "api" has the invalid port 99999' in fault
+
+
+@pytest.mark.parametrize("number", ["1", "65535"])
+def test_port_number_in_range_is_accepted(number: str) -> None:
+    assert of_group(service(PortLabel=number)) == []
+
+
+def test_label_of_digits_is_no_port_number() -> None:
+    networks = [{"DynamicPorts": [{"Label": "99999"}]}]
+    assert errors(job(group(Services=[service(PortLabel="99999")], Networks=networks))) == []

@@ -338,7 +338,10 @@ def identity(name: str = "i", **fields: Any) -> dict[str, Any]:
             identity(ChangeMode="signal"),
             ['change_signal must be specified when using change_mode="signal"'],
         ),
-        (identity(ChangeMode="nope"), ["invalid change_mode: nope"]),
+        (
+            identity(ChangeMode="nope"),
+            ["invalid change_mode: nope, must be one of noop, restart, signal"],
+        ),
         (identity(TTL=-1), ["ttl must be >= 0"]),
         (
             identity(Filepath="local/token"),
@@ -406,7 +409,10 @@ def test_vault_secret_needs_a_vault_block() -> None:
     ("given", "texts"),
     [
         ({"ChangeMode": "noop"}, []),
-        ({"ChangeMode": "nope"}, ['Unknown change mode "nope"']),
+        (
+            {"ChangeMode": "nope"},
+            ['Unknown change mode "nope", must be one of noop, restart, signal'],
+        ),
         ({"ChangeMode": "signal", "ChangeSignal": "SIGHUP"}, []),
     ],
 )
@@ -489,11 +495,14 @@ def test_lifecycle_of_a_task_is_validated(hook: str, texts: list[str]) -> None:
         ({"Volume": "w"}, ["Volume Mount (0) references undefined volume w"]),
         (
             {"Volume": "v", "PropagationMode": "sideways"},
-            ['volume mount has an invalid propagation mode: "sideways"'],
+            [
+                'volume mount has an invalid propagation mode: "sideways", must be one of '
+                "bidirectional, host-to-task, private"
+            ],
         ),
         (
             {"Volume": "v", "SELinuxLabel": "y"},
-            ['volume mount has an invalid SELinux label: "y"'],
+            ['volume mount has an invalid SELinux label: "y", must be z or Z'],
         ),
     ],
 )

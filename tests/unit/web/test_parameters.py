@@ -36,6 +36,18 @@ def test_invalid_number_is_refused(text: str) -> None:
         QueryParameters(f"eval_priority={text}").number("eval_priority")
 
 
+def test_error_of_an_integer_out_of_range_gives_this_reason() -> None:
+    query = QueryParameters(f"a={2**63}&b={2**64}&c=x")
+    with pytest.raises(InvalidParameter, match=r"strconv.Atoi: .*: value out of range"):
+        query.number("a")
+    with pytest.raises(InvalidParameter, match=r"strconv.ParseUint: .*: value out of range"):
+        query.natural("b")
+    with pytest.raises(InvalidParameter, match="invalid syntax"):
+        query.natural("c")
+    with pytest.raises(Malformed, match=f"c = 'x' must be an integer from 0 to {2**64 - 1}"):
+        query.own_natural("c")
+
+
 @pytest.mark.parametrize(("text", "number"), [("7", 7), ("0" * 5000 + "7", 7), ("", None)])
 def test_unsigned_numbers_are_parsed(text: str, number: int | None) -> None:
     assert QueryParameters(f"version={text}").natural("version") == number
@@ -87,7 +99,9 @@ def test_extension_parameter_error_names_field_value_and_fix() -> None:
     with pytest.raises(Malformed, match="strip = 'x' must be true or false") as caught:
         query.own_flag("strip")
     assert not isinstance(caught.value, InvalidParameter)
-    with pytest.raises(Malformed, match="number = '-1' must be an integer of at least 0") as caught:
+    with pytest.raises(
+        Malformed, match=f"number = '-1' must be an integer from 0 to {2**64 - 1}"
+    ) as caught:
         query.own_natural("number")
     assert not isinstance(caught.value, InvalidParameter)
     assert (query.own_flag("other"), query.own_natural("other")) == (False, None)
