@@ -13,6 +13,8 @@ from storage.errors import Malformed
 
 HANDSHAKE_REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 STATELESS_REVISIONS = ("2026-07-28",)
+_WITH_BATCHES = "2025-03-26"  # the only revision with batches; servers must answer them
+_MOST_IN_BATCH = 100  # messages; each may take as long as a request to the daemon
 _REVISION = "io.modelcontextprotocol/protocolVersion"  # in `_meta` of a request
 _SERVER = "io.modelcontextprotocol/serverInfo"
 
@@ -63,6 +65,7 @@ class McpServer:
         instructions: str,
     ) -> None:
         self._tools, self._call, self._instructions = tools, call, instructions
+        self._revision = ""  # the result of the handshake
         self._methods: Mapping[str, Callable[[Parameters], Result]] = {
             "initialize": self._initialize,
             "server/discover": self._discover,
@@ -73,19 +76,39 @@ class McpServer:
 
     def answer(self, line: bytes) -> bytes | None:
         """Return the response to a line, or None for a notification or a response."""
+        try:
+            document = _document(line)
+            if isinstance(document, list) and self._revision == _WITH_BATCHES:
+                answers = self._answers(document)
+                return msgspec.json.encode(answers) if answers else None
+        except ProtocolError as error:
+            return msgspec.json.encode(_fault(None, error))
+        answer = self._answer(document)
+        return None if answer is None else msgspec.json.encode(answer)
+
+    def _answers(self, batch: list[object]) -> list[Result]:
+        """Return the responses to a batch. Raises `ProtocolError` for an empty or large batch."""
+        if not 0 < len(batch) <= _MOST_IN_BATCH:
+            raise ProtocolError(
+                INVALID_REQUEST,
+                f"the batch has {len(batch)} messages; it must have from 1 to {_MOST_IN_BATCH}",
+            )
+        answers = [self._answer(document, in_batch=True) for document in batch]
+        return [answer for answer in answers if answer is not None]
+
+    def _answer(self, document: object, *, in_batch: bool = False) -> Result | None:
         number: object = None
         try:
-            message = _message(line)
+            message = _message(document)
             number = message.get("id")
             if _needs_no_answer(message):
                 return None
+            if in_batch and message.get("method") == "initialize":
+                raise ProtocolError(INVALID_REQUEST, "initialize cannot be part of a batch")
             result = self._result(message)
         except ProtocolError as error:
-            fault = {"code": error.code, "message": str(error)}
-            if error.data is not None:
-                fault["data"] = error.data
-            return msgspec.json.encode({"jsonrpc": "2.0", "id": number, "error": fault})
-        return msgspec.json.encode({"jsonrpc": "2.0", "id": number, "result": result})
+            return _fault(number, error)
+        return {"jsonrpc": "2.0", "id": number, "result": result}
 
     def _result(self, message: Mapping[str, object]) -> Result:
         if "method" not in message or message.get("id") is None:
@@ -101,9 +124,11 @@ class McpServer:
 
     def _initialize(self, parameters: Parameters) -> Result:
         requested = parameters.get("protocolVersion")
-        revision = requested if requested in HANDSHAKE_REVISIONS else HANDSHAKE_REVISIONS[-1]
+        self._revision = (
+            str(requested) if requested in HANDSHAKE_REVISIONS else HANDSHAKE_REVISIONS[-1]
+        )
         return {
-            "protocolVersion": revision,
+            "protocolVersion": self._revision,
             "capabilities": {"tools": {}},
             "serverInfo": _server(),
             "instructions": self._instructions,
@@ -141,12 +166,23 @@ class McpServer:
         return {**_COMPLETE, "content": content, "isError": output.is_error}
 
 
-def _message(line: bytes) -> Mapping[str, object]:
-    """Return a message. Raises `ProtocolError` for anything else, such as a batch."""
+def _fault(number: object, error: ProtocolError) -> Result:
+    """Return an error response to the message with the ID `number`."""
+    fault: dict[str, object] = {"code": error.code, "message": str(error)}
+    if error.data is not None:
+        fault["data"] = error.data
+    return {"jsonrpc": "2.0", "id": number, "error": fault}
+
+
+def _document(line: bytes) -> object:
     try:
-        message = msgspec.json.decode(line)
+        return msgspec.json.decode(line)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise ProtocolError(PARSE_ERROR, f"the line is not JSON: {error}") from error
+
+
+def _message(message: object) -> Mapping[str, object]:
+    """Return a message. Raises `ProtocolError` for anything else, such as a batch."""
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
         raise ProtocolError(INVALID_REQUEST, 'the line is not an object with "jsonrpc": "2.0"')
     if not isinstance(message.get("id"), str | int | None):

@@ -148,3 +148,48 @@ def test_any_json_gets_a_response_or_none(value: object) -> None:
     for message in (value, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": value}):
         answer = SERVER.answer(json.dumps(message).encode())
         assert answer is None or json.loads(answer)["jsonrpc"] == "2.0"
+
+
+# --- batches ---
+
+
+def ping(number: int) -> dict[str, object]:
+    return {"jsonrpc": "2.0", "id": number, "method": "ping"}
+
+
+def ask_batch(revision: str, batch: object) -> Any:
+    server = McpServer(specs(writes=False), echo, "Begin with list_jobs.")
+    handshake = {**ping(0), "method": "initialize", "params": {"protocolVersion": revision}}
+    server.answer(json.dumps(handshake).encode())
+    answer = server.answer(json.dumps(batch).encode())
+    return None if answer is None else json.loads(answer)
+
+
+def test_a_batch_is_answered_in_the_revision_that_has_batches() -> None:
+    note = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    found = ask_batch("2025-03-26", [ping(1), note, 7, {**ping(2), "method": "no"}])
+    assert [answer["id"] for answer in found] == [1, None, 2]
+    assert found[0]["result"] == {}
+    assert [answer["error"]["code"] for answer in found[1:]] == [-32600, -32601]
+
+
+def test_a_batch_of_notifications_gets_no_answer() -> None:
+    note = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    assert ask_batch("2025-03-26", [note]) is None
+
+
+@pytest.mark.parametrize("length", [0, 101])
+def test_an_empty_or_large_batch_is_refused(length: int) -> None:
+    found = ask_batch("2025-03-26", [ping(number) for number in range(length)])
+    assert found["error"]["code"] == -32600
+    assert "from 1 to 100" in found["error"]["message"]
+
+
+def test_the_handshake_cannot_be_part_of_a_batch() -> None:
+    (found,) = ask_batch("2025-03-26", [{**ping(1), "method": "initialize"}])
+    assert "cannot be part of a batch" in found["error"]["message"]
+
+
+@pytest.mark.parametrize("revision", ["2024-11-05", "2025-06-18", "2025-11-25"])
+def test_a_batch_is_refused_in_revisions_without_batches(revision: str) -> None:
+    assert ask_batch(revision, [ping(1)])["error"]["code"] == -32600
