@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+import outcome
 import trio
 
 from storage.account import CostedBlock, present
@@ -85,7 +86,23 @@ async def in_thread(work: Callable[[], T]) -> T:
         with paused(), CostedBlock(account):
             return work()
 
-    return await trio.to_thread.run_sync(done)
+    return await without_cycles(done)
+
+
+async def without_cycles(work: Callable[[], T]) -> T:
+    """Run `work` in a thread, and return its result; an error of `work` is freed when it is handled.
+
+    If `work` raised its error to Trio, frames of Trio would refer to the error, and the traceback
+    of the error to these frames. Such an error keeps the data of all its frames, such as a body of
+    16 MiB, until the next garbage collection, and collections are rare.
+    """
+    results: list[outcome.Outcome[T]] = []
+
+    def run() -> None:
+        results.append(outcome.capture(work))
+
+    await trio.to_thread.run_sync(run)
+    return results.pop().unwrap()
 
 
 @contextmanager

@@ -104,7 +104,7 @@ class Store:
         async with self._limiter:
             reader = self._idle.pop() if self._idle else self._new_reader()
             try:
-                return await trio.to_thread.run_sync(_read_long, reader, work)
+                return await garbage.without_cycles(partial(_read_long, reader, work))
             except StorageUnreadable as error:
                 self.unreadable_rows.note(error)
                 raise

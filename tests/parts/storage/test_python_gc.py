@@ -4,12 +4,14 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 import trio
 import trio.testing
 
 from storage import garbage
+from storage.errors import Malformed
 
 
 class Thing:
@@ -34,6 +36,26 @@ async def test_collection_runs_again_after_objects_are_freed() -> None:
     made.clear()
     assert garbage.resume()
     assert gc.isenabled()
+
+
+class Body:
+    """An object that a weak reference can refer to, in contrast to a string."""
+
+
+async def test_error_of_a_thread_frees_the_data_of_its_frames() -> None:
+    bodies = []
+
+    def refuse() -> None:
+        body = Body()
+        bodies.append(weakref.ref(body))
+        raise Malformed(f"{type(body)} is invalid")
+
+    with garbage.paused():
+        with suppress(Malformed):
+            await garbage.in_thread(refuse)
+        with suppress(Malformed):
+            await garbage.without_cycles(refuse)
+        assert [body() for body in bodies] == [None, None]
 
 
 async def test_collector_finishes_with_many_surviving_objects(
