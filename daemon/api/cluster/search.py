@@ -33,6 +33,7 @@ from storage.request_context import mask_view
 
 MOST_PREFIX = 20  # matches per context, as in Nomad
 MOST_FUZZY = 100
+_MOST_UNSORTED = 4_000  # matches of a kind in memory; a search can find one for each job
 SHORTEST = 2  # minimum length of a fuzzy search text
 
 _JOB_READERS = ("allocs", "deployment", "evals", "jobs", "vars")
@@ -240,20 +241,29 @@ def _namespaces(scope: _Place, prefix: str) -> Iterable[str]:
 def _best_matches(
     candidates: Iterable[tuple[str, FuzzyMatch]], text: str
 ) -> dict[str, list[FuzzyMatch]]:
-    """Return matches by kind, sorted by the text's position, the name's length, and the name."""
+    """Return the best matches by kind, at most one more than a response has.
+
+    They are sorted by the text's position, the name's length, and the name.
+    """
     by_kind: dict[str, list[FuzzyMatch]] = {}
-    for kind, match in candidates:
-        by_kind.setdefault(kind, []).append(match)
 
     def order(match: FuzzyMatch) -> tuple[int, int, str, list[str]]:
         return match.id.lower().find(text), len(match.id), match.id, match.scope or []
 
-    return {kind: sorted(matches, key=order) for kind, matches in by_kind.items()}
+    for kind, match in candidates:
+        matches = by_kind.setdefault(kind, [])
+        matches.append(match)
+        if len(matches) > _MOST_UNSORTED:
+            matches.sort(key=order)
+            del matches[MOST_FUZZY + 1 :]
+    return {kind: sorted(matches, key=order)[: MOST_FUZZY + 1] for kind, matches in by_kind.items()}
 
 
 def _named_jobs(job_scope: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]]:
     view = mask_view()
-    for job in search.job_names(job_scope.db, job_scope.where("read-job")):
+    # A mask hides the stored text, and can contain the requested text.
+    stored = text if view is None else ""
+    for job in search.job_names(job_scope.db, job_scope.where("read-job"), stored):
         for kind, plain, *scope in _names_inside(job):
             name = plain if view is None else view.text((job.namespace, job.id), plain)
             if text in name.lower():

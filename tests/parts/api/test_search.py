@@ -9,6 +9,8 @@ from daemon.acl.check import KNOWN, Caller
 from daemon.api.cluster import search
 from storage.errors import Denied, Refused
 from storage.queries import evaluations, jobs, namespaces
+from storage.queries import search as queries
+from storage.queries.documents import decode_row
 from storage.records.codec import encode
 from storage.records.namespace import Namespace
 from storage.records.task import Service
@@ -144,3 +146,56 @@ async def test_namespaces_have_no_scope(full: Store) -> None:
 async def test_one_letter_is_too_short_for_a_search(full: Store) -> None:
     with pytest.raises(Refused, match="at least 2 characters, got 1"):
         found(full, caller(), Text="a", Context="all")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ('a"quoted"', 'A"QUO'),
+        ("back\\slash", "k\\s"),
+        ("tab\tstop", "tab"),
+        ("100%_done!", "%_D"),
+        ("100%_done!", "e!"),
+        ("Übergröße", "ERGRÖß"),
+        ("Übergröße", "üb"),
+        ("a/b", "A/B"),
+    ],
+)
+async def test_special_characters_of_a_name_are_found(store: Store, name: str, text: str) -> None:
+    program = task("main", driver="raw_exec", config={"command": name})
+    web = job("web", group("front", program))
+    await store.write(lambda tx: jobs.append_version(tx, web))
+    answer = found(store, caller(), Text=text, Context="all")
+    assert [match["ID"] for match in answer["Matches"]["commands"]] == [name]
+    assert "commands" not in found(store, caller(), Text=f"{text}x", Context="all")["Matches"]
+
+
+async def test_fuzzy_search_decodes_only_jobs_that_contain_the_text(
+    full: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = []
+
+    def noted(row: Any, *rest: Any) -> Any:
+        decoded.append(row["job_id"])
+        return decode_row(row, *rest)
+
+    monkeypatch.setattr(queries, "decode_row", noted)
+    answer = found(full, caller(), Text="CHILD", Context="jobs")
+    assert [match["ID"] for match in answer["Matches"]["jobs"]] == ["web/child"]
+    assert decoded == ["web/child"]
+
+
+async def test_best_of_many_matches_are_found(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(tx: Transaction) -> None:
+        for number in range(30):
+            jobs.append_version(tx, job(f"{'x' * (30 - number)}match{number:02}"))
+
+    await store.write(fill)
+    everything = found(store, caller(), Text="match", Context="jobs")["Matches"]["jobs"]
+    monkeypatch.setattr(search, "MOST_FUZZY", 5)
+    monkeypatch.setattr(search, "_MOST_UNSORTED", 7)
+    answer = found(store, caller(), Text="match", Context="jobs")
+    assert answer["Matches"]["jobs"] == everything[:5]
+    assert answer["Truncations"] == {"jobs": True}
