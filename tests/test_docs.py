@@ -9,6 +9,7 @@ import pytest
 from daemon.api.routes import ROUTES
 from daemon.api.vault_routes import ENDPOINTS
 from daemon.config.settings import FIELDS
+from daemon.config.stored_defaults import KEPT
 from daemon.jobspec.steward_meta.check import EXTENSIONS
 from storage.schema import schema_text
 
@@ -21,6 +22,15 @@ DOCS = ROOT / "docs"
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_setting_is_documented(name: str) -> None:
     assert f"| `{name}` |" in (DOCS / "configuration.md").read_text()
+
+
+def test_kept_defaults_are_documented() -> None:
+    page = " ".join((DOCS / "security.md").read_text().split())
+    listed = ", ".join(f"`{name}`" for name in KEPT)
+    assert f"contains the defaults that an upgrade preserves ({listed})." in page
+    migration = (ROOT / "storage/migrations/0017_kept_defaults.sql").read_text()
+    stored = re.findall(r"^    \('(\w+)'", migration, re.MULTILINE)
+    assert sorted([*stored, "podman_root"]) == sorted(KEPT)
 
 
 def test_retention_of_every_table_is_documented() -> None:

@@ -20,6 +20,8 @@ from storage.queries import kept_defaults
 from storage.read_pool import read_once
 from storage.store import FILE_NAME
 
+# The settings whose old defaults an upgrade can keep.
+KEPT = ("raw_exec", "raw_exec_root", "task_users", "podman_root", "metrics_public")
 NAME = "kept-defaults.json"  # a file name in the data directory
 _MOST = 65536  # bytes
 _log = logging.getLogger("steward")
@@ -50,8 +52,8 @@ def _read(path: Path) -> dict[str, str]:
         return msgspec.json.decode(content, type=dict[str, str])
     except msgspec.DecodeError as error:
         raise StorageUnusable(
-            f"{path} is damaged: {error}; delete it, and choose raw_exec, raw_exec_root, task_users, "
-            "podman_root and metrics_public in the configuration"
+            f"{path} is damaged: {error}; delete it, and choose {', '.join(KEPT[:-1])} and "
+            f"{KEPT[-1]} in the configuration"
         ) from error
 
 

@@ -35,6 +35,7 @@ from storage.records.usage import AllocationUsageLine, HostStats
 _EVERY = 1.0  # seconds
 _ANSWER_WITHIN = 3.0  # seconds: a longer wait would freeze the display
 _MOST_ASKED = 60  # allocations per usage request: those on the screen, and some others
+_OTHERS = 15  # of them, at least: allocations that may be off the screen
 _MOST_ERRORS = 5  # errors requested at a time
 _MOST_LISTED = 2000  # jobs
 _LIST_SHARE = 200  # minimum interval of list reads, as a multiple of the CPU time of the last read
@@ -220,11 +221,11 @@ class TopPoller:
             for alloc in running
             if (alloc.namespace, alloc.id) in on_screen
             or (alloc.namespace, parent_of(alloc.job_id)) in on_screen
-        ][:_MOST_ASKED]
+        ][: _MOST_ASKED - _OTHERS]
         ids = [alloc.id for alloc in running]
         offset = self._turn % max(1, len(ids))
         more = [alloc_id for alloc_id in [*ids[offset:], *ids[:offset]] if alloc_id not in first]
-        more = more[: max(_MOST_ASKED // 4, _MOST_ASKED - len(first))]
+        more = more[: _MOST_ASKED - len(first)]
         self._turn += len(more)
         return [*first, *more]
 

@@ -103,17 +103,17 @@ class McpServer:
             number = message.get("id")
             if _needs_no_answer(message):
                 return None
-            if in_batch and message.get("method") == "initialize":
-                raise ProtocolError(INVALID_REQUEST, "initialize cannot be part of a batch")
-            result = self._result(message)
+            result = self._result(message, in_batch=in_batch)
         except ProtocolError as error:
             return _fault(number, error)
         return {"jsonrpc": "2.0", "id": number, "result": result}
 
-    def _result(self, message: Mapping[str, object]) -> Result:
+    def _result(self, message: Mapping[str, object], *, in_batch: bool) -> Result:
         if "method" not in message or message.get("id") is None:
             raise ProtocolError(INVALID_REQUEST, "method or id is missing")
         name, parameters = message["method"], message.get("params", {})
+        if in_batch and name == "initialize":
+            raise ProtocolError(INVALID_REQUEST, "initialize cannot be part of a batch")
         method = self._methods.get(name) if isinstance(name, str) else None
         if method is None:
             raise ProtocolError(METHOD_NOT_FOUND, f"method {name!r} is not supported")
