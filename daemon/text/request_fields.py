@@ -14,7 +14,7 @@ import msgspec
 from daemon.text.go_format import quote
 from storage.errors import Malformed
 from storage.records import json_steps
-from storage.records.codec import has_more_values, says_nothing
+from storage.records.codec import excess_of_values, says_nothing
 from storage.records.numbers import parse_integer
 
 T = TypeVar("T")
@@ -167,10 +167,9 @@ def parse(body: bytes, content_type: str) -> Values:
         return _form(body)
     if len(body) <= MAX_FORM and not body.strip():
         return {}
-    if len(body) > MAX_VALUES and has_more_values(body, MAX_VALUES):
-        raise Malformed(
-            f"error parsing JSON: more than {MAX_VALUES} values; send fewer in one request"
-        )
+    if len(body) > MAX_VALUES and (excess := excess_of_values(body, MAX_VALUES)):
+        limit = excess.replace("JSON ", "")
+        raise Malformed(f"error parsing JSON: more than {limit}; send fewer in one request")
     try:
         values = json_steps.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

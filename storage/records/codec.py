@@ -115,10 +115,8 @@ def parse(body: bytes) -> object:
     """Return the first JSON value of a body. Raises `Malformed` with Go's text."""
     if not body:
         raise Malformed("Request body is empty")
-    if len(body) > _FEW and has_more_values(body, MAX_VALUES):
-        raise Malformed(
-            f"the body has more than {MAX_VALUES} JSON values: send fewer in one request"
-        )
+    if len(body) > _FEW and (excess := excess_of_values(body, MAX_VALUES)):
+        raise Malformed(f"the body has more than {excess}: send fewer in one request")
     try:
         value = json_steps.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -133,23 +131,28 @@ def parse(body: bytes) -> object:
 
 
 def has_more_values(body: bytes, most: int) -> bool:
-    """Return whether a JSON body has more than `most` values, without decoding it.
+    """Return whether a JSON body has more than `most` values, or very many quotes."""
+    return bool(excess_of_values(body, most))
 
-    The result is also true for a body with very many quotes.
+
+def excess_of_values(body: bytes, most: int) -> str:
+    """Return the limit that a JSON body exceeds, such as `1000 JSON values`, without decoding it.
+
+    A body with very many quotes exceeds a limit too. The result is empty if there is no excess.
     """
     if not may_have_more_values(body, most):
-        return False
+        return ""
     offset, values, is_outside = 0, 0, True  # outside of strings
     for _ in range(_QUOTES * most):
         quote = body.find(b'"', offset)
         if is_outside:
             values += _separators(body, offset, len(body) if quote < 0 else quote)
         if quote < 0 or values >= most:
-            return values >= most
+            return f"{most} JSON values" if values >= most else ""
         if is_outside or not _is_escaped(body, quote):
             is_outside = not is_outside
         offset = quote + 1
-    return True
+    return f"{_QUOTES * most} quotes"
 
 
 def may_have_more_values(body: bytes, most: int) -> bool:

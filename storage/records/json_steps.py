@@ -50,6 +50,13 @@ _WHITE = b" \t\n\r"  # `strip` alone would also remove other characters
 _CONTINUES, _CONTINUATION = 0xC0, 0x80  # bits of a UTF-8 byte that is not the first
 
 
+def _cost_of_text(text: bytes) -> str:
+    """Return the reason why a long string cannot be decoded at once."""
+    if text.isascii() and b"\\" not in text:
+        return ", and too many spaces, commas, brackets or digits to be decoded at once"
+    return " that contains escape sequences or non-ASCII characters"
+
+
 def is_cheap(body: bytes) -> bool:
     """Return whether a single call of the decoder takes at most about 10 ms for a body."""
     if len(body) <= _FEW:
@@ -295,8 +302,8 @@ class _Steps:
                 end += end < len(body) and body[end] & _CONTINUES == _CONTINUATION
             if end - first > MAX_TEXT:
                 raise Malformed(
-                    f"the body has a JSON string of more than {MAX_TEXT} bytes that contains "
-                    "escape sequences or non-ASCII characters"
+                    f"the body has a JSON string of more than {MAX_TEXT} bytes"
+                    f"{_cost_of_text(body[first:end])}"
                 )
             parts.append(msgspec.json.decode(b'"%b"' % body[offset:end]))
             if body[end : end + 1] == b'"':

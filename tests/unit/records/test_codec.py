@@ -13,6 +13,7 @@ from storage.records.base import HOUR, MINUTE
 from storage.records.codec import (
     MAX_DEPTH,
     decode,
+    excess_of_values,
     has_more_values,
     job_document,
     may_have_more_values,
@@ -255,6 +256,12 @@ def test_values_are_counted_except_in_texts(text: str) -> None:
     assert has_more_values(body, 900)
 
 
+def test_excess_of_quotes_is_named() -> None:
+    assert excess_of_values(b'"' + b'\\",' * 5_000 + b'"', 1000) == "4000 quotes"
+    assert excess_of_values(b"[" + b"1," * 5_000 + b"1]", 1000) == "1000 JSON values"
+    assert excess_of_values(b'"' + b"," * 5_000 + b'"', 1000) == ""
+
+
 @pytest.mark.parametrize(("count", "is_refused"), [(100, False), (5_000, True)])
 def test_fast_count_of_values_includes_signs_in_texts(count: int, is_refused: bool) -> None:
     body = body_of(values=10, text="," * count) + b'""' * 5_000
@@ -262,20 +269,20 @@ def test_fast_count_of_values_includes_signs_in_texts(count: int, is_refused: bo
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "limit"),
     [
-        b'{"Job":{"TaskGroups":[' + b"{}," * 250_000 + b"{}]}}",
-        b'{"Job":{"Meta":{' + b'"a":"",' * 250_000 + b'"a":""}}}',
-        b'{"Job":[' + b"[]," * 250_000,
-        b'{"Job":"' + b'",' * 1_000_000,
-        b'{"Job":"' + b'\\",' * 1_000_000 + b'"}',
+        (b'{"Job":{"TaskGroups":[' + b"{}," * 250_000 + b"{}]}}", "200000 JSON values"),
+        (b'{"Job":{"Meta":{' + b'"a":"",' * 250_000 + b'"a":""}}}', "200000 JSON values"),
+        (b'{"Job":[' + b"[]," * 250_000, "200000 JSON values"),
+        (b'{"Job":"' + b'",' * 1_000_000, "200000 JSON values"),
+        (b'{"Job":"' + b'\\",' * 1_000_000 + b'"}', "800000 quotes"),
     ],
 )
 def test_body_with_too_many_values_is_refused_before_decoding(
-    body: bytes, monkeypatch: pytest.MonkeyPatch
+    body: bytes, limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(msgspec.json, "decode", None)
-    with pytest.raises(Malformed, match="the body has more than 200000 JSON values"):
+    with pytest.raises(Malformed, match=f"the body has more than {limit}: send fewer"):
         parse(body)
 
 

@@ -195,7 +195,11 @@ def test_job_file_of_the_maximum_size_passes() -> None:
     [
         (
             b'{"a":"' + _text("\\n", MAX_TEXT + PIECE) + b'"}',
-            "the body has a JSON string of more than",
+            "of more than 6291456 bytes that contains escape sequences or non-ASCII characters",
+        ),
+        (
+            b'"' + b"a,{" * (MAX_TEXT // 2) + b'"',
+            "bytes, and too many spaces, commas, brackets or digits to be decoded at once",
         ),
         (b"[" + _text("é", 2 * PIECE) + b"]", "more than 65536 bytes without a quote"),
         (b"[" + _text(" ", 2 * PIECE) + b"1]", "more than 65536 bytes without a quote"),
