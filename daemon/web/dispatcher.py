@@ -31,6 +31,7 @@ from daemon.web.reply import (
     HandlerReply,
     WireResponse,
     message_reply,
+    not_allowed,
     of_error,
     text,
     to_wire,
@@ -385,7 +386,7 @@ class Dispatcher:
                 request, head.headers, audit_scope, long_body, is_secure=head.is_secure
             )
         if match.routes:
-            return text("Invalid method", 405)
+            return not_allowed(method for route in match.routes for method in route.methods)
         return self._answer_unrouted(match.path, head.query)
 
     async def _served(

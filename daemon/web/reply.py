@@ -127,6 +127,12 @@ def text(body: str, status: int = 200) -> HandlerReply:
     return HandlerReply(body=body.encode(), status=status, content_type=TEXT)
 
 
+def not_allowed(methods: Iterable[str]) -> HandlerReply:
+    """Return the reply to a method that a path does not have; `methods` are those that it has."""
+    allow = ", ".join(sorted(set(methods)))
+    return msgspec.structs.replace(text("Invalid method", 405), headers={"Allow": allow})
+
+
 def with_remarks(reply: HandlerReply, remarks: Sequence[str]) -> HandlerReply:
     """Return a reply with further warnings in a header, for bodies without a field for warnings."""
     if not remarks:

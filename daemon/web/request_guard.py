@@ -33,6 +33,14 @@ _UNCLEAR = HandlerReply(
 )
 
 
+_ENCODINGS = frozenset({"", "identity"})  # of bodies of requests
+_COMPRESSED = HandlerReply(
+    body=b"the body has a Content-Encoding: send the body without compression",
+    status=415,
+    content_type="text/plain; charset=utf-8",
+    headers={"Accept-Encoding": "identity"},
+)
+
 ANY_NAME = "*"  # for public documents only; the configuration cannot contain it
 
 
@@ -54,6 +62,8 @@ class RequestGuard:
         """
         if "transfer-encoding" in headers and "content-length" in headers:
             return _UNCLEAR
+        if headers.get("content-encoding", "").strip().lower() not in _ENCODINGS:
+            return _COMPRESSED
         if method == "CONNECT":  # after a success, the connection would belong to a tunnel
             return text("Invalid method", 405)
         host = headers.get("host")

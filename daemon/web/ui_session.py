@@ -29,7 +29,7 @@ from daemon.app.context import AppContext
 from daemon.web.fairness import identify
 from daemon.web.lazy import import_handler
 from daemon.web.parameters import QueryParameters
-from daemon.web.reply import JSON, HandlerReply, text
+from daemon.web.reply import JSON, HandlerReply, not_allowed, text
 from daemon.web.request import SHORT, Body, Request
 from daemon.web.router import Router
 from daemon.web.session_store import SessionStore, UiSession
@@ -527,7 +527,8 @@ class UiPages:
         if page is None and request.method == "GET":
             (page,), parameters = self._router.find(NOT_FOUND)
         if page is None:
-            return text("Invalid method", 405) if pages else HandlerReply(status=404)
+            methods = [candidate.method for candidate in pages]
+            return not_allowed(methods) if pages else HandlerReply(status=404)
         request = msgspec.structs.replace(request, parameters=parameters, token="", peer=None)
         names = _names(headers, is_secure=is_secure)
         ui_request = UiRequest(

@@ -230,3 +230,19 @@ async def test_unknown_value_of_a_parameter_gets_the_valid_values(
 ) -> None:
     answer = await steward.request("GET", f"/v1/jobs/statuses?{name}=loud")
     assert (answer.status_code, answer.text) == (400, f"{name} = 'loud' must be one of {choices}")
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/v1/jobs", "GET, POST, PUT"),
+        ("/v1/job/web", "DELETE, GET, POST, PUT"),
+        ("/v1/nodes", "GET"),
+        ("/ui/jobs", "GET"),
+    ],
+)
+async def test_refused_method_gets_the_permitted_ones(
+    steward: Steward, path: str, allowed: str
+) -> None:
+    answer = await steward.request("PATCH", path)
+    assert (answer.status_code, answer.headers["Allow"]) == (405, allowed)

@@ -60,7 +60,5 @@ def _whole(query: QueryParameters, name: str, default: int) -> int:
     if not text:
         return default
     if not text.isdecimal() or parse_integer(text) >= _NEWEST:
-        raise Malformed(
-            f"{name} = {shorten(text)!r} must be an integer from 0 to {_NEWEST - 1}, such as 100"
-        )
+        raise Malformed(f"{name} = {shorten(text)!r} must be an integer from 0 to {_NEWEST - 1}")
     return parse_integer(text) or default

@@ -27,6 +27,16 @@ def test_case_of_a_host_name_in_the_settings_does_not_matter() -> None:
     assert guard.refusal("GET", {"host": "STEWARD.lan"}) is None
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "GZIP", "identity, gzip", "br"])
+def test_compressed_body_is_refused(encoding: str) -> None:
+    assert refused("POST", content_encoding=encoding) == 415
+
+
+@pytest.mark.parametrize("encoding", ["", "identity", " Identity "])
+def test_body_without_compression_is_accepted(encoding: str) -> None:
+    assert refused("POST", content_encoding=encoding) is None
+
+
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:4646", "10.0.0.1", "[::2]:1"])
 def test_other_host_names_are_refused(host: str) -> None:
     assert refused(host=host) == 421
