@@ -375,7 +375,7 @@ def _case(db: ReadSnapshot, job: Job, allocs: list[Allocation]) -> _Case:
         },
         allocations=allocs,
         waiting=evaluations.unfinished(db, job.namespace, job.id),
-        newest=evaluations.newest(db, job.namespace, job.id),
+        newest=evaluations.latest(db, job.namespace, job.id),
         deployment=deployments.latest(db, job.namespace, job.id),
     )
 

@@ -241,7 +241,7 @@ def release(tx: Transaction, key: Key, now: int, eval_id: str) -> None:
     job = jobs.current(tx, *key)
     if job is not None and not job.stop and not job.launches_children:
         trigger = Trigger.RUN_STEP if is_workflow(job) else Trigger.JOB_REGISTER
-        if evaluations.newest(tx, *key) is None:  # a child of a frozen slot has no evaluation
+        if evaluations.latest(tx, *key) is None:  # a child of a frozen slot has no evaluation
             trigger = Trigger.PERIODIC_JOB
         index = job.job_modify_index
         evaluation = new_evaluation(job, eval_id, trigger, job_modify_index=index)

@@ -221,12 +221,6 @@ def next_time(db: ReadSnapshot, now: int) -> int | None:
     return row["at"] if row else None
 
 
-_NEWEST = """
-    SELECT id, document FROM evaluations
-     WHERE namespace = :namespace AND job_id = :job_id
-  ORDER BY modify_index DESC
-     LIMIT 1
-"""
 _UNFINISHED = """
     SELECT id, document FROM evaluations
      WHERE namespace = :namespace AND job_id = :job_id AND status IN ('pending', 'blocked')
@@ -263,12 +257,6 @@ _NEXT_BLOCKED = """
   ORDER BY priority DESC, create_index
      LIMIT 1
 """
-
-
-def newest(db: ReadSnapshot, namespace: str, job_id: str) -> Evaluation | None:
-    """Return the most recently changed evaluation of a job, or None."""
-    row = db.one(_NEWEST, {"namespace": namespace, "job_id": job_id})
-    return _from(row) if row else None
 
 
 def unfinished(db: ReadSnapshot, namespace: str, job_id: str) -> list[Evaluation]:

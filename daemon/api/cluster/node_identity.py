@@ -9,11 +9,10 @@ import uuid
 
 import msgspec
 
-from daemon.api.cluster.node_metadata import named_node
+from daemon.api.cluster.node_metadata import find_node, named_node
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
-from storage.errors import Refused
-from storage.queries import installation, node_pools, nodes, settings
+from storage.queries import installation, node_pools, settings
 from storage.read_pool import ReadSnapshot
 from storage.records.base import SECOND, Record
 from storage.records.node import Node
@@ -44,7 +43,7 @@ class _First(msgspec.Struct, frozen=True):
 
 def read(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show the claims of the identity of the node `node_id`, by default the daemon's own node."""
-    node = _find(request, db, request.query.text("node_id"))
+    node = find_node(request, db, request.query.text("node_id"))
     text = settings.find(db, _name(node.id))
     if text:
         first = msgspec.json.decode(text, type=_First)
@@ -65,7 +64,7 @@ async def renew(request: Request) -> HandlerReply:
     first_identity = _First(next(parts.ids), parts.clock.now() // SECOND)
 
     def write(tx: Transaction) -> None:
-        node = _find(request, tx, name_or_id)
+        node = find_node(request, tx, name_or_id)
         settings.put(tx, _name(node.id), msgspec.json.encode(first_identity).decode())
 
     await parts.store.write(write)
@@ -98,13 +97,6 @@ def _identity_ttl(db: ReadSnapshot, node: Node) -> int:
     """Return the lifetime of an identity for a node's pool, in seconds."""
     ttl = node_pools.identity_ttl(db, node.node_pool)
     return _TTL if ttl is None else max(ttl // SECOND, 1)
-
-
-def _find(request: Request, db: ReadSnapshot, node_id: str) -> Node:
-    node = nodes.find(db, node_id or request.parts.tasks.node_id)
-    if node is None:
-        raise Refused(f"Unknown node {node_id}")
-    return node
 
 
 def _name(node_id: str) -> str:

@@ -36,7 +36,7 @@ class NodeMetaResponse(Record, frozen=True, kw_only=True):
 
 def read(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show the metadata of the node `node_id`, by default the daemon's own node."""
-    node = _find(request, db, request.query.text("node_id"))
+    node = find_node(request, db, request.query.text("node_id"))
     return HandlerReply(body=_shown(request, node, nodes.meta_changes(db, node.id)))
 
 
@@ -55,7 +55,7 @@ async def apply(request: Request) -> HandlerReply:
                 f'"{key[:100]}" is too long: keys and values have at most {_LONGEST} characters'
             )
     name_or_id = named_node(request, meta_request.node_id)
-    node = parts.store.read(lambda db: _find(request, db, name_or_id))
+    node = parts.store.read(lambda db: find_node(request, db, name_or_id))
     done, changes = await change_meta(
         parts.store,
         node.id,
@@ -82,7 +82,8 @@ def named_node(request: Request, in_body: str) -> str:
     return in_body or in_query
 
 
-def _find(request: Request, db: ReadSnapshot, node_id: str) -> Node:
+def find_node(request: Request, db: ReadSnapshot, node_id: str) -> Node:
+    """Return a node; without an ID, the daemon's own node. Raises `Refused`."""
     node = nodes.find(db, node_id or request.parts.tasks.node_id)
     if node is None:
         raise Refused(f"Unknown node {node_id}")
