@@ -344,6 +344,8 @@ async def deregister_job(request: Request) -> HandlerReply:
         now=parts.clock.now(),
         eval_id=next(parts.ids),
     )
+    if not done.index:
+        request.warnings.append(f'nothing was stopped: there is no job "{request["job_id"]}"')
     response = JobDeregisterResponse(
         eval_id=done.eval_id,
         eval_create_index=done.eval_create_index,

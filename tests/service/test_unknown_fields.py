@@ -128,3 +128,13 @@ async def test_mount_warns_about_stored_settings_without_effect(steward: Steward
         'field "config.passthrough_request_headers" is stored but has no effect; '
         'field "local" is stored but has no effect'
     )
+
+
+async def test_header_reports_a_stop_of_an_unknown_job(steward: Steward) -> None:
+    answer = await steward.request("DELETE", "/v1/job/nope")
+    assert answer.status_code == 200
+    warning = answer.headers["X-Steward-Warning"]
+    assert warning == 'nothing was stopped: there is no job "nope"'
+    await steward.register(JOB)
+    stopped = await steward.request("DELETE", "/v1/job/web?purge=true")
+    assert "X-Steward-Warning" not in stopped.headers
