@@ -51,9 +51,9 @@ _CONTINUES, _CONTINUATION = 0xC0, 0x80  # bits of a UTF-8 byte that is not the f
 
 
 def _cost_of_text(text: bytes) -> str:
-    """Return the reason why a long string cannot be decoded at once."""
+    """Return the reason why a long string cannot be decoded in one step."""
     if text.isascii() and b"\\" not in text:
-        return ", and too many spaces, commas, brackets or digits to be decoded at once"
+        return ", and too many spaces, commas, brackets or digits to be decoded in one step"
     return " that contains escape sequences or non-ASCII characters"
 
 

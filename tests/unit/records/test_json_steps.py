@@ -199,7 +199,7 @@ def test_job_file_of_the_maximum_size_passes() -> None:
         ),
         (
             b'"' + b"a,{" * (MAX_TEXT // 2) + b'"',
-            "bytes, and too many spaces, commas, brackets or digits to be decoded at once",
+            "bytes, and too many spaces, commas, brackets or digits to be decoded in one step",
         ),
         (b"[" + _text("é", 2 * PIECE) + b"]", "more than 65536 bytes without a quote"),
         (b"[" + _text(" ", 2 * PIECE) + b"1]", "more than 65536 bytes without a quote"),
