@@ -100,7 +100,7 @@ class ClientSecretRotator:
         before = self.state(mount)
         # If the daemon stops before it has stored the new secret, a later round finds the secret by
         # this name and removes it.
-        marked = msgspec.structs.replace(before, unclean=True)
+        marked = msgspec.structs.replace(before, unclean=True, attempt=name)
         if not await self._store_state(mount, marked, client.settings.config):
             raise Refused(_CHANGED)
         password = await self._graph.add_password(client, application, name, ends_at)
@@ -111,6 +111,7 @@ class ClientSecretRotator:
             pending=password.key_id,
             pending_since=now,
             pending_ends_at=ends_at,
+            attempt=name,
             problem="",
             failures=0,
             try_again_at=0,
@@ -158,12 +159,12 @@ class ClientSecretRotator:
         for password in application.password_credentials:
             if password.key_id in (state.current, state.pending):
                 continue
-            if removes_all or _is_ours(mount, password):
+            if removes_all or _is_unused(mount, state, password):
                 await self._graph.remove_password(client, application, password.key_id)
                 removed.append(password.key_id)
             else:
                 log.warning(
-                    "%s: keeping a client secret of another program (%s)",
+                    "%s: keeping a client secret that may be in use (%s)",
                     mount.path,
                     password.key_id,
                 )
@@ -326,5 +327,11 @@ def _mark(mount: Mount) -> str:
     return f"steward-{mount.accessor}-"
 
 
-def _is_ours(mount: Mount, password: AppPassword) -> bool:
-    return (password.display_name or "").startswith(_mark(mount))
+def _is_unused(mount: Mount, state: Rotation, password: AppPassword) -> bool:
+    """Return whether Steward created a secret that is neither in use nor pending.
+
+    `password` is neither the known current secret nor the pending one. If the current secret is not
+    known, each secret of Steward may be the one in use, except the one that it requested last.
+    """
+    name = password.display_name or ""
+    return name.startswith(_mark(mount)) if state.current else bool(name) and name == state.attempt

@@ -36,7 +36,7 @@ _KEPT_TEXTS = (
     "identity_token_audience",
     "rotation_policy",
 )
-_WHO = frozenset({"tenant_id", "client_id", "client_secret", "identity_token_audience"})
+_WHO = ("tenant_id", "client_id", "identity_token_audience")
 _OURS = ("token_file", "clock_leeway", "look_up_groups", "remove_foreign_passwords")
 _CRON_FIELDS = 5
 
@@ -108,11 +108,13 @@ async def write(
             raise Invalid("only one of 'client_secret' or 'identity_token_audience' can be set")
         config = _with_rotation(config, fields)
         complete(config, *surroundings)
+        has_new_client = secret is not None or _is_other_client(before, config)
+        if has_new_client:  # the expiry date is that of the replaced secret
+            config = msgspec.structs.replace(config, root_password_expires_at=None)
         identity.put_config(tx, mount.accessor, config)
         directory_cache.forget(tx, mount.accessor)
         secrets.remove(tx, federation_token_path(mount))
-        if _WHO & fields.values.keys():
-            # A running rotation belongs to the previous client.
+        if has_new_client:  # the rotation belongs to the previous client
             rotations.forget(tx, mount.accessor)
             secrets.remove(tx, pending_secret_path(mount))
         if sealed:
@@ -136,6 +138,10 @@ async def remove(store: Store, mount: Mount) -> None:
         secrets.remove(tx, federation_token_path(mount))
 
     await store.write(apply)
+
+
+def _is_other_client(before: MethodConfig, after: MethodConfig) -> bool:
+    return any(getattr(before, name) != getattr(after, name) for name in _WHO)
 
 
 def _changes(fields: RequestFields) -> dict[str, object]:

@@ -194,7 +194,9 @@ class Rotation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The state of a client secret rotation; the secrets are stored separately, encrypted.
 
     Times are in nanoseconds. `pending` is the key of a new secret that is not in use yet. `unclean`
-    is true while older secrets must still be deleted.
+    is true while older secrets must still be deleted. `attempt` is the name of the latest secret
+    that was requested and has not come into use. The directory may have created it without an
+    answer.
     """
 
     since: int  # start of the current period or schedule
@@ -202,6 +204,7 @@ class Rotation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pending: str = ""
     pending_since: int = 0
     pending_ends_at: int = 0
+    attempt: str = ""
     unclean: bool = False
     rotated_at: int = 0
     problem: str = ""

@@ -8,14 +8,18 @@ import trio
 import trio.testing
 
 from daemon.acl.seal import EnvelopeCipher
+from daemon.identity import method_config
 from daemon.identity.client_secret_rotation import GIVE_UP, SETTLES, ClientSecretRotator, is_due
 from daemon.identity.method_config import client_secret
+from daemon.text.request_fields import RequestFields
 from storage.errors import Refused
 from storage.queries import audit
 from storage.records.base import HOUR, MINUTE, SECOND
 from storage.records.identity import MethodConfig, Rotation
-from tests.parts.identity.conftest import Clock, Cloud, Login
+from tests.fakes.fakecloud import TENANT
+from tests.parts.identity.conftest import APPLICATION, Clock, Cloud, Login
 
+OTHER_APPLICATION = "c1000000-0000-4000-8000-000000000002"
 OLD = "fake-client-secret-1"
 DAY = 24 * HOUR
 
@@ -194,7 +198,7 @@ async def test_rotation_of_an_application_that_was_replaced_is_refused(
         with trio.fail_after(5):
             while not cloud.asked("graph"):
                 await trio.lowlevel.checkpoint()
-        await login.configure(client_id="c1000000-0000-4000-8000-000000000002")
+        await login.configure(client_id=OTHER_APPLICATION)
     assert passwords(cloud) == [OLD]
     assert login.methods.rotations.state(login.mount).pending == ""
 
@@ -233,6 +237,58 @@ async def test_failed_cleanup_is_repeated_later(login: Login, cloud: Cloud, cloc
     clock.advance(31)
     await rotations.run_once()
     assert passwords(cloud) == [in_use(login)]
+
+
+async def rotated(login: Login, clock: Clock) -> None:
+    """Rotate the client secret once, up to the deletion of the replaced secret."""
+    await login.methods.rotations.begin(login.mount)
+    clock.advance(SETTLES / SECOND)
+    for _ in range(2):
+        await login.methods.rotations.run_once()
+
+
+async def test_expiry_date_of_a_replaced_secret_is_not_shown(login: Login, clock: Clock) -> None:
+    await rotated(login, clock)
+    assert "root_password_expiration_date" in shown_config(login)
+    await login.configure()
+    assert "root_password_expiration_date" not in shown_config(login)
+
+
+def shown_config(login: Login) -> dict[str, object]:
+    return method_config.config_response(
+        login.store.read(lambda db: method_config.read(db, login.mount))
+    )
+
+
+@pytest.mark.parametrize("client_ids", [(APPLICATION,), (OTHER_APPLICATION, APPLICATION)])
+async def test_failed_rotation_keeps_a_secret_whose_configuration_was_written_again(
+    login: Login, cloud: Cloud, clock: Clock, client_ids: tuple[str, ...]
+) -> None:
+    await rotated(login, clock)
+    for client_id in client_ids:
+        fields = {"client_id": client_id, "max_retries": 0}
+        await login.methods.configure(login.mount, RequestFields(fields))
+    cloud.fail(service="graph", path="addPassword", status=403)
+    with pytest.raises(Refused):
+        await login.methods.rotations.begin(login.mount)
+    cloud.heal()
+    await login.methods.rotations.run_once()
+    assert in_use(login) in passwords(cloud)
+    await works(login, cloud)
+
+
+async def test_configuration_with_the_same_client_keeps_the_rotation(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    await rotated(login, clock)
+    await login.methods.rotations.begin(login.mount)
+    before = login.methods.rotations.state(login.mount)
+    same = {"tenant_id": TENANT, "client_id": APPLICATION, "max_retries": 0}
+    await login.methods.configure(login.mount, RequestFields(same))
+    assert login.methods.rotations.state(login.mount) == before
+    clock.advance(SETTLES / SECOND)
+    await login.methods.rotations.run_once()
+    assert in_use(login) == passwords(cloud)[-1]
 
 
 async def test_new_configuration_cancels_a_rotation(
