@@ -94,8 +94,8 @@ class CloudResponse(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Return the beginning of the body as text, for logs and errors."""
-        return self.body.decode(errors="replace")[:MAX_SHOWN]
+        """Return the beginning of the body as text, for logs and errors, with masked secrets."""
+        return _masked(self.body.decode(errors="replace")[:MAX_SHOWN])
 
     def described(self, *, with_code: bool = True) -> str:
         """Format the response as the cloud's client libraries do in their errors."""
@@ -136,7 +136,7 @@ def message_of(response: CloudResponse) -> str:
 
 
 def decoded(body: bytes, kind: type[T]) -> T | None:
-    """Decode a JSON body as a record.
+    """Decode a JSON body as a record. Null stands for an absent value, as in the cloud's libraries.
 
     Return None if the body is invalid, or if it may have more than `MOST_VALUES` values.
     """
@@ -145,9 +145,20 @@ def decoded(body: bytes, kind: type[T]) -> T | None:
     ):  # a value has at least one byte
         return None
     try:
-        return json_steps.decode_as(body, kind)
+        if b"null" not in body:
+            return json_steps.decode_as(body, kind)
+        return msgspec.convert(_without_nulls(json_steps.decode(body)), kind)
     except (Malformed, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def _without_nulls(value: object) -> object:
+    """Return a JSON value without the null members and elements of its objects and lists."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value if item is not None]
+    return value
 
 
 class CloudHttp:
@@ -201,7 +212,7 @@ class CloudHttp:
             except _errors() as error:
                 problem = str(error) or type(error).__name__
             else:
-                self._log("%d %s: %s", response.status, url, _masked(response.text))
+                self._log("%d %s: %s", response.status, url, response.text)
                 return response
         self._log("%s %s failed: %s", method, url, problem)
         raise CloudUnreachable(f'{method.capitalize()} "{url}": {problem}')
@@ -265,7 +276,8 @@ def _client(*, use_proxy: bool) -> "httpx.AsyncClient":
 def _errors() -> tuple[type[Exception], ...]:
     import httpx  # imported late: few daemons have login methods
 
-    return (httpx.HTTPError, httpx.InvalidURL, httpx.CookieConflict)
+    # The last one is raised for a host name that cannot be encoded.
+    return (httpx.HTTPError, httpx.InvalidURL, httpx.CookieConflict, UnicodeError)
 
 
 def _body(form: Mapping[str, str] | None, document: object) -> tuple[bytes, Mapping[str, str]]:

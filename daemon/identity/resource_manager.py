@@ -240,8 +240,16 @@ def _url(client: CloudClient, where: str, query: dict[str, str]) -> str:
 
 
 def _same_host(link: str, url: str) -> str:
-    """Return a link to the next page. Raises `CloudRequestFailed` if it points to another host."""
-    there, here = urlsplit(link), urlsplit(url)
+    """Return a link to the next page.
+
+    Raises `CloudRequestFailed` if the link is invalid, or points to another host.
+    """
+    try:
+        there, here = urlsplit(link), urlsplit(url)
+    except ValueError as error:
+        raise CloudRequestFailed(
+            f"the cloud's response has an invalid link to its next page: {error}"
+        ) from error
     if (there.scheme, there.netloc) != (here.scheme, here.netloc):
         raise CloudRequestFailed(
             "the cloud's response links to its next page on another host, "

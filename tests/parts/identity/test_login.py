@@ -12,13 +12,21 @@ from daemon.acl.lockout import LockoutPolicy
 from daemon.identity import mounts, roles
 from daemon.identity.login_request import LoginRequest
 from daemon.text.request_fields import RequestFields
-from storage.errors import Denied, Invalid, Refused, StorageFull, TooOften, UnknownToken
+from storage.errors import (
+    Denied,
+    Invalid,
+    LoginRefused,
+    Refused,
+    StorageFull,
+    TooOften,
+    UnknownToken,
+)
 from storage.queries import entities, identity, secrets, tokens
 from storage.queries import mounts as stored_mounts
 from storage.records.acl import TokenKind
 from storage.records.base import SECOND
 from tests.fakes.fakecloud import SUB_A, SUB_B
-from tests.parts.identity.conftest import PRINCIPAL, Cloud, Login
+from tests.parts.identity.conftest import PRINCIPAL, RESOURCE, Cloud, Login
 
 
 async def test_login_issues_a_token_that_is_found_by_its_secret(login: Login, cloud: Cloud) -> None:
@@ -372,3 +380,46 @@ async def test_signed_logins_outside_a_role_cause_no_lockout(login: Login, cloud
         await log_in("other", forged)
     with pytest.raises(UnknownToken):
         await login.tokens.authenticate("guess", nat)
+
+
+SITE = f"/subscriptions/{SUB_A}/resourceGroups/rg-one/providers/Microsoft.Web/sites/"
+SITE_FIELDS = {"subscription_id": SUB_A, "resource_group_name": "rg-one"}
+SHARED_IDENTITY = "0b000000-0000-4000-8000-000000000021"
+
+
+async def test_resource_whose_own_identity_is_null_is_accepted(login: Login, cloud: Cloud) -> None:
+    await login.role(
+        "site", bound_service_principal_ids=SHARED_IDENTITY, bound_subscription_ids=SUB_A
+    )
+    assigned = {"principalId": SHARED_IDENTITY, "clientId": None}
+    identity = {"type": "UserAssigned", "principalId": None, "tenantId": None}
+    body = {
+        "location": None,
+        "identity": {**identity, "userAssignedIdentities": {"one": assigned, "two": None}},
+    }
+    cloud.fail(service="resource_manager", path="sites/app-user", status=200, body=body)
+    jwt = cloud.fake.mint({"resource_id": f"{SITE}app-user", "audience": RESOURCE})["access_token"]
+    await login.log_in(jwt, "site", resource_id=f"{SITE}app-user", **SITE_FIELDS)
+
+
+async def test_refusal_shows_no_secret_that_the_cloud_repeats(login: Login, cloud: Cloud) -> None:
+    echo = {"error": "invalid", "client_secret": "hidden-1", "sent": "client_secret=hidden-2&a=b"}
+    cloud.fail(service="directory", path="oauth2/v2.0/token", status=400, body=echo)
+    with pytest.raises(LoginRefused) as raised:
+        await login.log_in_machine(cloud.mint_machine())
+    assert "ClientSecretCredential authentication failed" in str(raised.value)
+    assert "hidden" not in f"{raised.value} {raised.value.reason}"
+
+
+@pytest.mark.parametrize("link", ["http://[x", "http://a..b/", "/next", "http://evil.example/"])
+async def test_invalid_link_to_the_next_page_is_not_followed(
+    login: Login, cloud: Cloud, link: str
+) -> None:
+    await login.role(
+        "site", bound_service_principal_ids=SHARED_IDENTITY, bound_subscription_ids=SUB_A
+    )
+    body = {"value": [], "nextLink": link}
+    cloud.fail(service="resource_manager", path="userAssignedIdentities", status=200, body=body)
+    jwt = cloud.fake.mint({"resource_id": f"{SITE}app-user", "audience": RESOURCE})["access_token"]
+    with pytest.raises(LoginRefused, match="match expected identities"):
+        await login.log_in(jwt, "site", resource_id=f"{SITE}app-one", **SITE_FIELDS)

@@ -4,6 +4,7 @@ import logging
 from collections.abc import AsyncIterator
 from functools import partial
 
+import msgspec
 import pytest
 import trio
 
@@ -33,6 +34,26 @@ def test_answer_that_takes_long_to_decode_is_not_decoded() -> None:
     assert cloud_http.decoded(b'{"a":[1.5e300]}', dict[str, list[float]]) == {"a": [1.5e300]}
     slow = b'{"a":[' + b"1.5e300," * 5000 + b"1]}"
     assert cloud_http.decoded(slow, dict[str, list[float]]) is None
+
+
+class _Answer(msgspec.Struct):
+    name: str = "none"
+    names: list[str] = []
+
+
+@pytest.mark.parametrize(
+    ("body", "answer"),
+    [
+        (b'{"name":null,"names":null,"other":null}', _Answer()),
+        (b'{"name":"a","names":["b",null]}', _Answer("a", ["b"])),
+        (b'{"name":"null","names":["null"]}', _Answer("null", ["null"])),
+        (b"null", None),
+        (b'{"name":null,"names":[1]}', None),
+        (b'{"name":' + b"[" * 450 + b"null" + b"]" * 450 + b"}", None),
+    ],
+)
+def test_null_stands_for_an_absent_value(body: bytes, answer: _Answer | None) -> None:
+    assert cloud_http.decoded(body, _Answer) == answer
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
@@ -138,7 +159,13 @@ async def test_truncated_or_empty_response_is_reported(sender: CloudHttp, raw: b
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("url", ["ftp://host/", "http://", "http://[::1", "nonsense"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("ftp://host/", "http://", "http://[::1", "nonsense"),
+        *("http://a..b/", f"http://{'a' * 64}.example/"),  # not valid as host names
+    ],
+)
 async def test_invalid_address_is_reported(sender: CloudHttp, url: str) -> None:
     with pytest.raises(CloudUnreachable):
         await sender.send("GET", url)
