@@ -14,6 +14,7 @@ from storage.read_pool import ReadSnapshot
 from storage.records import durations
 from storage.records.acl import BUILT_IN, ROOT, RoleLink, Token
 from storage.records.base import HOUR, MINUTE, Record
+from storage.records.numbers import shorten
 from storage.records.times import nanoseconds
 
 UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -153,14 +154,27 @@ def _ttl_errors(ttl: int | None) -> Iterable[str]:
         yield f"expiration time cannot be more than 24h0m0s in the future (was {durations.text(ttl)})"
 
 
+def _span(value: object) -> int:
+    """Return a duration in nanoseconds, given as text or as a number. Raises `ValueError`.
+
+    An unreadable duration must not give a token that never expires.
+    """
+    if isinstance(value, str):
+        return durations.nanoseconds(value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and value == int(value):
+        return int(value)
+    shown = shorten(msgspec.json.encode(value).decode())
+    raise ValueError(
+        f"{shown} is neither a duration, such as 1h30m, nor a whole number of nanoseconds"
+    )
+
+
 def _expiry(request: TokenRequest, now: int) -> int | None:
     """Return the expiry of a token; None means never. Raises `Malformed`."""
     span = request.expiration_ttl
     try:
-        if isinstance(span, str) and span:
-            return durations.nanoseconds(span)
-        if isinstance(span, int) and not isinstance(span, bool) and span:
-            return span
+        if span not in (None, "", 0):
+            return _span(span)
         if request.expiration_time:
             return nanoseconds(request.expiration_time) - now
     except ValueError as error:

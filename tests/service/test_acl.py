@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from daemon.config.data_directory import store_dir
@@ -270,6 +271,23 @@ MISTAKES: list[tuple[str, str, Any, str]] = [
         "ExpirationTTL or ExpirationTime cannot be read: 'soon' is not a duration such as "
         "250ms or 1h30m",
     ),
+    *[
+        (
+            "POST",
+            "/v1/acl/token",
+            {"Type": "management", "ExpirationTTL": value},
+            f"ExpirationTTL or ExpirationTime cannot be read: {shown} is neither a duration, such "
+            "as 1h30m, nor a whole number of nanoseconds",
+        )
+        for value, shown in ((True, "true"), ([60], "[60]"), (6e10 + 0.5, "60000000000.5"))
+    ],
+    (
+        "POST",
+        "/v1/acl/token",
+        {"Type": "management", "ExpirationTTL": 1e30},
+        "token 0 invalid: 1 error occurred:\n\t* expiration time cannot be more than 24h0m0s in "
+        "the future (was 277777777777777783h18m4.624838656s)\n\n",
+    ),
     ("POST", "/v1/acl/token", {"AccessorID": "x", "Type": "management"}, "cannot find token x"),
     (
         "POST",
@@ -284,6 +302,14 @@ async def test_invalid_input_is_reported(guarded: Steward) -> None:
     answers = [await guarded.request(method, path, body) for method, path, body, _ in MISTAKES]
     assert [answer.text for answer in answers] == [text for *_, text in MISTAKES]
     assert {answer.status_code for answer in answers} == {400, 404}
+
+
+async def test_token_expires_after_a_number_of_nanoseconds_in_any_spelling(
+    guarded: Steward,
+) -> None:
+    for number in (b"60000000000", b"6e10", b"60000000000.0"):
+        body = msgspec.Raw(b'{"Type": "management", "ExpirationTTL": %b}' % number)
+        assert (await guarded.post("/v1/acl/token", body))["ExpirationTTL"] == "1m0s"
 
 
 async def test_one_time_token_transfers_a_token(guarded: Steward) -> None:
