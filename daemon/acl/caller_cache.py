@@ -12,11 +12,16 @@ from threading import Lock
 from daemon.acl.builtin import DEFAULT_RULES
 from daemon.acl.check import Caller
 from daemon.acl.grant import CapabilitySet, NamedPolicy
-from daemon.acl.policy_rules import expand_entity_templates, parse_policy
+from daemon.acl.policy_rules import (
+    IdentityDetails,
+    expand_identity_templates,
+    needs_details,
+    parse_policy,
+)
 from daemon.acl.workload_identity import policies_of_task, workload_capabilities
 from storage.errors import Malformed
 from storage.loop_share import spend
-from storage.queries import groups, policies
+from storage.queries import entities, groups, policies
 from storage.read_pool import ReadSnapshot
 from storage.records.acl import DEFAULT, Token
 from storage.records.codec import encode
@@ -32,6 +37,9 @@ MOST = 1000  # entries of each cache; an entry takes some kilobytes
 _Key = tuple[object, ...]
 Shown = tuple[bytes, str]  # the hash of a secret, and the client's address
 Moment = tuple[int, int]  # indexes of the last change of a policy, and of a role
+
+_NO_DETAILS = IdentityDetails()
+_DEPENDS_ON_DETAILS = CapabilitySet(())  # marks a key whose grants differ by aliases and groups
 
 
 class LongGrant(Exception):
@@ -62,10 +70,19 @@ class CapabilitySetCache:
         moment = (db.table_index("policies"), db.table_index("acl_roles"))
         by_groups = tuple(groups.policies(db, entity.id)) if entity else ()
         key = (token.policies, token.roles, encode(entity) if entity else b"", by_groups)
-        if (cached := self._known(moment, key)) is not None:
+        cached, details = self._known(moment, key), _NO_DETAILS
+        if cached is _DEPENDS_ON_DETAILS:
+            details = _details(db, entity)
+            cached = self._known(moment, (*key, encode(details)))
+        if cached is not None:
             return cached
         budget = _Budget(may_take_long=may_take_long)
-        grant = _grant(_found(db, policy_names(db, token, entity), budget), entity)
+        named_policies = _parsed(_found(db, policy_names(db, token, entity), budget))
+        if any(needs_details(rules) for _, rules in named_policies):
+            self._store(moment, key, _DEPENDS_ON_DETAILS)
+            details = _details(db, entity)
+            key = (*key, encode(details))
+        grant = _grant(named_policies, entity, details)
         self._store(moment, key, grant)
         return grant
 
@@ -142,20 +159,37 @@ def _found(db: ReadSnapshot, names: Iterable[str], budget: _Budget) -> list[tupl
     return texts
 
 
-def _grant(policies_found: Sequence[tuple[str, str]], entity: Entity | None) -> CapabilitySet:
-    """Return the combined grant of policies.
+def _parsed(policies_found: Sequence[tuple[str, str]]) -> list[NamedPolicy]:
+    """Return the rules of policies.
 
-    The grant is empty if a policy cannot be parsed, because that policy might deny something.
+    Return no rules if a policy cannot be parsed, because that policy might deny something.
     """
     named_policies: list[NamedPolicy] = []
     for name, text in policies_found:
         try:
-            rules = parse_policy(text)
+            named_policies.append((name, parse_policy(text)))
         except Malformed as error:
             log.warning("policy %r grants nothing, because it cannot be parsed: %s", name, error)
-            return CapabilitySet(())
-        named_policies.append((name, expand_entity_templates(rules, entity)))
-    return CapabilitySet(named_policies)
+            return []
+    return named_policies
+
+
+def _details(db: ReadSnapshot, entity: Entity | None) -> IdentityDetails:
+    if entity is None:
+        return _NO_DETAILS
+    return IdentityDetails(entities.aliases(db, entity.id), groups.containing(db, entity.id))
+
+
+def _grant(
+    named_policies: Sequence[NamedPolicy], entity: Entity | None, details: IdentityDetails
+) -> CapabilitySet:
+    """Return the combined grant of policies."""
+    return CapabilitySet(
+        [
+            (name, expand_identity_templates(rules, entity, details))
+            for name, rules in named_policies
+        ]
+    )
 
 
 class CallerCache:

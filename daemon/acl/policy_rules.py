@@ -16,7 +16,7 @@ from daemon.acl.policy_parser import PolicyObject, PolicySyntaxError, Value, par
 from daemon.text.go_format import multi_error
 from storage.errors import Malformed
 from storage.records.durations import seconds
-from storage.records.identity import Entity
+from storage.records.identity import Alias, Entity, Group
 
 DENY = "deny"
 _MOST_PARSED = 4 * 1024 * 1024  # characters of cached policies
@@ -226,7 +226,8 @@ def _parsed(text: str) -> PolicyRules:
 def check(text: str) -> None:
     """Raise `Malformed` for a text that is not a policy, or has a part without effect.
 
-    Such a part is a rule without braces, or a repeated value: only the last one would count.
+    Such a part is a rule without braces, a repeated value, of which only the last one would count,
+    or a template that never has a value.
     """
     tree = parse_policy_text(text)
     for policy_item in tree.items:
@@ -236,8 +237,8 @@ def check(text: str) -> None:
                 position = f"At {policy_item.line}:{policy_item.column}"
                 raise PolicySyntaxError(f"{position}: unknown slice type: *ast.LiteralType")
             raise Malformed(f"{' '.join(policy_item.keys)}: write a block in braces, not a value")
-    parse_policy(text)
-    if problems := list(_repetitions(tree, "")):
+    rules = parse_policy(text)
+    if problems := [*_repetitions(tree, ""), *_unknown_templates(rules)]:
         raise Malformed(multi_error(problems))
 
 
@@ -355,14 +356,38 @@ def _wrapping_ttl(body: PolicyObject, end: str, where: str) -> int:
     return ttl
 
 
-_PLACE = re.compile(r"\{\{\s*identity\.entity\.([\w.-]+)\s*\}\}")
+# --- templates of paths --------------------------------------------------------------------------
+
+_PLACE = re.compile(r"\{\{\s*identity\.(.+?)\s*\}\}")
+_KNOWN_TEMPLATE = re.compile(
+    r"entity\.(?:id|name|metadata\..+"
+    r"|aliases\.[^.]+\.(?:id|name|metadata\.app_id|custom_metadata\..+))"
+    r"|groups\.ids\.[^.]+\.(?:name|metadata\..+)"
+    r"|groups\.names\..+\.(?:id|metadata\..+)"
+)
+_CLAIMED = "app_id"  # the only metadata of an alias that the directory has signed
 
 
-def expand_entity_templates(rules: PolicyRules, entity: Entity | None) -> PolicyRules:
-    """Return rules filled in with an entity's values, without rules that lack a value."""
+class IdentityDetails(msgspec.Struct, frozen=True):
+    """The aliases of an entity, and all groups that contain it."""
+
+    aliases: Sequence[Alias] = ()
+    groups: Sequence[Group] = ()
+
+
+def needs_details(rules: PolicyRules) -> bool:
+    """Return whether a template names an alias or a group."""
+    names = (match[1] for rule in rules.paths for match in _PLACE.finditer(rule.path))
+    return any(name.startswith(("entity.aliases.", "groups.")) for name in names)
+
+
+def expand_identity_templates(
+    rules: PolicyRules, entity: Entity | None, details: IdentityDetails
+) -> PolicyRules:
+    """Return rules filled in with an identity's values, without rules that lack a value."""
     if not any("{{" in rule.path for rule in rules.paths):
         return rules
-    values = _values(entity) if entity else {}
+    values = _values(entity, details) if entity else {}
     paths = (
         msgspec.structs.replace(
             rule, path=_PLACE.sub(lambda match: values.get(match[1], "{{"), rule.path)
@@ -374,11 +399,43 @@ def expand_entity_templates(rules: PolicyRules, entity: Entity | None) -> Policy
     )
 
 
-def _values(entity: Entity) -> dict[str, str]:
-    """Return the template values of an entity, without values that could be a pattern."""
-    values = {"id": entity.id, "name": entity.name}
-    values |= {f"metadata.{key}": value for key, value in (entity.metadata or {}).items()}
+def _values(entity: Entity, details: IdentityDetails) -> dict[str, str]:
+    """Return the template values of an identity, without values that could be a pattern.
+
+    A login can choose the other metadata of its alias, so a template cannot name them.
+    """
+    values = {"entity.id": entity.id, "entity.name": entity.name}
+    values |= _members("entity.metadata", entity.metadata)
+    for alias in details.aliases:
+        prefix = f"entity.aliases.{alias.mount}"
+        values |= {f"{prefix}.id": alias.id, f"{prefix}.name": alias.name}
+        values[f"{prefix}.metadata.{_CLAIMED}"] = alias.metadata.get(_CLAIMED, "")
+        values |= _members(f"{prefix}.custom_metadata", alias.custom_metadata)
+    for group in details.groups:
+        by_id, by_name = f"groups.ids.{group.id}", f"groups.names.{group.name}"
+        values |= {f"{by_id}.name": group.name, f"{by_name}.id": group.id}
+        values |= _members(f"{by_id}.metadata", group.metadata)
+        values |= _members(f"{by_name}.metadata", group.metadata)
     return {key: value for key, value in values.items() if value and not set("/*+{") & set(value)}
+
+
+def _members(prefix: str, metadata: Mapping[str, str] | None) -> dict[str, str]:
+    return {f"{prefix}.{key}": value for key, value in (metadata or {}).items()}
+
+
+def _unknown_templates(rules: PolicyRules) -> Iterator[str]:
+    """Yield an error for each template that never has a value: its rule would have no effect."""
+    for rule in rules.paths:
+        rest = _PLACE.sub(
+            lambda match: "" if _KNOWN_TEMPLATE.fullmatch(match[1]) else match[0], rule.path
+        )
+        if "{{" in rest:
+            yield (
+                f'path "{rule.path}": unknown template: use identity.entity.id, name or '
+                "metadata.KEY, identity.entity.aliases.ACCESSOR.id, name, metadata.app_id or "
+                "custom_metadata.KEY, or the id, name or metadata.KEY of identity.groups.ids.ID or "
+                "identity.groups.names.NAME"
+            )
 
 
 # --- the jobs API -------------------------------------------------------------------------------

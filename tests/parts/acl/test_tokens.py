@@ -18,10 +18,11 @@ from daemon.acl.lockout import AT_ONCE, LockoutPolicy
 from daemon.acl.seal import EnvelopeCipher
 from daemon.acl.tokens import STEP, TokenStore, is_within, open_tokens
 from storage.errors import Malformed, StorageUnreadable, TooOften, UnknownToken
-from storage.queries import allocations, jobs, policies, secrets
+from storage.queries import allocations, entities, groups, jobs, mounts, policies, secrets
 from storage.queries import tokens as rows
 from storage.records.acl import AclRole, JobACL, Policy, PolicyLink, Token, TokenKind
 from storage.records.base import SECOND
+from storage.records.identity import Alias, Entity, Group, Mount
 from storage.records.workload import Workload
 from storage.store import FILE_NAME, Store
 from storage.writer import Transaction
@@ -571,3 +572,91 @@ async def test_long_grant_is_built_in_a_thread_and_follows_a_change(
     assert not (await tokens.authenticate(issued.secret)).grant.may("n7", "read-job")
     assert len(threads) == 2
     assert threading.main_thread() not in threads
+
+
+TEMPLATES = """
+path "team/*" { capabilities = ["read"] }
+path "team/{{identity.entity.metadata.team}}/*" { capabilities = ["update"] }
+path "team/{{ identity.entity.aliases.auth_cloudid_1.name }}" { capabilities = ["deny"] }
+path "app/{{identity.entity.aliases.auth_cloudid_1.metadata.app_id}}" { capabilities = ["read"] }
+path "own/{{identity.entity.aliases.auth_cloudid_1.custom_metadata.x.y}}" { capabilities = ["read"] }
+path "id/{{identity.groups.names.my group.id}}" { capabilities = ["read"] }
+path "site/{{identity.groups.ids.g1.metadata.site}}/*" { capabilities = ["read"] }
+path "vm/{{identity.entity.aliases.auth_cloudid_1.metadata.vm_name}}" { capabilities = ["read"] }
+"""
+
+
+async def identity(store: Store, name: str, *, vm_name: str = "vm") -> None:
+    """Store an entity with an alias, and with a group that contains it through another group."""
+    times = {"created_at": NOW, "updated_at": NOW}
+    alias = Alias(
+        id="a1",
+        entity_id="e1",
+        mount="auth_cloudid_1",
+        name=name,
+        metadata={"app_id": "app-1", "vm_name": vm_name},
+        custom_metadata={"x.y": "mine"},
+        **times,
+    )
+
+    def write(tx: Transaction) -> None:
+        mount = Mount(path="cloudid/", type="cloudid", accessor="auth_cloudid_1", uuid="u1")
+        mounts.put(tx, mount)
+        entities.put(tx, Entity(id="e1", name="e", metadata={"team": "a"}, **times))
+        entities.remove_alias(tx, alias.id)
+        entities.put_alias(tx, alias)
+        for group_id, group_name in (("g1", "my group"), ("g2", "inner")):
+            group = Group(id=group_id, name=group_name, metadata={"site": "north"}, **times)
+            groups.put(tx, group)
+        groups.set_members(tx, "g1", ["g2"], are_groups=True)
+        groups.set_members(tx, "g2", ["e1"], are_groups=False)
+
+    await store.write(write)
+
+
+async def test_templates_name_the_aliases_and_groups_of_the_entity(
+    tokens: TokenStore, store: Store
+) -> None:
+    await identity(store, "alice")
+    await write_policy(store, "templates", TEMPLATES)
+    issued = await tokens.issue(token("a", "templates", entity_id="e1"))
+    grant = tokens.resolve(issued.secret).grant
+    expected = {
+        "team/bob": ["read"],
+        "team/alice": ["deny"],
+        "team/a/x": ["update"],
+        "app/app-1": ["read"],
+        "own/mine": ["read"],
+        "id/g1": ["read"],
+        "site/north/x": ["read"],
+        "vm/vm": ["deny"],  # the login chose this name
+    }
+    assert {path: grant.capabilities(path) for path in expected} == expected
+
+
+async def test_a_changed_alias_is_in_force_for_the_next_request(
+    tokens: TokenStore, store: Store
+) -> None:
+    await write_policy(store, "templates", TEMPLATES)
+    await identity(store, "alice")
+    issued = await tokens.issue(token("a", "templates", entity_id="e1"))
+    for name, other in (("alice", "bob"), ("bob", "alice"), ("alice", "bob")):
+        await identity(store, name)
+        grant = tokens.resolve(issued.secret).grant
+        assert (grant.capabilities(f"team/{name}"), grant.capabilities(f"team/{other}")) == (
+            ["deny"],
+            ["read"],
+        )
+    await store.write(lambda tx: groups.set_members(tx, "g2", [], are_groups=False))
+    assert tokens.resolve(issued.secret).grant.capabilities("id/g1") == ["deny"]
+
+
+@pytest.mark.parametrize("value", ["*", "+", "a/b", "{{", ""])
+async def test_template_value_cannot_be_a_pattern(
+    tokens: TokenStore, store: Store, value: str
+) -> None:
+    await identity(store, value)
+    rules = 'path "x/{{identity.entity.aliases.auth_cloudid_1.name}}" { capabilities = ["read"] }'
+    await write_policy(store, "templates", rules)
+    issued = await tokens.issue(token("a", "templates", entity_id="e1"))
+    assert tokens.resolve(issued.secret).grant.paths.rules() == []

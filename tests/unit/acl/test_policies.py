@@ -302,3 +302,34 @@ def test_repeated_value_is_refused_on_write(text: str, message: str) -> None:
 def test_paths_named_like_values_may_be_repeated() -> None:
     check('{"path": {"policy": {"policy": "read"}, "agent": {"policy": "read"}}}')
     check('path "policy" { policy = "read" } path "policy" { policy = "deny" }')
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{identity.entity.id}}",
+        "{{ identity.entity.metadata.team-name }}",
+        "{{identity.entity.aliases.auth_cloudid_1.name}}",
+        "{{identity.groups.ids.g-1.metadata.a.b}}",
+        "{{identity.groups.names.my group.id}}",
+    ],
+)
+def test_known_template_is_accepted(template: str) -> None:
+    check(f'path "x/{template}/*" {{ capabilities = ["read"] }}')
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{identity.entity.aliases.auth_cloudid_1.metadata.vm_name}}",
+        "{{identity.entity.identifier}}",
+        "{{entity.id}}",
+        "{{identity.entity.id",
+        "{{time.now}}",
+    ],
+)
+def test_template_without_a_value_is_refused(template: str) -> None:
+    text = f'path "x/{template}/*" {{ capabilities = ["deny"] }}'
+    with pytest.raises(Malformed, match="unknown template"):
+        check(text)
+    assert parse_policy(text).paths  # a stored policy stays readable
