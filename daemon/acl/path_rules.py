@@ -82,9 +82,15 @@ def _elements(name: str, value: object) -> list[object]:
 
     For any other value, return a list that contains only the value.
     """
-    if isinstance(value, str) and name.endswith(_LIST_ENDINGS):
-        return [element.strip() for element in value.split(",")]
-    return value if isinstance(value, list) else [value]
+    is_list = name.endswith(_LIST_ENDINGS)
+    if is_list and isinstance(value, str):
+        elements: list[object] = [*value.split(",")]
+    else:
+        elements = value if isinstance(value, list) else [value]
+    if not is_list:
+        return elements
+    # The elements of a list are stored without enclosing spaces.
+    return [element.strip() if isinstance(element, str) else element for element in elements]
 
 
 def _is_allowed(allowed: _Lists, name: str, value: object) -> bool:
