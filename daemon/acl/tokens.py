@@ -31,6 +31,7 @@ from storage.queries.pages import KeyRange
 from storage.read_pool import ReadSnapshot
 from storage.records.acl import SPENT, WRAPPING, Token, TokenKind
 from storage.records.base import SECOND
+from storage.records.identity import Mount
 from storage.records.workload import Workload
 from storage.store import Store, tolerate_disk_full
 from storage.writer import Transaction
@@ -216,7 +217,7 @@ class TokenStore:
 
         Raises `UnusableToken` if an object that the token depends on was deleted.
         """
-        if token.mount and mounts.by_accessor(db, token.mount) is None:
+        if token.mount and not _is_of_mount(token, mounts.by_accessor(db, token.mount)):
             raise UnusableToken
         if token.allocation and not _is_active(db, token.allocation):
             raise UnusableToken
@@ -321,6 +322,14 @@ def _spend_wrapping(tx: Transaction, accessor: str) -> None:
     """Delete a wrapping token, whose only use is to unwrap its response."""
     if tokens.wrapped(tx, accessor):
         tokens.remove(tx, accessor)
+
+
+def _is_of_mount(token: Token, mount: Mount | None) -> bool:
+    """Return whether the auth method of a token exists, and was not moved since the login.
+
+    A move revokes the tokens of a mount. A batch token has no row to delete, so it names the move.
+    """
+    return mount is not None and token.move in ("", mount.latest_move)
 
 
 def _is_active(db: ReadSnapshot, alloc_id: str) -> bool:

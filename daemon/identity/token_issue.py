@@ -54,6 +54,7 @@ def build_token(proven: LoginPrincipal, span: TokenLifetime, *, accessor: str, n
         policies=token_policies(role),
         path=f"auth/{mount.path}login",
         mount=mount.accessor,
+        move="" if is_service else mount.latest_move,
         meta=dict(proven.metadata),
         bound_cidrs=tuple(role.token_bound_cidrs),
         ttl=span.ttl * SECOND,

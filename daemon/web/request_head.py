@@ -10,6 +10,7 @@ from daemon.web.listeners import PeerAddress
 from daemon.web.request import SHORT_BODY
 from daemon.web.vault_api import VaultApi
 
+_OWN_HEADERS = ("x-nomad-token", "x-vault-token")
 _FORWARDED = "x-forwarded-for"  # each proxy appends an address; only the last ones can be trusted
 _AUTHORIZATION, _BEARER = "authorization", "Bearer"
 # Separators of repeated headers whose values all count; no value contains them.
@@ -90,10 +91,10 @@ def namespace(headers: Mapping[str, str], path: str) -> str:
 def token(headers: Mapping[str, str], path: str) -> str:
     """Return the token's secret: from its own header, else from a bearer header.
 
-    The Vault API accepts only one spelling of `Bearer` (source: Vault's recorded responses
-    `auth-headers`).
+    If a request has the headers of both APIs, the header of its own API counts. The Vault API
+    accepts only one spelling of `Bearer` (source: Vault's recorded responses `auth-headers`).
     """
-    for name in ("x-service-token", "x-nomad-token", "x-vault-token"):
+    for name in ("x-service-token", *_OWN_HEADERS[:: -1 if VaultApi.serves(path) else 1]):
         if secret := headers.get(name, "").strip():
             return secret
     words = headers.get(_AUTHORIZATION, "").split(_BETWEEN[_AUTHORIZATION])

@@ -36,6 +36,9 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_global: bool = False
     path: str = ""  # the request that created it, such as `auth/token/create`
     mount: str = ""  # accessor of the auth method that issued it
+    # Of a batch token: the latest move of that auth method before the login, `-` if there was none.
+    # Empty in tokens of earlier versions.
+    move: str = ""
     # Accessor of the parent token, or empty. If the parent is revoked, the token is revoked too.
     parent: str = ""
     role: str = ""  # the token role that created it, in the Vault API

@@ -3,7 +3,7 @@
 import msgspec
 
 from storage.records import durations
-from storage.records.acl import JobACL, RoleLink, Token
+from storage.records.acl import JobACL, RoleLink, Token, TokenKind
 from storage.records.base import Record
 from storage.records.times import ZERO_TIME, rfc3339
 
@@ -123,6 +123,6 @@ def whole_token(stub: TokenStub, token: Token, secret: str) -> TokenDetail:
     """Return a token with its details."""
     return TokenDetail(
         **msgspec.structs.asdict(stub),
-        secret_id=secret if token.create_index else "",
+        secret_id=secret if token.create_index or token.kind is TokenKind.BATCH else "",
         expiration_ttl=durations.text(token.ttl) if token.ttl else "",
     )

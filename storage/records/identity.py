@@ -41,6 +41,11 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     move_id: str = ""  # of the last move; clients query its status with it
 
     @property
+    def latest_move(self) -> str:
+        """Return the ID of the latest move, or `-` if the mount was never moved."""
+        return self.move_id or "-"
+
+    @property
     def default_ttl(self) -> int:
         """Return the default TTL of a token in seconds."""
         return self.config.default_lease_ttl or SYSTEM_TTL

@@ -323,6 +323,15 @@ async def test_one_time_token_transfers_a_token(guarded: Steward) -> None:
     assert (await as_(guarded, "", "POST", path, body)).status_code == 403
 
 
+async def test_one_time_token_transfers_a_batch_token(guarded: Steward) -> None:
+    fields = {"type": "batch", "policies": ["default"], "ttl": "1h"}
+    batch = (await guarded.post("/v1/auth/token/create", fields))["auth"]["client_token"]
+    made = (await as_(guarded, batch, "POST", "/v1/acl/token/onetime")).json()["OneTimeToken"]
+    body = {"OneTimeSecretID": made["OneTimeSecretID"]}
+    exchanged = await as_(guarded, "", "POST", "/v1/acl/token/onetime/exchange", body)
+    assert exchanged.json()["Token"]["SecretID"] == batch
+
+
 async def test_request_without_a_token_creates_no_one_time_token(guarded: Steward) -> None:
     refusal = await as_(guarded, "", "POST", "/v1/acl/token/onetime")
     assert (refusal.status_code, refusal.text) == (

@@ -13,13 +13,13 @@ from daemon.identity.lazy_methods import LazyMethods
 from daemon.text.request_fields import RequestFields
 from daemon.web.dispatcher import Dispatcher
 from daemon.web.request_head import RequestHead
-from storage.errors import Invalid, Malformed, UnknownToken
+from storage.errors import Invalid, Malformed, UnknownToken, UnusableToken
 from storage.queries import identity
 from storage.queries import mounts as stored
 from storage.records.acl import Token
 from storage.records.identity import MountConfig
 from tests.parts.api.requests import parts_of
-from tests.parts.identity.conftest import DAMAGES, Cloud, Login, damage
+from tests.parts.identity.conftest import DAMAGES, PRINCIPAL, Cloud, Login, damage
 from tests.samples import NOW
 
 
@@ -74,6 +74,20 @@ def test_configuration_of_a_new_mount_must_be_an_object(value: object) -> None:
 def test_empty_configuration_of_a_new_mount_is_the_default(value: object) -> None:
     fields = RequestFields({"type": "cloudid", "config": value})
     assert mounts.new_mount("m/", fields, "00000000").config == MountConfig()
+
+
+async def test_moved_mount_revokes_its_batch_tokens(login: Login, cloud: Cloud) -> None:
+    await login.role("batch", bound_service_principal_ids=PRINCIPAL, token_type="batch")
+    before = await login.log_in(cloud.mint(), "batch")
+    assert login.tokens.resolve(before.secret).token.kind == "batch"
+    for source, target, move_id in (("cloudid", "a", "1"), ("a", "cloudid", "2")):
+        places = (f"auth/{source}/", f"auth/{target}/")
+        await mounts.move(login.store, login.tokens, *places, move_id)
+        with pytest.raises(UnusableToken):
+            login.tokens.resolve(before.secret)
+    login.mount = login.store.read(lambda db: stored.by_accessor(db, login.mount.accessor))
+    after = await login.log_in(cloud.mint(), "batch")
+    assert login.tokens.resolve(after.secret).token.kind == "batch"
 
 
 async def test_mount_can_move_below_its_own_path(login: Login) -> None:

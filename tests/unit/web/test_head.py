@@ -11,6 +11,20 @@ def test_first_of_repeated_tokens_is_used(name: str) -> None:
     assert token(found, "/v1/jobs") == "first"
 
 
+@pytest.mark.parametrize(
+    ("given", "jobs", "secrets"),
+    [
+        ({"x-nomad-token": "n", "x-vault-token": "v"}, "n", "v"),
+        ({"x-vault-token": "v", "x-nomad-token": "n", "x-service-token": "s"}, "s", "s"),
+        ({"x-vault-token": "", "x-nomad-token": "n"}, "n", "n"),
+        ({"x-vault-token": "v", "x-nomad-token": " "}, "v", "v"),
+        ({"x-vault-token": "v", "authorization": "Bearer b"}, "v", "v"),
+    ],
+)
+def test_header_of_the_own_api_counts(given: dict[str, str], jobs: str, secrets: str) -> None:
+    assert (token(given, "/v1/jobs"), token(given, "/v1/sys/auth")) == (jobs, secrets)
+
+
 def test_addresses_of_all_proxies_are_read_in_order() -> None:
     pairs = [(b"x-forwarded-for", b"a, b"), (b"host", b"h"), (b"x-forwarded-for", b"c")]
     assert headers(pairs) == {"x-forwarded-for": "a, b, c", "host": "h"}
