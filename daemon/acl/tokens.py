@@ -286,6 +286,13 @@ class TokenStore:
         while await self._store.write(partial(_remove_of_mount, mount=mount)):
             pass
 
+    async def revoke_moved(self, mount: Mount) -> None:
+        """Revoke the tokens that an auth method issued at its earlier paths, in small steps."""
+        path = f"auth/{mount.path}login"
+        find = partial(tokens.issued_at_other_paths, mount=mount.accessor, path=path, most=STEP)
+        while accessors := await self._store.read_long(find):
+            await self._store.write(partial(_remove, accessors=accessors))
+
     async def remove_ended(self, fences: Fences | None = None) -> None:
         """Delete tokens as they expire, until cancelled."""
         fences = fences or Fences(self._clock)

@@ -265,10 +265,14 @@ def moved_by(db: ReadSnapshot, move_id: str) -> Mount | None:
 
 
 async def finish_disabling(store: Store, tokens: TokenStore) -> None:
-    """Revoke the remaining tokens of deleted mounts, after a restart during their revocation."""
+    """Revoke the remaining tokens of deleted and moved mounts, after a restart in between."""
     for accessor in store.read(stored_tokens.issuers):
         if not store.read(partial(mounts.has_accessor, accessor=accessor)):
             await tokens.revoke_mount(accessor)
+    readable, _ = store.read(mounts.list_readable)
+    for mount in readable:
+        if mount.move_id:
+            await tokens.revoke_moved(mount)
 
 
 def renewal_limits(db: ReadSnapshot, token: Token) -> RenewalLimits:

@@ -148,6 +148,11 @@ _OF_MOUNT = """
      WHERE mount = :mount AND mount <> '' AND accessor > :after
   ORDER BY accessor LIMIT :most
 """
+_OF_OTHER_PATH = """
+    SELECT accessor FROM tokens
+     WHERE mount = :mount AND mount <> '' AND json_extract(document, '$.path') <> :path
+     LIMIT :most
+"""
 _ISSUERS = "SELECT DISTINCT mount FROM tokens WHERE mount <> ''"
 _ENDED = """
     SELECT accessor FROM tokens
@@ -174,6 +179,12 @@ def orphan_children(tx: Transaction, accessor: str) -> None:
 def issued_by_mount(db: ReadSnapshot, mount: str, span: KeyRange) -> list[str]:
     """Return the sorted accessors of tokens that an auth method issued."""
     return [row["accessor"] for row in db.all(_OF_MOUNT, {"mount": mount, **span.values})]
+
+
+def issued_at_other_paths(db: ReadSnapshot, mount: str, path: str, most: int) -> list[str]:
+    """Return up to `most` accessors of tokens that logins at paths other than `path` issued."""
+    values = {"mount": mount, "path": path, "most": most}
+    return [row["accessor"] for row in db.all(_OF_OTHER_PATH, values)]
 
 
 def issuers(db: ReadSnapshot) -> list[str]:

@@ -13,7 +13,7 @@ from daemon.identity.lazy_methods import LazyMethods
 from daemon.text.request_fields import RequestFields
 from daemon.web.dispatcher import Dispatcher
 from daemon.web.request_head import RequestHead
-from storage.errors import Invalid, Malformed, UnknownToken, UnusableToken
+from storage.errors import Invalid, Malformed, StorageFull, UnknownToken, UnusableToken
 from storage.queries import identity
 from storage.queries import mounts as stored
 from storage.records.acl import Token
@@ -74,6 +74,29 @@ def test_configuration_of_a_new_mount_must_be_an_object(value: object) -> None:
 def test_empty_configuration_of_a_new_mount_is_the_default(value: object) -> None:
     fields = RequestFields({"type": "cloudid", "config": value})
     assert mounts.new_mount("m/", fields, "00000000").config == MountConfig()
+
+
+async def test_interrupted_revocation_after_a_move_is_finished_at_the_next_start(
+    login: Login, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = await login.log_in(cloud.mint())
+    child = Token(accessor="child", parent=before.token.accessor, created_at=NOW)
+    issued = await login.tokens.issue(child)
+    with monkeypatch.context() as patched:
+        patched.setattr(login.tokens, "revoke_mount", interrupted)
+        with pytest.raises(StorageFull):
+            await move(login, "auth/cloudid/", "auth/moved/")
+    login.mount = login.store.read(lambda db: stored.by_accessor(db, login.mount.accessor))
+    after = await login.log_in(cloud.mint())
+    await mounts.finish_disabling(login.store, login.tokens)
+    for secret in (before.secret, issued.secret):
+        with pytest.raises(UnknownToken):
+            login.tokens.resolve(secret)
+    assert login.tokens.resolve(after.secret).token == after.token
+
+
+async def interrupted(_mount: str) -> None:
+    raise StorageFull("no room")
 
 
 async def test_moved_mount_revokes_its_batch_tokens(login: Login, cloud: Cloud) -> None:

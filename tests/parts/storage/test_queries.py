@@ -99,6 +99,7 @@ QUERIES: list[Callable[[ReadSnapshot], object]] = [
     lambda db: entities.aliases(db, "e"),
     lambda db: tokens.issuers(db),
     lambda db: tokens.issued_by_mount(db, "a", KeyRange(most=10)),
+    lambda db: tokens.issued_at_other_paths(db, "a", "auth/a/login", 10),
     lambda db: usage_history.of_owner(db, "job", "default", "web", step=10, begin=1, end=2),
     lambda db: usage_history.within(db, 10, 1, 2),
     lambda db: usage_history.first_begin(db, 10),
