@@ -102,18 +102,25 @@ async def write(call: RouteCall) -> VaultBody:
     policy = Policy(
         name=name,
         rules=text,
-        hash=content_hash(name, text),
         cas_required=call.fields.flag("cas_required"),
         modified_at=call.parts.clock.now(),
     )
     expected = None if call.fields.raw("cas") is None else call.fields.strict_number("cas")
 
     def put(tx: Transaction) -> None:
-        _check_version(_current(tx, name), expected, required=policy.cas_required)
-        put_policy(tx, policy)
+        before = _current(tx, name)
+        _check_version(before, expected, required=policy.cas_required)
+        put_policy(tx, _with_fields_of_jobs_api(policy, before))
 
     await call.parts.store.write(put)
     return VaultBody(warnings=warnings)
+
+
+def _with_fields_of_jobs_api(policy: Policy, before: Policy | None) -> Policy:
+    """Return a policy with the fields that only the jobs API can set, and with its hash."""
+    description, job_acl = (before.description, before.job_acl) if before else ("", None)
+    digest = content_hash(policy.name, description, policy.rules)
+    return msgspec.structs.replace(policy, description=description, job_acl=job_acl, hash=digest)
 
 
 def _check_version(before: Policy | None, expected: int | None, *, required: bool) -> None:

@@ -125,6 +125,21 @@ async def test_jobs_api_keeps_the_demand_for_a_version(guarded: Steward) -> None
     assert (await ask(guarded, SECRET, "POST", path, body)).status_code == 400
 
 
+async def test_vault_api_keeps_the_tasks_and_the_description_of_a_policy(
+    guarded: Steward,
+) -> None:
+    of_task = {"Namespace": "default", "JobID": "web", "Group": "g", "Task": "t"}
+    rules = 'namespace "default" { policy = "read" }'
+    policy = {"Name": "p", "Description": "of the web job", "Rules": rules, "JobACL": of_task}
+    await guarded.request("POST", "/v1/acl/policy/p", policy)
+    before = await guarded.get("/v1/acl/policy/p")
+    await write_policy(guarded, "p", rules)
+    after = await guarded.get("/v1/acl/policy/p")
+    names = ("Description", "JobACL", "Rules", "Hash")
+    assert {name: after[name] for name in names} == {name: before[name] for name in names}
+    assert after["JobACL"] == of_task
+
+
 async def test_client_token_of_the_jobs_api_is_valid_for_the_vault_api(
     guarded: Steward,
 ) -> None:
