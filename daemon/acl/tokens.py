@@ -22,7 +22,7 @@ from daemon.acl.grant import CapabilitySet
 from daemon.acl.keyring import Keyring, new_accessor, new_key, new_secret
 from daemon.acl.lockout import FailedLogins, LockoutPolicy
 from daemon.acl.seal import EnvelopeCipher
-from daemon.acl.workload_identity import token_label
+from daemon.acl.workload_identity import is_of_task, token_label
 from daemon.clock import Clock
 from daemon.fences import Fences
 from storage.errors import Malformed, TooOften, UnknownToken, UnusableToken
@@ -221,7 +221,7 @@ class TokenStore:
             raise UnusableToken
         if token.allocation and not _is_active(db, token.allocation):
             raise UnusableToken
-        if token.kind is TokenKind.BATCH and token.parent and not tokens.find(db, token.parent):
+        if token.kind is TokenKind.BATCH and not _has_parent(db, token.parent):
             raise UnusableToken
         entity = entities.find(db, token.entity_id) if token.entity_id else None
         if token.entity_id and (entity is None or entity.is_disabled):
@@ -337,6 +337,11 @@ def _is_of_mount(token: Token, mount: Mount | None) -> bool:
     A move revokes the tokens of a mount. A batch token has no row to delete, so it names the move.
     """
     return mount is not None and token.move in ("", mount.latest_move)
+
+
+def _has_parent(db: ReadSnapshot, parent: str) -> bool:
+    """Return whether the parent of a token exists, or does not have to exist."""
+    return not parent or is_of_task(parent) or tokens.find(db, parent) is not None
 
 
 def _is_active(db: ReadSnapshot, alloc_id: str) -> bool:

@@ -16,16 +16,23 @@ from storage.records.acl import JobACL, Token
 from storage.records.workload import Workload
 
 _SEES = ("read", "list")
+_APART = "/"  # separates allocation and task; accessors of stored tokens do not contain it
 
 
 def token_label(workload: Workload) -> Token:
-    """Return a token record that represents a task."""
+    """Return a token record that represents a task. Its child tokens end with the allocation."""
     return Token(
-        accessor=f"{workload.nomad_allocation_id}/{workload.nomad_task}",
+        accessor=f"{workload.nomad_allocation_id}{_APART}{workload.nomad_task}",
         name=workload.sub,
+        allocation=workload.nomad_allocation_id,
         subject=f"job {workload.nomad_namespace}/{workload.nomad_job_id}",
         created_at=0,
     )
+
+
+def is_of_task(accessor: str) -> bool:
+    """Return whether an accessor represents a task, for which no token is stored."""
+    return _APART in accessor
 
 
 def policies_of_task(db: ReadSnapshot, workload: Workload) -> list[tuple[str, str]]:

@@ -16,11 +16,14 @@ from daemon.acl.grant import CapabilitySet
 from daemon.acl.keyring import Keyring
 from daemon.acl.lockout import AT_ONCE, LockoutPolicy
 from daemon.acl.seal import EnvelopeCipher
+from daemon.acl.token_requests import TokenRequestFields, create_token
 from daemon.acl.tokens import STEP, TokenStore, is_within, open_tokens
+from daemon.text.request_fields import RequestFields
 from storage.errors import Malformed, StorageUnreadable, TooOften, UnknownToken
 from storage.queries import allocations, entities, groups, jobs, mounts, policies, secrets
 from storage.queries import tokens as rows
 from storage.records.acl import AclRole, JobACL, Policy, PolicyLink, Token, TokenKind
+from storage.records.allocation import ClientStatus
 from storage.records.base import SECOND
 from storage.records.identity import Alias, Entity, Group, Mount
 from storage.records.workload import Workload
@@ -490,6 +493,25 @@ async def task_tokens(store: Store, clock: Clock) -> AsyncIterator[TokenStore]:
     seal = EnvelopeCipher({1: bytes(32)})
     async with open_tokens(store, clock, seal, asks=True, workload_of=lambda _: workload) as opened:
         yield opened
+
+
+@pytest.mark.parametrize("kind", ["service", "batch"])
+async def test_token_created_with_a_task_identity_ends_with_the_allocation(
+    task_tokens: TokenStore, store: Store, kind: str
+) -> None:
+    token_request = TokenRequestFields(
+        maker=task_tokens.resolve(TASK_IDENTITY),
+        fields=RequestFields({"type": kind, "policies": ["p"]}),
+        path="auth/token/create",
+        has_sudo=True,
+    )
+    new = store.read(lambda db: create_token(db, token_request, accessor="new", now=NOW))
+    issued = await task_tokens.issue(new.token)
+    assert task_tokens.resolve(issued.secret).token.allocation == "a1"
+    ended = placed(job(), "n", "a1", client_status=ClientStatus.COMPLETE)
+    await store.write(lambda tx: allocations.set_client(tx, ended, NOW))
+    with pytest.raises(UnknownToken):
+        task_tokens.resolve(issued.secret)
 
 
 async def attach(store: Store, name: str, rules: str, job_id: str) -> None:

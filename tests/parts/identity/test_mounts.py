@@ -17,7 +17,7 @@ from storage.errors import Invalid, Malformed, StorageFull, UnknownToken, Unusab
 from storage.queries import identity
 from storage.queries import mounts as stored
 from storage.records.acl import Token
-from storage.records.identity import MountConfig
+from storage.records.identity import Mount, MountConfig
 from tests.parts.api.requests import parts_of
 from tests.parts.identity.conftest import DAMAGES, PRINCIPAL, Cloud, Login, damage
 from tests.samples import NOW
@@ -25,6 +25,12 @@ from tests.samples import NOW
 
 async def move(login: Login, source: str, target: str) -> None:
     await mounts.move(login.store, login.tokens, source, target, "id")
+
+
+def present_mount(login: Login) -> Mount:
+    mount = login.store.read(lambda db: stored.by_accessor(db, login.mount.accessor))
+    assert mount is not None
+    return mount
 
 
 async def test_moved_mount_keeps_its_roles_and_revokes_its_tokens(
@@ -86,7 +92,7 @@ async def test_interrupted_revocation_after_a_move_is_finished_at_the_next_start
         patched.setattr(login.tokens, "revoke_mount", interrupted)
         with pytest.raises(StorageFull):
             await move(login, "auth/cloudid/", "auth/moved/")
-    login.mount = login.store.read(lambda db: stored.by_accessor(db, login.mount.accessor))
+    login.mount = present_mount(login)
     after = await login.log_in(cloud.mint())
     await mounts.finish_disabling(login.store, login.tokens)
     for secret in (before.secret, issued.secret):
@@ -108,7 +114,7 @@ async def test_moved_mount_revokes_its_batch_tokens(login: Login, cloud: Cloud) 
         await mounts.move(login.store, login.tokens, *places, move_id)
         with pytest.raises(UnusableToken):
             login.tokens.resolve(before.secret)
-    login.mount = login.store.read(lambda db: stored.by_accessor(db, login.mount.accessor))
+    login.mount = present_mount(login)
     after = await login.log_in(cloud.mint(), "batch")
     assert login.tokens.resolve(after.secret).token.kind == "batch"
 
