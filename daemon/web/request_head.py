@@ -91,7 +91,7 @@ def namespace(headers: Mapping[str, str], path: str) -> str:
 def token(headers: Mapping[str, str], path: str) -> str:
     """Return the token's secret: from its own header, else from a bearer header.
 
-    If a request has the headers of both APIs, the header of its own API counts. The Vault API
+    If a request has the headers of both APIs, that of the requested API counts. The Vault API
     accepts only one spelling of `Bearer` (source: Vault's recorded responses `auth-headers`).
     """
     for name in ("x-service-token", *_OWN_HEADERS[:: -1 if VaultApi.serves(path) else 1]):
