@@ -34,6 +34,7 @@ FEW = 7000  # live young objects; collecting among them takes 0.5 ms
 # third collection includes the second generation. The oldest generation is not collected
 # automatically.
 _THRESHOLDS = (FEW, 1, 2**31 - 1)
+_OLDEST = 2
 _SURVIVORS = 1  # the oldest generation whose survivors are not frozen before
 _MOST = 100  # ended `paused` blocks after which a collection runs although other blocks run
 _PAUSE = 0.5  # seconds
@@ -123,12 +124,18 @@ def short_pauses() -> Iterator[None]:
 
 
 def _freeze_survivors(phase: str, info: dict[str, int]) -> None:
-    if phase == "stop" and info["generation"] >= _SURVIVORS:
-        _freeze(len(gc.get_objects(generation=2)))
+    global _frozen  # the interpreter has one collector
+    if phase != "stop" or info["generation"] < _SURVIVORS:
+        return
+    if info["generation"] == _OLDEST:
+        gc.freeze()
+        _frozen = 0
+    else:
+        _freeze(len(gc.get_objects(generation=_OLDEST)))
 
 
 def _freeze(count: int) -> None:
-    global _frozen  # the interpreter has one collector
+    global _frozen  # as above
     gc.freeze()
     _frozen += count
 
@@ -142,12 +149,31 @@ def _age_young_objects() -> None:
 
 
 def collect_frozen() -> None:
-    """Collect all objects, including frozen ones. This stops all threads for up to 0.1 s."""
-    global _frozen  # as above
+    """Collect all objects, including frozen ones. This stops all threads for up to 0.2 s."""
     gc.unfreeze()
     gc.collect()
+
+
+def frozen_objects() -> list[object]:
+    """Return the frozen objects. This stops all threads: 4 ms for 100,000 objects.
+
+    Objects of the oldest generation that are not frozen are included.
+    """
+    gc.unfreeze()
+    objects = gc.get_objects(generation=_OLDEST)
     gc.freeze()
-    _frozen = 0
+    return objects
+
+
+def _is_full_collection_due(*, is_idle: bool) -> bool:
+    """Return whether to collect the frozen objects, although this stops all threads.
+
+    While a `paused` block runs, its objects would make the collection long. So blocks can delay the
+    collection, but not prevent it.
+    """
+    if _at_work:
+        return _frozen > 2 * _MANY_FROZEN
+    return _frozen > (_FEW_FROZEN if is_idle else _MANY_FROZEN)
 
 
 def resume(most: int = FEW) -> bool:
@@ -203,8 +229,7 @@ async def run_collector() -> None:
                 _age_young_objects()
             before, used = used, time.thread_time()
             idle = idle + 1 if used - before < _IDLE * _PAUSE else 0
-            # While a `paused` block runs, its objects would make the collection long.
-            if not _at_work and _frozen > (_FEW_FROZEN if idle >= _IDLE_PAUSES else _MANY_FROZEN):
+            if _is_full_collection_due(is_idle=idle >= _IDLE_PAUSES):
                 collect_frozen()
                 used, idle = time.thread_time(), 0
     finally:

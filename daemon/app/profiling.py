@@ -21,7 +21,8 @@ from storage import garbage
 
 INTERVAL = 0.001  # seconds between samples; a shorter call may not appear in a profile
 _SWITCH = 1e-5  # seconds until the interpreter switches threads, while a profile runs
-_GENERATIONS = 3  # generations of objects, the youngest first
+# All other objects are frozen (`storage/garbage.py`).
+_GENERATIONS = (0, 1)
 _NANOSECONDS = 1_000_000_000
 
 T = TypeVar("T", bound=Hashable)
@@ -108,16 +109,20 @@ def _cpu_times() -> dict[int, int]:
 def heap(clock: Clock, *, collects: bool = False) -> Profile:
     """Count the objects that the garbage collector tracks, by type. Blocks.
 
-    Listing the objects of one generation stops all threads: 4 ms for 100,000 objects. Other threads
-    run during the count itself. No object changes its generation during the count. `collects` frees
-    garbage among the newest objects only, because a full collection stops all threads for longer.
+    Listing the objects stops all threads: 4 ms for 100,000 objects. Other threads run during the
+    count itself. No object changes its generation during the count. `collects` frees garbage among
+    the newest objects only, because a full collection stops all threads for longer.
     """
     if collects:
         garbage.collect_newest()
     number, size = Counter[Stack](), Counter[Stack]()
     with garbage.paused():
-        for generation in range(_GENERATIONS):
-            objects = gc.get_objects(generation=generation)
+        for generation in (*_GENERATIONS, None):
+            objects = (
+                garbage.frozen_objects()
+                if generation is None
+                else gc.get_objects(generation=generation)
+            )
             while objects:  # freeing a long list in one step would also stop all threads
                 block = objects.pop()
                 kind = type(block)

@@ -436,7 +436,11 @@ class _ServerSide(h11.Connection):
         """Return the next event."""
         if self.their_state is h11.MUST_CLOSE:
             self._receive_buffer = _Strict()
-        return super().next_event()
+        try:
+            return super().next_event()
+        except h11.RemoteProtocolError as error:
+            # Otherwise a frame of the library and the traceback refer to each other.
+            raise error.with_traceback(None) from None
 
 
 @checked

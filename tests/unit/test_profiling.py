@@ -133,7 +133,10 @@ def test_objects_are_counted_by_type() -> None:
     class Marked:
         pass
 
-    kept = [Marked() for _ in range(500)]
+    kept = [Marked() for _ in range(250)]
+    with garbage.short_pauses():
+        kept += [Marked() for _ in range(250)]
+        gc.collect(1)  # freezes them
     kinds, seen = read(profiling.packed(profiling.heap(Stopped())))
     ((number, size),) = [values for (name,), values in seen.items() if name.endswith("Marked")]
     assert kinds == ["inuse_objects/count", "inuse_space/bytes"]
@@ -194,8 +197,9 @@ def test_only_young_objects_are_collected_on_request(collected: list[int]) -> No
 
 
 def test_nothing_is_collected_on_request_with_many_young_objects(
-    collected: list[int],
+    collected: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(garbage, "frozen_objects", list)  # it also freezes young objects
     young = [[number] for number in range(2 * garbage.FEW)]
     profiling.heap(Stopped(), collects=True)
     assert (collected, len(young)) == ([], 2 * garbage.FEW)

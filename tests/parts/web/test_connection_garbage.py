@@ -50,6 +50,7 @@ ROUTES = (
         pytest.param("/shown?index=1", id="waiting"),
         pytest.param("/missing", id="HTTP server"),
         pytest.param("/endless", id="stream"),
+        pytest.param("/bad\nheader", id="malformed"),
     ],
 )
 async def test_ended_connections_leave_no_cyclic_garbage(
