@@ -28,6 +28,15 @@ class SystemClock:
         return time.time_ns()
 
 
+def seconds_left(began: int, span: int, now: int) -> float:
+    """Return the seconds until a span ends that began at `began`.
+
+    The arguments are in nanoseconds. The result is never negative. It is at most the whole span,
+    because the clock may have been set back since the span began.
+    """
+    return min(max(began + span - now, 0), span) / SECOND
+
+
 class EarlyWake(Protocol):
     """Something that can end a wait early, such as an event or a watch."""
 

@@ -136,7 +136,8 @@ class NodeRunner:
 
         With `all_tasks`, also run the ended tasks again.
 
-        Raises `NotFound` when the allocation is unknown, `Refused` when it or the task has ended.
+        Raises `NotFound` when the allocation is unknown, `Refused` when it or the task has ended,
+        `StorageUnavailable` when the request cannot be stored.
         """
         await self._find(alloc_id).tasks.restart(task, all_tasks=all_tasks)
 

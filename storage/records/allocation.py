@@ -315,12 +315,35 @@ class NetworkStatus(Record, frozen=True, kw_only=True):
     dns: dict[str, list[str]] | None = None
 
 
+class StopCause(StrEnum):
+    """The reason why the runner stops an attempt. A later cause replaces an earlier one."""
+
+    UNHEALTHY = "unhealthy"  # the restart policy decides
+    RESTART = "restart"  # a user or a change action requested another attempt
+    FAIL = "fail"  # the task fails without another attempt
+    KILL = "kill"  # the task must not run any longer
+
+
+class AttemptStop(SparseRecord, frozen=True, kw_only=True):
+    """A stop of a task's attempt that has begun. Times are in nanoseconds; 0 means not yet."""
+
+    cause: StopCause
+    delayed_at: int = 0  # start of the shutdown delay
+    signaled_at: int = 0  # kill signal; start of the kill timeout
+
+
 class ClientState(SparseRecord, frozen=True, kw_only=True):
-    """The parts of the client state other than `client_status`."""
+    """The parts of the client state other than `client_status`.
+
+    `stops` are the unfinished stops of attempts, by task. `shutdown_at` is the start of the group's
+    shutdown delay in nanoseconds; 0 means not yet. A later daemon continues them.
+    """
 
     description: str = ""
     task_states: Mapping[str, TaskState] | None = None
     network_status: NetworkStatus | None = None  # of a group on the bridge
+    stops: Mapping[str, AttemptStop] | None = None
+    shutdown_at: int = 0
 
 
 class AllocationChange(Record, frozen=True, kw_only=True):

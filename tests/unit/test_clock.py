@@ -1,7 +1,8 @@
+import pytest
 import trio
 import trio.testing
 
-from daemon.clock import wait_until
+from daemon.clock import seconds_left, wait_until
 from storage.records.base import HOUR, SECOND
 from tests.samples import NOW
 
@@ -42,3 +43,12 @@ async def test_past_time_causes_no_wait(
     began = trio.current_time()
     await wait_until(NOW - SECOND, Clock(), trio.Event())
     assert trio.current_time() == began
+
+
+@pytest.mark.parametrize(
+    ("now", "left"), [(100, 10.0), (104, 6.0), (110, 0.0), (500, 0.0), (20, 10.0)]
+)
+def test_span_never_lasts_longer_than_itself_after_a_change_of_the_clock(
+    now: int, left: float
+) -> None:
+    assert seconds_left(100 * SECOND, 10 * SECOND, now * SECOND) == left

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 import trio
 
+from daemon.clock import seconds_left
 from daemon.runner.alloc.alloc_dir import prepare_alloc_dir
 from daemon.runner.alloc.alloc_states import TABLE, AllocState
 from daemon.runner.alloc.alloc_tasks import AllocTasks
@@ -40,15 +41,12 @@ from storage.records.allocation import (
     TaskPhase,
     TaskState,
 )
-from storage.records.base import SECOND
 from storage.records.group import TaskGroup
 from storage.records.job import Job
 from storage.records.service import CheckResult
 from storage.records.task import Task
 from storage.records.times import rfc3339
 from storage.records.usage import AllocationUsage, AllocationUsageLine, NetworkUsage
-
-_TAKEN_OFF_WITHIN = 5.0  # seconds that a stop waits until the services have left the catalog
 
 _log = logging.getLogger("steward.runner")
 
@@ -351,13 +349,22 @@ class AllocRunner:
             await self.tasks.abort()
             return
         if self._discovery.exists:
-            with trio.move_on_after(_TAKEN_OFF_WITHIN):  # with a full disk, the write would wait
-                await self._report.stored()
+            await self._report.stored_soon()
         allocation, group = self._instance.allocation, self._instance.group
         if group.shutdown_delay and not allocation.desired.transition.no_shutdown_delay:
-            with trio.move_on_after(group.shutdown_delay / SECOND):
+            with trio.move_on_after(self._shutdown_delay_left(group.shutdown_delay)):
                 await self._until_hurried()
         await self.tasks.kill_in_order()
+
+    def _shutdown_delay_left(self, delay: int) -> float:
+        """Return the seconds left of the group's shutdown delay.
+
+        An earlier daemon may have begun the delay.
+        """
+        if not self._report.shutdown_at:
+            self._report.shutdown_at = self._now()
+            self._report.publish()
+        return seconds_left(self._report.shutdown_at, delay, self._now())
 
     def _has_started(self) -> bool:
         return any(state.started_at for state in self._report.states.values())
@@ -390,6 +397,7 @@ class AllocRunner:
     async def _give_up(self, reason: str) -> None:
         """Stop all tasks and report them as failed, because the runner itself has failed."""
         await self._host.destroy(self.id)
+        self._report.stops.clear()
         for name, state in self._report.states.items():
             if state.state != TaskPhase.DEAD:
                 self._report.event(name, task_events.setup_failure(self._now(), reason))

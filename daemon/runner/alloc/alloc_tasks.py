@@ -11,7 +11,7 @@ from daemon.runner.core.driver import ExecStream
 from daemon.runner.core.lifecycle import hook, kill_order
 from daemon.runner.core.task_instance import TaskInstance
 from daemon.runner.core.task_script import ScriptResult, run_script
-from storage.errors import Refused
+from storage.errors import Refused, StorageUnavailable
 from storage.records.task import Hook
 
 _NOT_RUNNING = "Task not running"  # Nomad's text
@@ -41,6 +41,7 @@ class AllocTasks:
         self._nursery = nursery
         for runner in self:
             nursery.start_soon(runner.run)
+            start_detached(nursery, runner.continue_stop)
 
     def close(self) -> None:
         """Accept no further requests, because all tasks are dead."""
@@ -72,7 +73,8 @@ class AllocTasks:
 
         With `all_tasks`, also run the ended tasks again.
 
-        Raises `Refused`, also if there is no task to restart.
+        The store has the request when this returns, so that a later daemon continues the restart.
+        Raises `Refused`, also if there is no task to restart. Raises `StorageUnavailable`.
         """
         await self._settled()
         if name is None:
@@ -85,11 +87,39 @@ class AllocTasks:
         is_idle = not (tasks or ended)
         if self._nursery is None or is_idle or not all(task.is_running for task in tasks):
             raise Refused(_NOT_RUNNING)
+        await self._restart_running(tasks)
+        if all_tasks:
+            await self._run_again(self._ended_early())
+
+    async def _restart_running(self, tasks: Sequence[TaskRunner]) -> None:
+        """Restart running tasks as soon as the store has the request. Raises `StorageUnavailable`.
+
+        A request that is not stored has no effect.
+        """
         for task in tasks:
-            start_detached(self._nursery, task.restart)
-        for task in ended:
-            task.prepare_rerun()
-            start_detached(self._nursery, task.run)
+            task.request_restart()
+        try:
+            await self._stored(tasks)
+        except StorageUnavailable:
+            for task in tasks:
+                task.withdraw_restart()
+            raise
+        for task in tasks:
+            if self._nursery is not None:
+                start_detached(self._nursery, task.stop_attempt)
+
+    async def _run_again(self, tasks: Sequence[TaskRunner]) -> None:
+        """Run ended tasks again. Raises `StorageUnavailable` if a later daemon would not know it."""
+        for task in tasks:
+            if self._nursery is not None:
+                task.prepare_rerun()
+                start_detached(self._nursery, task.run)
+        await self._stored(tasks)
+
+    async def _stored(self, tasks: Sequence[TaskRunner]) -> None:
+        """Wait until the store has the reports. Raises `StorageUnavailable`."""
+        if tasks:
+            await tasks[0].require_stored()  # all tasks share one report
 
     async def _settled(self) -> None:
         for task in self:

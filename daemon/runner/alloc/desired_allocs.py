@@ -4,12 +4,14 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
+from daemon.clock import seconds_left
 from daemon.runner.core import task_events
 from daemon.runner.core.task_instance import RestoredState
 from storage.errors import StorageUnreadable
 from storage.queries import allocations, jobs
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation, DesiredStatus, TaskPhase, TaskState
+from storage.records.base import SECOND
 from storage.records.job import Job
 
 _REMEMBERED = 200  # latest events of a task that are used to count its restarts
@@ -91,11 +93,11 @@ def _restored_state(
         return RestoredState(handle=handle)
     happened = allocations.newest_events(db, alloc_id, task, _REMEMBERED)
     restarts = [event for event in happened if event.type == task_events.RESTARTING]
-    delay = 0
+    delay = 0.0
     if state.state == TaskPhase.PENDING and restarts:
-        delay = restarts[-1].time + restarts[-1].start_delay - now
+        delay = seconds_left(restarts[-1].time, restarts[-1].start_delay, now)
     return RestoredState(
         handle=handle,
         restarts=tuple(event.time for event in restarts if event.restart_reason),
-        delay=max(0, delay),
+        delay=int(delay * SECOND),
     )

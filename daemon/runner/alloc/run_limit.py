@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import trio
 
+from daemon.clock import seconds_left
 from daemon.runner.alloc.alloc_tasks import AllocTasks
 from daemon.runner.core import task_events
 from daemon.runner.core.background import start_detached
@@ -13,7 +14,6 @@ from daemon.runner.core.status_report import AllocReport
 from daemon.runner.core.task_instance import TaskInstance
 from daemon.runner.setup.runtime import RuntimeContext
 from storage.records.allocation import OVERTIME
-from storage.records.base import SECOND
 
 
 class RunLimit:
@@ -58,4 +58,4 @@ class RunLimit:
             since = first_start_time(self._report.states.values())
         if longest is None or since is None:
             return float("inf")
-        return (since + longest - self._host.clock.now()) / SECOND
+        return seconds_left(since, longest, self._host.clock.now())

@@ -45,7 +45,7 @@ from daemon.scheduler.reschedule import NOT_RETRIED
 from daemon.text.masking import Matcher
 from storage import request_context
 from storage.errors import Refused
-from storage.records.allocation import TaskEvent, TaskPhase, TaskState
+from storage.records.allocation import StopCause, TaskEvent, TaskPhase, TaskState
 from storage.records.job import JobType
 from storage.records.task import Task
 from storage.records.times import nanoseconds, rfc3339
@@ -58,6 +58,10 @@ _LOST = ExitResult(
 )
 # Bytes read before the stored bytes, to recognize a secret that begins there.
 _LONGEST_SECRET = 16 * 1024
+_STOP_OUTCOMES = {
+    StopCause.RESTART: AttemptOutcome.RESTART_WANTED,
+    StopCause.FAIL: AttemptOutcome.UNRECOVERABLE,
+}
 _ENDING = (JobType.BATCH, JobType.SYSBATCH)
 _KEPT_ERROR = 2048  # bytes of standard error stored with a failed attempt
 
@@ -93,9 +97,9 @@ class TaskAttempts(ABC):
         )
         # Change actions that wait until a queued attempt has begun.
         self._postponed: list[ChangeAction] = []
-        self._restart_wanted = False
-        self._is_doomed = False
         self._killed = trio.Event()
+        if (stop := report.stops.get(name)) and stop.cause is StopCause.KILL:
+            self._killed.set()
         self._sessions: weakref.WeakSet[ExecStream] = weakref.WeakSet()
         self._delivered = DeliveredFiles()  # files that arrived with the end of the last attempt
         self._ended_at = 0  # end time of the current attempt
@@ -150,7 +154,7 @@ class TaskAttempts(ABC):
             await self._provisions.recall(self.state.started_at or "")
             return await self._supervise(running)
         self._emit(task_events.terminated(self._now(), _LOST))
-        return AttemptOutcome.KILLED if self._killed.is_set() else AttemptOutcome.FAILED
+        return self._stop_outcome() or AttemptOutcome.FAILED
 
     def _traced(self, since: int) -> AbstractContextManager[None]:
         """Record a span for an attempt that began at `since` (ns), if tracing is enabled."""
@@ -314,14 +318,14 @@ class TaskAttempts(ABC):
             end = msgspec.structs.replace(end, message=matcher.mask_text(end.message))
         ends = known_ends or {log.kind: (await log.current()).span()[1] for log in logs}
         self._emit(task_events.terminated(self._ended_at, end, message, ends))
+        return self._stop_outcome() or await self._judged(end)
+
+    def _stop_outcome(self) -> AttemptOutcome | None:
+        """Return the outcome of a stopped attempt; None if its own end determines the outcome."""
         if self._killed.is_set():
             return AttemptOutcome.KILLED
-        if self._is_doomed:
-            return AttemptOutcome.UNRECOVERABLE
-        if self._restart_wanted:
-            self._restart_wanted = False
-            return AttemptOutcome.RESTART_WANTED
-        return await self._judged(end)
+        stop = self._report.stops.get(self.name)
+        return _STOP_OUTCOMES.get(stop.cause) if stop else None
 
     def _end_logs(self, logs: Sequence[TaskLog], end: ExitResult) -> dict[str, int]:
         """Stop the rotation of the logs; return the end offsets of the logs by kind.

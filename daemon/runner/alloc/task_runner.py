@@ -10,8 +10,10 @@ daemon restart, the runner resumes from the state in the store.
 
 from collections.abc import Sequence
 
+import msgspec
 import trio
 
+from daemon.clock import seconds_left
 from daemon.runner.alloc.task_attempts import TaskAttempts
 from daemon.runner.alloc.task_states import SETTLING, RunnerState
 from daemon.runner.core import task_events
@@ -34,12 +36,14 @@ from daemon.runner.core.task_instance import RestoredState, TaskInstance
 from daemon.runner.setup.change_actions import ChangeAction, apply_change
 from daemon.runner.setup.runtime import RuntimeContext
 from storage.errors import NotFound, Refused
-from storage.records.allocation import TaskEvent, TaskPhase
+from storage.records.allocation import AttemptStop, StopCause, TaskEvent, TaskPhase
 from storage.records.base import SECOND
 from storage.records.times import rfc3339
 from storage.records.usage import TaskUsage
 
 _DEFAULT_SIGNAL = "SIGINT"
+# A stronger cause, later in this list, replaces a weaker one.
+_STRENGTHS = [StopCause.UNHEALTHY, StopCause.RESTART, StopCause.FAIL, StopCause.KILL]
 
 
 class TaskRunner(TaskAttempts):
@@ -60,6 +64,7 @@ class TaskRunner(TaskAttempts):
         self._history = restore_history(self.task.restart_policy, began, past.restarts)
         self._hurried = trio.Event()  # set to skip a shutdown delay
         self._kill_error = ""
+        self._active_stops = 0  # calls of `_stop` that have not returned
         self._looked: dict[str, UsageSample] = {}  # the previous usage sample of each reader
 
     def _is_prompt(self) -> bool:
@@ -87,7 +92,7 @@ class TaskRunner(TaskAttempts):
             return
         self._emit(task_events.killing(self._now(), self.task.kill_timeout))
         self._killed.set()
-        self._report.publish()
+        self._record_stop(StopCause.KILL)
         self._changes.announce()
 
     async def kill(self, *, at_most: float | None = None) -> None:
@@ -123,14 +128,42 @@ class TaskRunner(TaskAttempts):
         await self.settled()
         if self._running is None:
             return
-        self._restart_wanted = not reason
-        self._emit(task_events.restart_signaled(self._now(), reason or description))
-        self._report.publish()
+        self.request_restart(reason, description=description)
+        await self._report.stored_soon()
         await self._stop(None)
+
+    def request_restart(self, reason: str = "", *, description: str = task_events.BY_USER) -> None:
+        """Record a restart of the running attempt, as `restart` does, without stopping it.
+
+        If the attempt ends now, the next attempt starts. `stop_attempt` stops it.
+        """
+        self._emit(task_events.restart_signaled(self._now(), reason or description))
+        self._record_stop(StopCause.UNHEALTHY if reason else StopCause.RESTART)
+
+    def withdraw_restart(self) -> None:
+        """Withdraw a restart that `request_restart` has recorded."""
+        if self._active_stops == 0 and self._cause is StopCause.RESTART:
+            self._report.stops.pop(self.name, None)
+            self._report.publish()
+
+    async def stop_attempt(self) -> None:
+        """Stop the running attempt, if any, for the recorded cause."""
+        await self._stop(None)
+
+    async def require_stored(self) -> None:
+        """Wait until the store has all reports of the allocation. Raises `StorageUnavailable`."""
+        await self._report.require_stored()
+
+    async def continue_stop(self) -> None:
+        """Continue the stop of an attempt that an earlier daemon has begun, if there is one."""
+        if self._cause is not None:
+            await self.settled()
+            await (self.kill() if self._killed.is_set() else self._stop(None))
 
     async def fail(self) -> None:
         """Stop the current attempt, if any, and start no other attempt."""
-        self._is_doomed = True
+        self._record_stop(StopCause.FAIL)
+        await self._report.stored_soon()
         await self._stop(None)
 
     async def settled(self) -> None:
@@ -177,30 +210,65 @@ class TaskRunner(TaskAttempts):
         self._sessions.add(session)
         return session
 
+    # --- stops ---
+
+    @property
+    def _cause(self) -> StopCause | None:
+        """Return the cause of the unfinished stop of the current attempt."""
+        stop = self._report.stops.get(self.name)
+        return stop.cause if stop else None
+
+    def _record_stop(self, cause: StopCause) -> None:
+        """Record and publish that the current attempt is being stopped for a cause.
+
+        A later daemon continues the stop. A stronger earlier cause remains.
+        """
+        before = self._report.stops.get(self.name)
+        if before is None or _STRENGTHS.index(cause) > _STRENGTHS.index(before.cause):
+            self._change_stop(cause=cause)
+        self._report.publish()
+
+    def _change_stop(self, **changes: object) -> None:
+        before = self._report.stops.get(self.name) or AttemptStop(cause=StopCause.KILL)
+        self._report.stops[self.name] = msgspec.structs.replace(before, **changes)
+
     async def _delay_shutdown(self) -> None:
         delay = self.task.shutdown_delay
-        if not delay:
+        stop = self._report.stops.get(self.name)
+        if not delay or (stop is not None and stop.signaled_at):
             return
         if self._hurried.is_set():
             self._emit(task_events.skipping_shutdown(self._now(), delay))
             return
-        self._emit(task_events.waiting_for_shutdown(self._now(), delay))
-        self._report.publish()
-        with trio.move_on_after(delay / SECOND):
+        if stop is None or not stop.delayed_at:
+            self._emit(task_events.waiting_for_shutdown(self._now(), delay))
+            self._change_stop(delayed_at=self._now())
+            self._report.publish()
+        began = self._report.stops[self.name].delayed_at
+        with trio.move_on_after(seconds_left(began, delay, self._now())):
             await wait_any(self._hurried.wait, self.dead.wait)
 
     async def _stop(self, at_most: float | None) -> None:
         """Stop the current attempt, if it has not ended.
 
-        `at_most` limits the seconds between the signal and the kill.
+        The kill timeout begins with the first stop of the attempt. `at_most` limits the seconds
+        between the signal and the kill. Without it, a stop that is in progress is not repeated.
         """
-        if self._running is None:
+        if self._running is None or (at_most is None and self._active_stops):
             return
-        task = self.task
-        grace = task.kill_timeout / SECOND
+        task, stop = self.task, self._report.stops.get(self.name)
+        if stop is not None and not stop.signaled_at:
+            self._change_stop(signaled_at=self._now())
+            self._report.publish()
+        began = self._report.stops[self.name].signaled_at if stop else self._now()
+        grace = seconds_left(began, task.kill_timeout, self._now())
         if at_most is not None:
             grace = min(grace, at_most)
-        self._kill_error = await self._running.stop(task.kill_signal or _DEFAULT_SIGNAL, grace)
+        self._active_stops += 1
+        try:
+            self._kill_error = await self._running.stop(task.kill_signal or _DEFAULT_SIGNAL, grace)
+        finally:
+            self._active_stops -= 1
 
     # --- state machine ---
 
@@ -225,6 +293,7 @@ class TaskRunner(TaskAttempts):
             return self._die(failed=False)
         while (step := self._next(outcome)).action is RestartAction.RESTART:
             self._emit(task_events.restarting(now := self._now(), step.reason, step.delay))
+            self._report.stops.pop(self.name, None)
             self._set(
                 state=TaskPhase.PENDING,
                 restarts=self.state.restarts + 1,
@@ -300,6 +369,7 @@ class TaskRunner(TaskAttempts):
         self._die(failed=step.action is RestartAction.FAIL)
 
     def _die(self, *, failed: bool) -> None:
+        self._report.stops.pop(self.name, None)
         self._set(
             state=TaskPhase.DEAD, failed=failed, finished_at=rfc3339(self._ended_at or self._now())
         )

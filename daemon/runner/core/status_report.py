@@ -32,6 +32,7 @@ from storage.queries import (
 from storage.records.allocation import (
     CLIENT_TERMINAL,
     Allocation,
+    AttemptStop,
     ClientState,
     ClientStatus,
     DeploymentHealth,
@@ -59,6 +60,7 @@ _PACE = 0.005  # seconds
 SHORT_TASK = 0.02  # seconds
 _FENCED = "report"
 _RETRY = 1.0  # seconds between retries when the disk is full
+_SOON = 5.0  # seconds that a stop or a request waits until the store has its report
 _LAST_WORD = 1.0  # seconds that the daemon's shutdown waits for reports
 
 _log = logging.getLogger("steward.runner")
@@ -80,6 +82,8 @@ class AllocStatus(msgspec.Struct, frozen=True, kw_only=True):
     now: int
     outputs: dict[str, dict[str, str]] = {}  # by task, the outputs of ended tasks by name
     network: NetworkStatus | None = None
+    stops: dict[str, AttemptStop] = {}
+    shutdown_at: int = 0
 
 
 States = Mapping[str, TaskState]
@@ -101,6 +105,8 @@ class AllocReport:
         self.alloc_id = allocation.id
         self.states = dict(allocation.client.task_states or {})
         self.network = allocation.client.network_status  # the network of a group in bridge mode
+        self.stops = dict(allocation.client.stops or {})  # unfinished stops of attempts, by task
+        self.shutdown_at = allocation.client.shutdown_at  # start of the group's shutdown delay, ns
         self._deployment_id = ""
         self.healthy: bool | None = None
         self._healthy_at = 0
@@ -166,6 +172,21 @@ class AllocReport:
         if self._stored is not None:
             await self._stored.wait()
 
+    async def stored_soon(self) -> bool:
+        """Wait until everything published is stored, but not long; return whether it is.
+
+        On a full disk, the store accepts no reports until space is free.
+        """
+        with trio.move_on_after(_SOON) as limit:
+            await self.stored()
+        return not limit.cancelled_caught
+
+    async def require_stored(self) -> None:
+        """Wait until everything published is stored. Raises `StorageUnavailable`."""
+        if not await self.stored_soon():
+            fault = self._reports.fault or StorageUnavailable("the store is busy: try again later")
+            raise type(fault)(str(fault))
+
     def take(self, now: int, evaluation_id: str) -> AllocStatus:
         """Return the unstored part of the report, which then counts as stored.
 
@@ -190,6 +211,8 @@ class AllocReport:
             now=now,
             outputs=outputs,
             network=self.network,
+            stops=dict(self.stops),
+            shutdown_at=self.shutdown_at,
         )
 
     def was_stored(self) -> None:
@@ -219,6 +242,7 @@ class ReportQueue:
         self._of_scopes = Counter[tuple[object, ...]]()
         self._arrived = trio.Event()
         self._silent = False
+        self.fault: StorageUnavailable | None = None  # why the last write was not possible
 
     def add(self, report: AllocReport, *, within: float = 0.0) -> None:
         """Add a report to the queue for the next write, which begins within `within` seconds."""
@@ -301,8 +325,9 @@ class ReportQueue:
 
         while True:
             try:
-                return await self._store.write(write)
+                stored = await self._store.write(write)
             except StorageUnavailable as error:
+                self.fault = error
                 _log.warning(
                     "the reports of %d allocations cannot be stored yet: %s", len(snapshots), error
                 )
@@ -318,6 +343,9 @@ class ReportQueue:
                         "the state of allocation %s could not be stored", snapshots[0].alloc_id
                     )
                     return [None]
+            else:
+                self.fault = None
+                return stored
 
 
 def _log_events(allocation: Allocation, events: Mapping[str, list[TaskEvent]]) -> None:
@@ -382,7 +410,11 @@ def store_snapshot(tx: Transaction, snapshot: AllocStatus) -> Allocation | None:
         before,
         client_status=status,
         client=ClientState(
-            description=description, task_states=snapshot.states, network_status=snapshot.network
+            description=description,
+            task_states=snapshot.states,
+            network_status=snapshot.network,
+            stops=snapshot.stops or None,
+            shutdown_at=snapshot.shutdown_at,
         ),
         health=_health(before, snapshot),
     )

@@ -19,6 +19,7 @@ from daemon.runner.logs.rotation import LogRotator
 from daemon.runner.setup.artifacts.fetch import ArtifactFetcher
 from daemon.runner.setup.runtime import RuntimeContext
 from daemon.runner.setup.secrets_tmpfs import SecretsTmpfs
+from storage.errors import StorageFull, StorageUnavailable
 from storage.records.allocation import Allocation, TaskEvent, TaskState
 from storage.records.base import SECOND
 from storage.records.job import Job
@@ -49,6 +50,7 @@ class Book:
         self.states: dict[str, TaskState] = {}
         self.healthy: list[tuple[float, bool]] = []
         self.is_full = False
+        self.fault: StorageUnavailable | None = StorageFull("the disk is full")
         self.ended_for = ""
 
     def add(self, report: AllocReport, *, within: float = 0.0) -> None:
