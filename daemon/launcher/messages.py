@@ -39,7 +39,9 @@ Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=MOST_PAYLOAD)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]  # bytes, or a number of files
 Rights = Annotated[int, msgspec.Meta(ge=0, le=0o777)]
-Kind = Literal["token", "fetched", "changed"]  # kind of a note
+# Kind of a note: the accessor of the Vault token, the marker of downloaded artifacts, and the pending
+# change actions of templates, identities and Vault tokens.
+Kind = Literal["token", "fetched", "changed", "renewed", "replaced"]
 Action = Literal["find", "hold", "let_go", "end"]  # an action on processes
 Uid = Annotated[int, msgspec.Meta(ge=-1, lt=2**32 - 1)]
 Owner = tuple[Uid, Uid]  # user ID and group ID; -1 and -1 mean unknown users

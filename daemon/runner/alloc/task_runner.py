@@ -123,13 +123,15 @@ class TaskRunner(TaskAttempts):
         """Stop the current attempt, if any, and start the next immediately.
 
         With a `reason`, the restart counts as a failure and the restart policy decides. Without a
-        reason, the restart does not count, and `description` is the text of the event.
+        reason, the restart does not count, and `description` is the text of the event. An attempt
+        that is being restarted already gets no second request.
         """
         await self.settled()
         if self._running is None:
             return
-        self.request_restart(reason, description=description)
-        await self._report.stored_soon()
+        if self._is_new(StopCause.UNHEALTHY if reason else StopCause.RESTART):
+            self.request_restart(reason, description=description)
+            await self._report.stored_soon()
         await self._stop(None)
 
     def request_restart(self, reason: str = "", *, description: str = task_events.BY_USER) -> None:
@@ -223,10 +225,14 @@ class TaskRunner(TaskAttempts):
 
         A later daemon continues the stop. A stronger earlier cause remains.
         """
-        before = self._report.stops.get(self.name)
-        if before is None or _STRENGTHS.index(cause) > _STRENGTHS.index(before.cause):
+        if self._is_new(cause):
             self._change_stop(cause=cause)
         self._report.publish()
+
+    def _is_new(self, cause: StopCause) -> bool:
+        """Return whether a cause is stronger than that of the unfinished stop, if there is one."""
+        before = self._cause
+        return before is None or _STRENGTHS.index(cause) > _STRENGTHS.index(before)
 
     def _change_stop(self, **changes: object) -> None:
         before = self._report.stops.get(self.name) or AttemptStop(cause=StopCause.KILL)

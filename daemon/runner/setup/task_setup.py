@@ -594,7 +594,8 @@ class TaskSetup:
     def may_change(self) -> bool:
         """Return whether any input of the task can change while it runs."""
         has_more = self._templates is not None or self._task.secrets_config is not None
-        return has_more or self._identities.next_renewal() is not None
+        identities = self._identities
+        return has_more or identities.next_renewal() is not None or bool(identities.pending_actions)
 
     async def recall(self, started_at: str) -> None:
         """Restore the inputs that an earlier daemon gave to the task."""
@@ -630,27 +631,28 @@ class TaskSetup:
     async def _keep_token(self) -> None:
         while True:
             await self._tell(await self._token.renew_when_due())
+            await self._token.forget_action()
 
     async def _renew_identities(self) -> None:
         """Renew each workload identity token at half of its lifetime."""
+        await self._act_on_renewals()  # those of an earlier daemon
         while (due := self._identities.next_renewal()) is not None:
             await trio.sleep(max(0, due - self._now()) / SECOND)
-            instance = self._instance()
+            instance, problem = self._instance(), ""
             try:
-                renewed = await self._identities.renew(
-                    instance.allocation, instance.job, self._now()
-                )
+                await self._identities.renew(instance.allocation, instance.job, self._now())
             except (Refused, OSError) as error:
-                text = f"the task got no new identity token: {error}"
-                self._note(task_events.setup_failure(self._now(), text))
+                problem = f"the task got no new identity token: {error}"
+                self._note(task_events.setup_failure(self._now(), problem))
+            await self._act_on_renewals()
+            if problem:
                 await trio.sleep(_RENEW_AGAIN)
-                continue
-            await self._tell(
-                [
-                    ChangeAction(mode=identity.change_mode, signal=identity.change_signal)
-                    for identity in renewed
-                ]
-            )
+
+    async def _act_on_renewals(self) -> None:
+        """Run the change actions of renewed identities."""
+        if actions := self._identities.pending_actions:
+            await self._tell(actions)
+            await self._identities.forget_actions()
 
     def _now(self) -> int:
         return self._host.clock.now()

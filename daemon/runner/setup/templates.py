@@ -20,6 +20,7 @@ from daemon.runner.core.task_files import TaskFiles
 from daemon.runner.core.task_instance import TaskInstance
 from daemon.runner.setup.change_actions import ChangeAction
 from daemon.runner.setup.given_secrets import GivenSecrets
+from daemon.runner.setup.pending_actions import PendingActions
 from daemon.runner.setup.runtime import RuntimeContext
 from daemon.runner.setup.template_sources import TemplateContext, TemplateSources
 from daemon.templates.errors import LONGEST, TemplateError, TemplateOutputTooLong
@@ -41,7 +42,6 @@ _MOST_VARIABLES = 1000  # variables of one template
 _SHOWN = 3  # missing items named in an event
 _PERMISSIONS = 0o777  # permission bits only, without set-user-ID and similar
 _DEFAULT_PERMISSIONS = 0o644
-_MOST_NOTED = 4096  # templates of a task whose pending change actions are stored
 
 RESTARTED = "Template with change_mode restart re-rendered"
 
@@ -77,8 +77,7 @@ class TemplateRunner:
         self._read_files: dict[str, object] = {}  # signatures from before each file was read
         self._reported = ""  # last reported missing item or error
         self._is_fresh = False  # templates rendered for an attempt whose process has not started
-        # Whether pending change actions may be stored; true also if this is not known yet.
-        self._has_pending = True
+        self._pending = PendingActions(writer.files, "changed")
         self.environment: dict[str, str] = {}
 
     @property
@@ -131,14 +130,14 @@ class TemplateRunner:
 
         Templates with pending change actions count as not written, so that they are written again.
         """
-        pending = await self._stored_pending()
+        pending = await self._pending.recall()
         for number, template in enumerate(self._interpolated()):
             with suppress(
                 OSError, TemplateError, Refused
             ):  # a task may have removed or changed the file
                 text = await self._read(template.dest_path)
                 self._take(template, text, await self._variables(template, text))
-            if pending >> number & 1:
+            if number in pending:
                 self._texts.pop(template.dest_path, None)
         with suppress(
             OSError, TemplateError, Refused
@@ -151,14 +150,14 @@ class TemplateRunner:
             self._is_fresh = False
             scripts = [template for template in self._interpolated() if _runs_at_first(template)]
             await tell([_change_action(template) for template in scripts])
-            await self._forget_pending()
+            await self._pending.forget()
         while self._interpolated():
             with self._desk.host.store.watch(*self._topics()) as changes:
                 before = self._topics()
                 if changed := await self._renew():
                     await trio.sleep(self._delay(changed))
                     await tell([_change_action(template) for template in changed])
-                    await self._forget_pending()
+                    await self._pending.forget()
                 if self._topics() == before:
                     await self._change(changes.wait, self._read_files)
             await self._settle()
@@ -187,26 +186,10 @@ class TemplateRunner:
     # --- pending change actions ---
 
     async def _store_pending(self, is_pending: Callable[[Template], bool]) -> None:
-        """Store which templates have a pending change action, for a later daemon.
-
-        Call this before the templates are written: an action may be repeated, but not lost. Raises
-        `OSError`.
-        """
-        numbers = [n for n, template in enumerate(self._interpolated()) if is_pending(template)]
-        pending = sum(1 << number for number in numbers if number < _MOST_NOTED)
-        if pending or self._has_pending:
-            await self._desk.files.write_note("changed", f"{pending:x}" if pending else None)
-        self._has_pending = bool(pending)
-
-    async def _forget_pending(self) -> None:
-        with suppress(OSError):  # a later daemon repeats the actions
-            await self._store_pending(lambda _: False)
-
-    async def _stored_pending(self) -> int:
-        """Return the stored templates with pending actions, as bits in the order of the task."""
-        with suppress(OSError, ValueError):  # an unreadable note counts as none
-            return int(await self._desk.files.recall("changed") or "0", 16)
-        return 0
+        """Store which templates have a pending change action. Raises `OSError`."""
+        await self._pending.store(
+            number for number, template in enumerate(self._interpolated()) if is_pending(template)
+        )
 
     def _delay(self, changed: list[Template]) -> float:
         """Return a random delay in seconds, at most the longest `splay` of the templates.

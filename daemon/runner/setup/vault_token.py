@@ -16,6 +16,7 @@ from daemon.runner.core.task_files import TaskFiles
 from daemon.runner.core.task_instance import TaskInstance, workload
 from daemon.runner.setup.change_actions import ChangeAction
 from daemon.runner.setup.given_secrets import GivenSecrets
+from daemon.runner.setup.pending_actions import PendingActions
 from daemon.runner.setup.runtime import TaskToken, TokenProvider
 from storage.errors import Refused
 from storage.records.allocation import TaskEvent
@@ -47,6 +48,10 @@ class VaultTokenRenewer:
         self._token: TaskToken | None = None
         self._secret = ""
         self.secrets = secrets or GivenSecrets()
+        self._pending = PendingActions(files, "replaced")
+        self._is_action_due = (
+            False  # an earlier daemon replaced the token, but did not tell the task
+        )
 
     @property
     def _block(self) -> SecretsConfig:
@@ -62,6 +67,7 @@ class VaultTokenRenewer:
 
     async def deliver(self) -> None:
         """Deliver a valid token, issuing a new one if needed. Raises `Refused` or `OSError`."""
+        await self.forget_action()
         token = self._token and self._credentials.find(self._token.accessor)
         if token is None or not self._secret:
             await self._replace()
@@ -70,7 +76,8 @@ class VaultTokenRenewer:
             await self._write(token.accessor, self._secret)
 
     async def recall(self) -> None:
-        """Restore the token that an earlier daemon delivered."""
+        """Restore the token that an earlier daemon delivered, and a pending change action."""
+        self._is_action_due = bool(await self._pending.recall())
         try:
             accessor = await self._files.recall("token")
         except OSError:
@@ -91,14 +98,19 @@ class VaultTokenRenewer:
         self.secrets.add(_SOURCE, self._secret)
 
     async def renew_when_due(self) -> list[ChangeAction]:
-        """Renew the token if it is due; return the change action if the token was replaced."""
-        while True:
+        """Renew the token if it is due; return the change action if the token was replaced.
+
+        Call `forget_action` after the action. A later daemon repeats an action without this call.
+        """
+        while not self._is_action_due:
             await trio.sleep(max(0, self._due() - self._now()) / SECOND)
             if self._block.allow_token_expiration and self._token is not None:
                 await trio.sleep_forever()
             try:
                 if await self._renew():
                     continue
+                if self._block.change_mode in ("restart", "signal"):
+                    await self._pending.store([0])
                 await self._replace()
             except (Refused, OSError) as error:
                 self._note(
@@ -107,15 +119,22 @@ class VaultTokenRenewer:
                     )
                 )
                 await trio.sleep(_AGAIN)
-                continue
-            block = self._block
-            return [
-                ChangeAction(
-                    mode=block.change_mode,
-                    signal=block.change_signal,
-                    description="Vault: new Vault token acquired",
-                )
-            ]
+            else:
+                break
+        self._is_action_due = False
+        block = self._block
+        return [
+            ChangeAction(
+                mode=block.change_mode,
+                signal=block.change_signal,
+                description="Vault: new Vault token acquired",
+            )
+        ]
+
+    async def forget_action(self) -> None:
+        """Forget the pending change action, after it has run."""
+        self._is_action_due = False
+        await self._pending.forget()
 
     def _due(self) -> int:
         """Return the renewal time, at half of the TTL, in nanoseconds.

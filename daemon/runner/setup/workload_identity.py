@@ -3,11 +3,11 @@
 A task gets a token in a file that only its user can read, or in its environment. A token is renewed
 at half of its lifetime, and the task is notified as the job configures. After a daemon restart, the
 renewal time of a token in a file follows from the token. For a token in the environment, it follows
-from the start time of the task.
+from the start time of the task. A note has the identities whose change actions are pending.
 """
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Protocol
 from uuid import uuid4
 
@@ -15,7 +15,9 @@ import msgspec
 
 from daemon.runner.core.task_env import resolve
 from daemon.runner.core.task_files import TaskFiles
+from daemon.runner.setup.change_actions import ChangeAction
 from daemon.runner.setup.given_secrets import GivenSecrets
+from daemon.runner.setup.pending_actions import PendingActions
 from storage.errors import Refused
 from storage.records.allocation import Allocation
 from storage.records.base import HOUR, SECOND
@@ -25,6 +27,7 @@ from storage.records.workload import Workload
 
 DEFAULT = "default"
 LONGEST = 30 * 24 * HOUR  # retired signing keys stay published for this time
+_ACTIONS = ("restart", "signal")  # change modes with an action
 _MAX_FILE = 16 * 1024  # bytes; longer than any token
 
 
@@ -74,6 +77,8 @@ class WorkloadIdentities:
         self._issue_times: dict[str, int] = {}  # identity -> issue time of its token, nanoseconds
         self.environment: dict[str, str] = {}
         self.secrets = secrets or GivenSecrets()
+        self._pending = PendingActions(files, "renewed")
+        self._renewed: set[str] = set()  # identities whose change actions are pending
 
     @property
     def identities(self) -> list[Identity]:
@@ -95,6 +100,8 @@ class WorkloadIdentities:
         Raises `Refused` for an unknown claim, and `PathEscape` or `OSError` if a file cannot be
         written.
         """
+        if self.identities:
+            await self.forget_actions()
         for identity in self.identities:
             await self._deliver(identity, allocation, job, now)
 
@@ -119,7 +126,10 @@ class WorkloadIdentities:
 
         Tokens in environment variables are signed again, for the environment of exec sessions.
         """
-        for identity in self.identities:
+        pending = await self._pending.recall() if self.identities else set[int]()
+        for number, identity in enumerate(self.identities):
+            if number in pending:
+                self._renewed.add(identity.name)
             times = (
                 await self._times(identity) if identity.file else TokenTimes(started // SECOND, 0)
             )
@@ -149,11 +159,40 @@ class WorkloadIdentities:
         return min(times, default=None)
 
     async def renew(self, allocation: Allocation, job: Job, now: int) -> list[Identity]:
-        """Renew all tokens that are due; return their identities."""
-        due = [identity for identity, time in self._renewals() if time <= now]
-        for identity in due:
+        """Renew all tokens that are due; return their identities.
+
+        Raises the same errors as `deliver`.
+
+        After an error, `pending_actions` includes the identities that were renewed before it.
+        """
+        due = {identity.name: identity for identity, time in self._renewals() if time <= now}
+        acting = {name for name, identity in due.items() if identity.change_mode in _ACTIONS}
+        if acting:
+            await self._store_pending(self._renewed | acting)
+        for identity in due.values():
             await self._deliver(identity, allocation, job, now)
-        return due
+            self._renewed |= acting & {identity.name}
+        return [*due.values()]
+
+    async def _store_pending(self, names: Set[str]) -> None:
+        """Store which identities have a pending change action. Raises `OSError`."""
+        await self._pending.store(
+            number for number, identity in enumerate(self.identities) if identity.name in names
+        )
+
+    @property
+    def pending_actions(self) -> list[ChangeAction]:
+        """Return the change actions of the identities that were renewed since `forget_actions`."""
+        return [
+            ChangeAction(mode=identity.change_mode, signal=identity.change_signal)
+            for identity in self.identities
+            if identity.name in self._renewed
+        ]
+
+    async def forget_actions(self) -> None:
+        """Forget the pending change actions, after they have run."""
+        self._renewed.clear()
+        await self._pending.forget()
 
     def _renewals(self) -> Iterator[tuple[Identity, int]]:
         for identity in self.identities:

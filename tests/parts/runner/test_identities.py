@@ -282,3 +282,50 @@ def test_task_start_determines_the_renewal_of_a_token_in_the_environment(tmp_pat
     held.recall(held.allocation, held.job, NOW, NOW + SECOND)
     assert held.identities.next_renewal() == NOW + HOUR // 2
     assert "NOMAD_TOKEN_vault" in held.identities.environment
+
+
+def acting(home: Path) -> Held:
+    """Return two identities with change actions that are renewed at the same time."""
+    first = named(file=True, ttl=HOUR, change_mode="signal", change_signal="SIGUSR1")
+    second = named("other", file=True, ttl=HOUR, change_mode="restart")
+    return Held(home, given(default(), first, second, named("quiet", file=True, ttl=HOUR)))
+
+
+def actions(held: Held) -> list[str]:
+    return [action.mode for action in held.identities.pending_actions]
+
+
+def test_change_actions_are_pending_in_a_later_daemon_until_they_have_run(tmp_path: Path) -> None:
+    before = acting(tmp_path)
+    before.hand_over()
+    before.renew(NOW + HOUR // 2)
+    for _ in range(2):
+        later = acting(tmp_path)
+        later.recall(later.allocation, later.job, NOW, NOW + HOUR // 2 + SECOND)
+        assert actions(later) == ["signal", "restart"]
+    trio.run(later.identities.forget_actions)
+    assert actions(later) == []
+    last = acting(tmp_path)
+    last.recall(last.allocation, last.job, NOW, NOW + HOUR // 2 + SECOND)
+    assert actions(last) == []
+
+
+def test_next_attempt_has_no_pending_change_actions(tmp_path: Path) -> None:
+    held = acting(tmp_path)
+    held.hand_over()
+    held.renew(NOW + HOUR // 2)
+    held.hand_over(NOW + HOUR)
+    later = acting(tmp_path)
+    later.recall(later.allocation, later.job, NOW + HOUR, NOW + HOUR + SECOND)
+    assert actions(held) == actions(later) == []
+
+
+def test_failed_renewal_of_an_identity_keeps_the_actions_of_others(tmp_path: Path) -> None:
+    held = acting(tmp_path)
+    held.hand_over()
+    obstacle = held.file("secrets/nomad_other.jwt")
+    obstacle.unlink()
+    obstacle.mkdir()
+    with pytest.raises(OSError, match="directory"):
+        held.renew(NOW + HOUR // 2)
+    assert actions(held) == ["signal"]

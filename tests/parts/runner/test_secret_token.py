@@ -11,22 +11,25 @@ import trio
 import trio.testing
 
 from daemon.acl.task_tokens import VaultTaskToken
+from daemon.runner.alloc.task_runner import TaskRunner
 from daemon.runner.core.task_dir import directories
 from daemon.runner.core.task_files import TaskFiles
 from daemon.runner.core.task_instance import TaskInstance
 from daemon.runner.setup.vault_token import VaultTokenRenewer
+from daemon.runner.setup.workload_identity import WorkloadIdentities
 from storage.errors import Refused, UnknownToken
 from storage.queries import policies, tokens
 from storage.records.acl import JobACL, Policy, Token, TokenRole
 from storage.records.allocation import TaskEvent
 from storage.records.base import SECOND
-from storage.records.task import RestartPolicy, SecretsConfig
+from storage.records.task import Identity, RestartPolicy, SecretsConfig
 from storage.records.workload import Workload
 from storage.store import Store
 from tests.launchers import Direct
 from tests.parts.runner.world import Pipe, World, batch, open_world, script, state_of
 from tests.unit.runner.placements import placed
 
+NEVER = 10**19  # nanoseconds
 SHOWN = 'cat secrets/vault_token; echo; stat -c %a secrets/vault_token; echo "$VAULT_TOKEN"'
 
 
@@ -320,3 +323,59 @@ async def test_token_survives_a_restart_of_the_daemon(
         assert await pipe.line() == first
         await world.until_status(alloc_id, "failed")
         assert len(of_tasks(world)) == 1
+
+
+async def test_change_action_is_pending_in_a_later_daemon_until_it_has_run(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    lender = Lender(prolongs=0)
+    block = asking(change_mode="signal", change_signal="SIGHUP")
+    token = kept_by(lender, tmp_path, block)
+    await token.deliver()
+    await token.renew_when_due()
+    later = kept_by(lender, tmp_path, block)
+    await later.recall()
+    began = trio.current_time()
+    assert [action.signal for action in await later.renew_when_due()] == ["SIGHUP"]
+    assert trio.current_time() == began
+    await later.forget_action()
+    last = kept_by(lender, tmp_path, block)
+    await last.recall()
+    await last.renew_when_due()
+    assert trio.current_time() - began == 1800
+
+
+@pytest.mark.parametrize("source", ["token", "identity"])
+async def test_task_is_notified_by_a_later_daemon(
+    store: Store, data_dir: Path, pipe: Pipe, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    path = {"token": "secrets/vault_token", "identity": "secrets/nomad_own.jwt"}[source]
+    text = (
+        f"trap 'echo told >{pipe.path}' USR1; cp {path} local/first; echo ready >{pipe.path};"
+        f" while cmp -s {path} local/first; do sleep 0.05; done; echo renewed >{pipe.path};"
+        " while :; do sleep 0.05; done"
+    )
+    change: dict[str, Any] = {"change_mode": "signal", "change_signal": "SIGUSR1"}
+    inputs: dict[str, dict[str, Any]] = {
+        "token": {"secrets_config": asking(role="web", **change)},
+        "identity": {"identities": [Identity(name="own", file=True, ttl=2 * SECOND, **change)]},
+    }
+
+    async def die(*_: object) -> None:
+        await trio.sleep_forever()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TaskRunner, "_run_change_actions", die)
+        async with open_world(store, data_dir) as world:
+            await put_role(world, token_period=2)
+            alloc_id = await world.place(batch(script(text, **inputs[source])))
+            assert await pipe.line() == "ready"
+            await world.until_status(alloc_id, "running")
+            for token in of_tasks(world):
+                await world.store.write(partial(tokens.remove, accessor=token.accessor))
+            assert await pipe.line() == "renewed"
+    monkeypatch.setattr(WorkloadIdentities, "next_renewal", lambda _: None)
+    monkeypatch.setattr(VaultTokenRenewer, "_due", lambda _: NEVER)
+    async with open_world(store, data_dir) as world:
+        assert await pipe.line() == "told"
+        await world.until(alloc_id, lambda _: "Signaling" in world.types(alloc_id))
