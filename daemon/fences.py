@@ -19,7 +19,14 @@ from pathlib import Path
 import trio
 
 from daemon.clock import Clock
-from storage.errors import NotFound, StorageDamaged, StorageError, StorageUnreadable, leaf_errors
+from storage.errors import (
+    NotFound,
+    StorageDamaged,
+    StorageError,
+    StorageUnreadable,
+    is_descriptor_shortage,
+    leaf_errors,
+)
 from storage.queries import faults
 from storage.queries.faults import ATTEMPTS, Fault
 from storage.records.base import SECOND
@@ -177,13 +184,16 @@ class Fences:
         """
         leaf = next(leaf_errors(error))
         fault = self._fail(kind, key, f"{type(leaf).__name__}: {leaf}")
-        _log.error(
+        # A shortage is not a defect of the code, so the traceback explains nothing.
+        is_shortage = is_descriptor_shortage(error)
+        _log.log(
+            logging.WARNING if is_shortage else logging.ERROR,
             "%s %s failed %d consecutive times: %s",
             kind,
             key,
             fault.failures,
             fault.reason,
-            exc_info=error,
+            exc_info=None if is_shortage else error,
         )
         return fault
 

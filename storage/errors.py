@@ -26,9 +26,13 @@ StewardError
 """
 
 import errno
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+_NO_DESCRIPTOR_TEXTS = tuple(map(os.strerror, _NO_DESCRIPTOR))
 
 
 class StewardError(Exception):
@@ -178,6 +182,29 @@ def leaf_errors(error: BaseException) -> Iterator[BaseException]:
             yield from leaf_errors(inner)
     else:
         yield error
+
+
+def is_descriptor_shortage(error: BaseException | None) -> bool:
+    """Return whether an error means that this process or the host has no free file descriptor.
+
+    The errors of a group count, and so do the errors that caused an error.
+    """
+    pending, seen = [error], set[int]()
+    while pending:
+        if (error := pending.pop()) is None or id(error) in seen:
+            continue
+        seen.add(id(error))
+        if isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR:
+            return True
+        # An import of a module in C reports the error of the linker only as text.
+        if isinstance(error, ImportError) and any(
+            text in str(error) for text in _NO_DESCRIPTOR_TEXTS
+        ):
+            return True
+        if isinstance(error, BaseExceptionGroup):
+            pending += error.exceptions
+        pending += (error.__cause__, error.__context__)
+    return False
 
 
 def describe_error(error: BaseException) -> str:

@@ -20,6 +20,7 @@ import struct
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
+from daemon.launcher.channel import NO_DESCRIPTOR
 from daemon.launcher.claims_and_logs import LOGS, SHARED, below, is_at_work, put
 from daemon.launcher.messages import AllocDirLayout, Owner, TaskDirLayout
 from daemon.launcher.safe_open import facts_of, step
@@ -60,7 +61,8 @@ def lay_out(
 
     The result has only the tasks whose directory could not be created. `previous` is the replaced
     allocation; its data moves to the new allocation. `owners` has the user of each task, None for the
-    launcher's user. `guest` is the user who runs containers. Raises `OSError`.
+    launcher's user. `guest` is the user who runs containers. Raises `OSError`, also if a directory
+    lacks only a file descriptor.
     """
     owners_to_set = [requested or own_ids() for requested in owners]
     guest = guest if guest and ANYBODY in owners_to_set else own_ids()
@@ -83,6 +85,8 @@ def lay_out(
             try:
                 _make_task_directory(home, room_of_task, owner, source, guest)
             except OSError as error:
+                if error.errno in NO_DESCRIPTOR:
+                    raise
                 failures[room_of_task.task] = str(error)
     return failures
 

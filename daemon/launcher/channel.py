@@ -20,7 +20,8 @@ MOST_DESCRIPTORS = 8  # descriptors in one message
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 # Plain numbers, because each operation on members of an enumeration takes 2 to 4 µs.
 _CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
-_INCOMPLETE = int(socket.MSG_TRUNC) | int(socket.MSG_CTRUNC)
+_TOO_LONG, _CUT = int(socket.MSG_TRUNC), int(socket.MSG_CTRUNC)
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)  # this process or the host has no free descriptor
 _T = TypeVar("_T")
 _SIZE = array.array("i").itemsize
 _ROOM = socket.CMSG_LEN(MOST_DESCRIPTORS * _SIZE)
@@ -63,11 +64,19 @@ def send(channel: socket.socket, data: bytes, descriptors: Sequence[int] = ()) -
     channel.sendmsg([data], ancillary)
 
 
+class DescriptorsLost(OSError):
+    """The message `data` has arrived, but this process had no free number for its descriptors."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(errno.EMFILE, os.strerror(errno.EMFILE))
+        self.data = data
+
+
 def receive(channel: socket.socket) -> tuple[bytes, list[int]]:
     """Return the next message and its descriptors.
 
-    The message is empty after the other process has closed the channel. Raises `OSError` or
-    `ProtocolViolation`.
+    The message is empty after the other process has closed the channel. Raises `DescriptorsLost`,
+    `OSError` or `ProtocolViolation`.
     """
     data, ancillary, flags, _ = channel.recvmsg(LONGEST, _ROOM, _CLOSE_ON_EXEC)
     numbers = array.array("i")
@@ -75,9 +84,13 @@ def receive(channel: socket.socket) -> tuple[bytes, list[int]]:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             numbers.frombytes(content[: len(content) - len(content) % _SIZE])
     descriptors = numbers.tolist()
-    if flags & _INCOMPLETE:
+    is_cut = flags & _CUT
+    if flags & _TOO_LONG or (is_cut and len(descriptors) >= MOST_DESCRIPTORS):
         close(descriptors)
         raise ProtocolViolation("a message is too long, or has too many descriptors")
+    if is_cut:
+        close(descriptors)
+        raise DescriptorsLost(data)
     if descriptors and not data:
         close(descriptors)
         raise ProtocolViolation("a message has descriptors but no content")

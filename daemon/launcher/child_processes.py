@@ -47,12 +47,14 @@ class ChildOperations:
             return OperationFailed(
                 number=errno.EAGAIN, text=f"{MOST_ERRANDS} operations are in progress"
             )
-        result, launcher = os.memfd_create("result"), os.getpid()
+        result, launcher = -1, os.getpid()
         try:
+            result = os.memfd_create("result")
             if (pid := os.fork()) == 0:
                 os._exit(self._run(operation, result, launcher))
         except OSError as error:
-            os.close(result)
+            if result >= 0:
+                os.close(result)
             operation.after()
             return failure(error)
         self._children[pid] = number, result, operation

@@ -9,16 +9,20 @@ import itertools
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import wraps
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import msgspec
 import trio
 
 from daemon.launcher.channel import (
     LONGEST,
+    NO_DESCRIPTOR,
+    DescriptorsLost,
     Refusal,
     close,
     read_record,
@@ -127,6 +131,7 @@ _PING_EVERY, _SILENT_AFTER = 5.0, 2.0  # seconds
 _PLACES_OF_CLIENTS = 8
 _NO_ALLOCATION = "00000000-0000-0000-0000-000000000000"
 _SECOND = 1_000_000_000  # nanoseconds
+_SHORTAGE_PAUSE = 1.0  # seconds until a request is repeated that lacked a file descriptor
 _patience: ContextVar[float] = ContextVar("patience", default=float("inf"))
 
 _log = logging.getLogger("steward.launcher")
@@ -149,6 +154,30 @@ def impatient() -> Iterator[None]:
 def longest_wait() -> float:
     """Return for how many seconds a request of the current Trio task may wait for an answer."""
     return _patience.get()
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _patient(method: Callable[_P, Awaitable[_T]]) -> Callable[_P, Awaitable[_T]]:
+    """Repeat a request while the daemon or the launcher has no free file descriptor.
+
+    Requests of clients, which are `impatient`, raise `OSError` instead. Such a shortage passes when
+    tasks, sessions or connections end. A request that waits holds no file descriptor.
+    """
+
+    @wraps(method)
+    async def repeated(*args: _P.args, **fields: _P.kwargs) -> _T:
+        while True:
+            try:
+                return await method(*args, **fields)
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTOR or longest_wait() < float("inf"):
+                    raise
+            await trio.sleep(_SHORTAGE_PAUSE)
+
+    return repeated
 
 
 # Requests that the launcher handles in a child process.
@@ -403,6 +432,7 @@ class Launcher:
         with probing:
             await self.why_no_bridge()
 
+    @_patient
     async def connect_network(self, allocation: str, ports: list[ForwardedPort]) -> str:
         """Connect an allocation to the bridge if needed; return its bridge address.
 
@@ -412,6 +442,7 @@ class Launcher:
         assert isinstance(body, NetworkConnected)  # noqa: S101  # ensured by the protocol
         return body.address
 
+    @_patient
     async def release_network(self, allocation: str) -> None:
         """Release the network of an ended allocation.
 
@@ -419,6 +450,7 @@ class Launcher:
         """
         await self._request(ReleaseNetwork(allocation=allocation))
 
+    @_patient
     async def lay_out(
         self, allocation: str, layout: AllocDirLayout, previous: str | None = None
     ) -> dict[str, str]:
@@ -436,6 +468,7 @@ class Launcher:
         assert isinstance(body, LaidOut)  # noqa: S101  # both processes run the same version
         return body.troubles
 
+    @_patient
     async def write(self, request: WriteFile, content: bytes) -> None:
         """Write a file that a task can access.
 
@@ -447,6 +480,7 @@ class Launcher:
         finally:
             os.close(payload)
 
+    @_patient
     async def read(self, request: ReadFile) -> tuple[FileStatus, bytes]:
         """Return the metadata and the first bytes of a file. Raises `OSError` like `write`."""
         spare = os.memfd_create("spare") if request.most else None  # reserved as for a start
@@ -457,10 +491,12 @@ class Launcher:
         finally:
             close(received)
 
+    @_patient
     async def write_note(self, request: WriteNote) -> None:
         """Store or delete a note about a task. Raises `OSError`."""
         await self._request(request)
 
+    @_patient
     async def recall(self, request: ReadNote) -> str | None:
         """Return the text of a note, or None. Raises `OSError`."""
         body, _ = await self._request(request)
@@ -489,6 +525,7 @@ class Launcher:
         finally:
             close(received)
 
+    @_patient
     async def open_log(self, request: OpenLog) -> int:
         """Return a descriptor of a task's log. Raises `OSError`."""
         _, received = await self._request(request, (), os.memfd_create("spare"))
@@ -530,6 +567,7 @@ class Launcher:
         assert isinstance(body, DirectoryUsage)  # noqa: S101  # ensured by the protocol
         return body
 
+    @_patient
     async def mount_secrets(self, allocation: str, task: str, megabytes: int) -> None:
         """Mount a tmpfs for the secrets of a task, if the launcher runs as root.
 
@@ -589,18 +627,21 @@ class Launcher:
             raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
         return sealed(content)
 
+    @_patient
     async def signal(self, request: SendSignal) -> bool:
         """Send a signal; return whether a process received it. Raises `OSError` or `ValueError`."""
         body, _ = await self._request(request)
         assert isinstance(body, SignalResult)  # noqa: S101  # ensured by the protocol
         return body.is_sent
 
+    @_patient
     async def finish(self, request: FinishAttempt) -> EndedAttempt:
         """Return the claim of an attempt whose shim has ended. Raises `OSError`."""
         body, _ = await self._request(request)
         assert isinstance(body, EndedAttempt)  # noqa: S101  # ensured by the protocol
         return body
 
+    @_patient
     async def adopt(self, request: FindAttempt) -> tuple[ClaimText, int | None]:
         """Return the claim of an attempt, and a pidfd of its shim if it is alive.
 
@@ -611,16 +652,19 @@ class Launcher:
         assert isinstance(body, ClaimText)  # noqa: S101  # ensured by the protocol
         return body, received[0] if received else None
 
+    @_patient
     async def claims(self, request: ListClaims) -> list[tuple[str, int]]:
         """Return the task and the attempt number of each claim file. Raises `OSError`."""
         body, _ = await self._request(request)
         assert isinstance(body, ClaimList)  # noqa: S101  # ensured by the protocol
         return body.found
 
+    @_patient
     async def end(self, request: KillAttempt) -> None:
         """Kill all processes in the cgroups of an attempt. Raises `OSError` or `ValueError`."""
         await self._request(request)
 
+    @_patient
     async def sweep(self, request: ScanProcesses) -> list[list[int]]:
         """Scan for the processes of attempts and act on them.
 
@@ -752,10 +796,14 @@ class Launcher:
         reply = self._decoder.decode(data)
         waiter = self._waiting.pop(reply.number)
         waiter.make_room()
-        _, descriptors = receive(self._channel)
+        body, descriptors = reply.body, list[int]()
+        try:
+            _, descriptors = receive(self._channel)
+        except DescriptorsLost as error:  # a thread took the number that was free
+            body = OperationFailed(number=errno.EMFILE, text=str(error.strerror))
         self._answers += 1
         waiter.close()
-        waiter.deliver(reply.body, descriptors)
+        waiter.deliver(body, descriptors)
         return True
 
 

@@ -34,6 +34,7 @@ from daemon.launcher import (
 )
 from daemon.launcher.alloc_uids import AllocUids
 from daemon.launcher.channel import (
+    DescriptorsLost,
     ProtocolViolation,
     Refusal,
     close,
@@ -124,14 +125,20 @@ class Server:
 
         Raises `ProtocolViolation` or `OSError`.
         """
-        data, descriptors = receive(self._channel)
+        try:
+            data, descriptors = receive(self._channel)
+        except DescriptorsLost as error:
+            number = self._decoded(error.data).number
+            self._reply(
+                messages.NumberedReply(
+                    number=number, descriptors=0, body=child_processes.failure(error)
+                )
+            )
+            return True
         if not data:
             return False
         try:
-            try:
-                question = self._decoder.decode(data)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise ProtocolViolation(str(error)) from None
+            question = self._decoded(data)
             reply = self._answer(question, descriptors)
             if isinstance(reply, ChildOperation):
                 if (failed := self._errands.begin(question.number, reply)) is None:
@@ -148,6 +155,12 @@ class Server:
         finally:
             close(passed)
         return True
+
+    def _decoded(self, data: bytes) -> messages.NumberedRequest:
+        try:
+            return self._decoder.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ProtocolViolation(str(error)) from None
 
     def _reply(self, reply: messages.NumberedReply, descriptors: Sequence[int] = ()) -> None:
         send(self._channel, self._encoder.encode(reply), descriptors)

@@ -42,7 +42,7 @@ from daemon.runner.alloc.desired_allocs import DesiredAllocation, load_desired
 from daemon.runner.alloc.predecessors import predecessors_of
 from daemon.runner.core.background import start_detached
 from daemon.runner.core.driver import Driver
-from daemon.runner.core.file_descriptors import raise_fd_limit, set_cloexec
+from daemon.runner.core.file_descriptors import SHORTAGE_PAUSE, raise_fd_limit, set_cloexec
 from daemon.runner.core.resource_usage import IDLE, host_usage, of_allocation, sample_cpus
 from daemon.runner.core.status_report import ReportQueue
 from daemon.runner.core.task_env import inherited_environment, node_values
@@ -413,6 +413,9 @@ class NodeRunner:
     async def _run_allocation(self, runner: AllocRunner) -> None:
         fences = self._host.fences
         await runner.run()
+        while runner.interruption:
+            runner = await self._continued(runner)
+            await runner.run()
         with fences.around(_FENCED_REMOVAL, runner.id):
             await self._host.secret_dirs.release(runner.id)
             if runner.has_network:
@@ -424,6 +427,38 @@ class NodeRunner:
         if runner.is_purged:
             with fences.around(_FENCED_REMOVAL, runner.id):
                 await self.remove_directory(runner.id)
+
+    async def _continued(self, interrupted: AllocRunner) -> AllocRunner:
+        """Return a runner that continues an allocation for which no file descriptor was free.
+
+        It begins with the stored state, like a runner of a later daemon.
+        """
+        _log.warning(
+            "no file descriptor is free for allocation %s, so it continues later: %s",
+            *(interrupted.id, interrupted.interruption),
+        )
+        await interrupted.reported()
+        await trio.sleep(SHORTAGE_PAUSE)
+        load = partial(
+            load_desired,
+            node_ids=(),
+            after=self._seen,
+            failed={interrupted.id},
+            running_ids=(),
+            now=self._host.clock.now(),
+        )
+        _, desired, _ = self._store.read(load)
+        if not desired:  # purged
+            await self._hosts[interrupted.node_id].destroy(interrupted.id)
+            interrupted.interruption = ""
+            interrupted.ended.set()
+            return interrupted
+        (alloc,) = desired
+        host = self._hosts[interrupted.node_id]
+        runner = AllocRunner(host, alloc.allocation, alloc.job, alloc.pasts)
+        runner.ended = interrupted.ended  # other allocations may wait for it
+        self._running[runner.id] = runner
+        return runner
 
     async def end_all(self) -> None:
         """Stop every task without reporting its end.

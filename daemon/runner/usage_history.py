@@ -272,7 +272,7 @@ class UsageRecorder:
     ) -> Iterable[tuple[SeriesKey, UsageSamples]]:
         """Yield the samples of this slot, including the sums of jobs and of cluster pools."""
         sums: dict[SeriesKey, dict[UsageMetric, int]] = {}
-        yield SeriesKey("node", self._node_id), self._host(_FINE)
+        yield SeriesKey("node", self._node_id), self._measured_host(_FINE)
         for runner in runners:
             measured = self._latest.get(runner.id)
             if measured is None:
@@ -286,10 +286,18 @@ class UsageRecorder:
             measured.restarts = 0  # it counts in one slot only
         yield from sums.items()
 
+    def _measured_host(self, reader: str) -> UsageSamples:
+        """Return the usage of the host; without samples if it cannot be measured now."""
+        try:
+            return self._host(reader)
+        except OSError as error:
+            _log.warning("the usage of the host cannot be measured: %s", error)
+            return {}
+
     async def sample_live(self, second: int) -> None:
         """Measure the watched objects, and keep the samples in memory."""
         if self._node_id in self._watched:
-            self._record_live(second, SeriesKey("node", self._node_id), self._host(_LIVE))
+            self._record_live(second, SeriesKey("node", self._node_id), self._measured_host(_LIVE))
         jobs: dict[SeriesKey, dict[UsageMetric, int]] = {}
         for runner in self._present():
             if runner.id not in self._watched:

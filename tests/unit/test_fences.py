@@ -1,5 +1,7 @@
 """Fences: one unit's error affects only that unit; errors of the store pass through."""
 
+import errno
+
 import pytest
 import trio
 import trio.testing
@@ -96,3 +98,12 @@ async def test_loop_restarts_after_each_error_and_the_error_expires(
     (fault,) = fences.faults()
     clock.time = fault.until + 61 * SECOND
     assert fences.faults() == []
+
+
+def test_descriptor_shortage_is_one_warning_without_a_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fail(Fences(Ticking()), OSError(errno.EMFILE, "Too many open files"))
+    [record] = caplog.records
+    assert (record.levelname, record.exc_info) == ("WARNING", None)
+    assert "Too many open files" in record.getMessage()

@@ -12,14 +12,17 @@ from daemon.runner.core.task_instance import TaskInstance
 from daemon.runner.logs.retained_logs import LogManifest
 from daemon.runner.setup.runtime import RuntimeContext
 from daemon.runner.setup.task_setup import task_dirs_of
-from storage.errors import Refused
+from storage.errors import Refused, is_descriptor_shortage
 from storage.queries import allocations
 from storage.records.allocation import Allocation
 from storage.records.task import Task
 
 
 async def prepare_alloc_dir(host: RuntimeContext, instance: TaskInstance) -> dict[str, str]:
-    """Create the directories; return the errors of tasks that cannot run, by task name."""
+    """Create the directories; return the errors of tasks that cannot run, by task name.
+
+    Raises an error if no file descriptor is free; the caller repeats the creation.
+    """
     alloc_id = instance.allocation.id
     directory, previous = host.directory(alloc_id), _migration_source(host, instance)
     failures, task_dirs = {}, []
@@ -42,6 +45,8 @@ async def prepare_alloc_dir(host: RuntimeContext, instance: TaskInstance) -> dic
         layout = AllocDirLayout(rooms=task_dirs, about=msgspec.json.encode(_log_manifest(instance)))
         layout_errors = await host.launcher.lay_out(alloc_id, layout, previous)
     except (OSError, ValueError) as error:
+        if is_descriptor_shortage(error):
+            raise
         problem = f"failed to build the allocation's directory: {error}"
         return {task.name: problem for task in instance.tasks}
     failures |= {
@@ -52,6 +57,8 @@ async def prepare_alloc_dir(host: RuntimeContext, instance: TaskInstance) -> dic
             try:
                 await _write_payload(host, instance, task)
             except (OSError, Refused) as error:
+                if is_descriptor_shortage(error):
+                    raise
                 failures[task.name] = f"failed to build task directory: {error}"
     return failures
 

@@ -33,7 +33,7 @@ from daemon.runner.services.discovery import ServiceRegistrar
 from daemon.runner.setup.group_network import has_network, mode_of
 from daemon.runner.setup.runtime import RuntimeContext
 from storage import request_context
-from storage.errors import describe_error
+from storage.errors import describe_error, is_descriptor_shortage
 from storage.records.allocation import (
     AllocatedResources,
     Allocation,
@@ -78,6 +78,8 @@ class AllocRunner:
         self._is_offering = False
         self._is_overfull = False  # whether exceeding the disk limit was already reported
         self.is_purged = False
+        # Why `run` released the tasks before their end, because no file descriptor was free.
+        self.interruption = ""
         self._traffic: dict[str, TrafficSample] = {}  # traffic samples on the bridge, by reader
         self.disk_used = 0  # bytes of the allocation directory, when they were last measured
         self.ended = trio.Event()
@@ -242,7 +244,11 @@ class AllocRunner:
     # --- main loop ---
 
     async def run(self) -> None:
-        """Run the allocation until all its tasks are dead. When cancelled, release the tasks."""
+        """Run the allocation until all its tasks are dead. When cancelled, release the tasks.
+
+        If no file descriptor is free, release the tasks too and set `interruption`. Another runner
+        can then continue, as after a restart of the daemon.
+        """
         if (recorder := request_context.TRACING.recorder) is None:
             return await self._run()
         allocation = self._instance.allocation
@@ -263,6 +269,9 @@ class AllocRunner:
             await self._live()
             self._machine.enter(AllocState.ENDED)
         except Exception as error:
+            if is_descriptor_shortage(error):
+                self.interruption = describe_error(error)
+                return
             # An error in one allocation must not stop the daemon.
             _log.exception("allocation %s failed", self.id)
             self._machine.enter(AllocState.FAILED)
@@ -271,7 +280,8 @@ class AllocRunner:
         finally:
             if self._machine.state is not AllocState.ENDED:
                 self._machine.enter(AllocState.RELEASED)
-            self.ended.set()
+            if not self.interruption:
+                self.ended.set()
 
     async def _live(self) -> None:
         tasks = self._instance.tasks

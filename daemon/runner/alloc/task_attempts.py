@@ -44,7 +44,7 @@ from daemon.runner.setup.task_setup import TaskSetup, missing_inputs
 from daemon.scheduler.reschedule import NOT_RETRIED
 from daemon.text.masking import Matcher
 from storage import request_context
-from storage.errors import Refused
+from storage.errors import Refused, is_descriptor_shortage
 from storage.records.allocation import StopCause, TaskEvent, TaskPhase, TaskState
 from storage.records.job import JobType
 from storage.records.task import Task
@@ -189,7 +189,7 @@ class TaskAttempts(ABC):
             return AttemptOutcome.UNRECOVERABLE
         if not await self._wait_for_descriptors():
             return AttemptOutcome.KILLED
-        if (outcome := await self._provide()) is not None:
+        if (outcome := await self._provide_patiently()) is not None:
             return outcome
         began: int | None = None
         try:
@@ -222,15 +222,31 @@ class TaskAttempts(ABC):
         is_told = False
         while file_descriptors.is_short():
             if not is_told:
-                self._emit_now(
-                    task_events.driver_failure(
-                        self._now(), "the daemon has no free file descriptor"
-                    )
-                )
+                self._report_shortage()
                 is_told = True
             if not await self._pause_for_descriptors():
                 return False
         return True
+
+    def _report_shortage(self) -> None:
+        self._emit_now(
+            task_events.driver_failure(self._now(), "the daemon has no free file descriptor")
+        )
+
+    async def _provide_patiently(self) -> AttemptOutcome | None:
+        """Set up the task, and retry while the daemon lacks file descriptors."""
+        is_told = False
+        while True:
+            try:
+                return await self._provide()
+            except Exception as error:
+                if not is_descriptor_shortage(error):
+                    raise
+            if not is_told:
+                self._report_shortage()
+                is_told = True
+            if not await self._pause_for_descriptors():
+                return AttemptOutcome.KILLED
 
     async def _pause_for_descriptors(self) -> bool:
         await wait_any(partial(trio.sleep, file_descriptors.SHORTAGE_PAUSE), self._killed.wait)
@@ -263,7 +279,7 @@ class TaskAttempts(ABC):
             try:
                 return await driver.start(self._prepared())
             except StartFailed as error:
-                if not file_descriptors.is_shortage(error.__cause__):
+                if not is_descriptor_shortage(error):
                     raise
                 if not is_told:
                     self._emit_now(task_events.driver_failure(self._now(), str(error)))

@@ -3,7 +3,8 @@
 import os
 import resource
 from contextlib import suppress
-from errno import EMFILE, ENFILE
+
+from storage.errors import is_descriptor_shortage
 
 _STANDARD_ERROR = 2
 SHORTAGE_PAUSE = 1.0
@@ -16,18 +17,13 @@ def raise_fd_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def is_shortage(error: BaseException | None) -> bool:
-    """Return whether an error means that the process or the host has no free file descriptor."""
-    return isinstance(error, OSError) and error.errno in (EMFILE, ENFILE)
-
-
 def is_short() -> bool:
     """Return whether a task that starts now would lack file descriptors."""
     taken: list[int] = []
     try:
         taken.extend(os.eventfd(0) for _ in range(_NEEDED))
     except OSError as error:
-        return is_shortage(error)
+        return is_descriptor_shortage(error)
     finally:
         for number in taken:
             os.close(number)

@@ -25,6 +25,7 @@ import trio
 from daemon.launcher.client import Launcher
 from daemon.launcher.messages import KillAttempt
 from daemon.launcher.shims import children
+from storage.errors import is_descriptor_shortage
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _OWN = Path("/proc/self/cgroup")
@@ -57,11 +58,16 @@ class CgroupV2:
         return f"{self.label}/cgroup.{'threads' if self._threaded else 'procs'}"
 
     def is_populated(self) -> bool:
-        """Return whether the cgroup or a descendant has processes."""
+        """Return whether the cgroup or a descendant has processes.
+
+        Raises `OSError` if there is no free file descriptor.
+        """
         try:
             return "populated 1" in Path(self.label, "cgroup.events").read_text()
-        except OSError:  # not created yet
-            return False
+        except OSError as error:
+            if is_descriptor_shortage(error):  # the cgroup may have processes
+                raise
+            return False  # not created yet
 
     def prepare(self) -> None:
         """Create the cgroup. Raises `OSError`."""
@@ -264,12 +270,17 @@ def _make(path: str, *, threaded: bool) -> None:
 
 
 def _make_threaded(path: str) -> bool:
-    """Make a cgroup threaded; return false if the kernel refuses."""
+    """Make a cgroup threaded; return false if the kernel refuses.
+
+    Raises `OSError` if there is no free file descriptor.
+    """
     if _write(f"{path}/cgroup.type", "threaded"):
         return True
     try:
         return Path(path, "cgroup.type").read_text() == "threaded\n"
-    except OSError:
+    except OSError as error:
+        if is_descriptor_shortage(error):
+            raise
         return False
 
 

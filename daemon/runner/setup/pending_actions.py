@@ -31,12 +31,12 @@ class PendingActions:
 
     async def forget(self) -> None:
         """Delete the stored numbers. If this fails, a later daemon repeats the actions."""
-        with suppress(OSError):
+        with suppress(OSError):  # a later daemon repeats the actions
             await self.store(())
 
     async def recall(self) -> set[int]:
         """Return the numbers that an earlier daemon stored; an unreadable note has none."""
         pending = 0
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):  # an unreadable note has no numbers
             pending = int(await self._files.recall(self._kind) or "0", 16)
         return {number for number in range(pending.bit_length()) if pending >> number & 1}

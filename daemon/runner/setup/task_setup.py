@@ -46,7 +46,7 @@ from daemon.runner.setup.vault_token import VaultTokenRenewer
 from daemon.runner.setup.workload_identity import IssuerInfo, WorkloadIdentities
 from daemon.text.masking import Matcher
 from storage import request_context
-from storage.errors import Refused
+from storage.errors import Refused, is_descriptor_shortage
 from storage.loop_share import import_in_thread
 from storage.read_pool import ReadSnapshot
 from storage.records.allocation import TaskEvent
@@ -69,6 +69,12 @@ _IS_THERE = frozenset({("true", "="), ("true", "=="), ("true", "is"), ("true", "
 _FEW_SECRETS = 4096  # bytes; more secrets are prepared in a thread
 _FETCH = "daemon.runner.setup.artifacts.fetch"
 _TELL_AGAIN = 15 * SECOND  # time between two events about a long download
+
+
+def _raise_shortage(error: Exception) -> None:
+    """Raise the error if it means that no file descriptor is free; it is no failure of the task."""
+    if is_descriptor_shortage(error):
+        raise error
 
 
 def task_dirs_of(host: RuntimeContext, instance: TaskInstance, task: Task) -> TaskDirectories:
@@ -411,6 +417,7 @@ class TaskSetup:
         try:
             await step_data.prepare(self._files, self._step)
         except (Refused, OSError) as error:
+            _raise_shortage(error)
             text = f"the results of earlier steps cannot be written: {error}"
             self._note(task_events.setup_failure(self._now(), text))
             return AttemptOutcome.FAILED
@@ -441,7 +448,10 @@ class TaskSetup:
         return bool(task.artifacts or task.templates or task.secrets_config)
 
     async def prepare(self) -> AttemptOutcome | None:
-        """Set up the task; return an outcome only if the setup failed."""
+        """Set up the task; return an outcome only if the setup failed.
+
+        Raises an error if no file descriptor is free; the caller repeats the setup.
+        """
         instance, task = self._instance(), self._task
         try:
             await self.load_step()
@@ -454,6 +464,7 @@ class TaskSetup:
                 instance.job.namespace, instance.job.parent_id or instance.job.id
             )
         except Refused as error:
+            _raise_shortage(error)
             self._note(task_events.setup_failure(self._now(), str(error)))
             return AttemptOutcome.FAILED
         if (outcome := await self._connect_network()) is not None:
@@ -467,6 +478,7 @@ class TaskSetup:
         try:
             await self._identities.deliver(instance.allocation, instance.job, self._now())
         except (Refused, OSError) as error:
+            _raise_shortage(error)
             self._note(
                 task_events.setup_failure(self._now(), f"the task got no identity token: {error}")
             )
@@ -475,6 +487,7 @@ class TaskSetup:
             if self._task.secrets_config is not None:
                 await self._token.deliver()
         except (Refused, OSError) as error:
+            _raise_shortage(error)
             self._note(
                 task_events.secrets_failure(self._now(), f"the task got no Vault token: {error}")
             )
@@ -494,6 +507,7 @@ class TaskSetup:
             self._note(task_events.setup_failure(self._now(), f"the group has no network: {error}"))
             return AttemptOutcome.UNRECOVERABLE
         except OSError as error:
+            _raise_shortage(error)
             text = f"the group has no network: {error.strerror}"
             self._note(task_events.setup_failure(self._now(), text))
             return AttemptOutcome.FAILED
@@ -505,6 +519,7 @@ class TaskSetup:
         try:
             await self._templates.write_all()
         except Refused as error:
+            _raise_shortage(error)
             self._note(task_events.template(self._now(), f"Template failed: {error}"))
             return AttemptOutcome.UNRECOVERABLE
         return None
@@ -517,6 +532,7 @@ class TaskSetup:
             await import_in_thread(_FETCH)
             from daemon.runner.setup.artifacts.fetch import FetchFailed
         except (ImportError, OSError) as error:
+            _raise_shortage(error)
             text = f"the module that downloads artifacts cannot be loaded: {error}"
             self._note(task_events.download_failed(self._now(), text))
             return AttemptOutcome.FAILED
@@ -528,6 +544,7 @@ class TaskSetup:
                 for artifact in task.artifacts:
                     await fetcher.fetch(self._order(artifact, env, matcher))
         except FetchFailed as error:
+            _raise_shortage(error)
             message = matcher.mask_text(str(error))
             self._note(task_events.download_failed(self._now(), message))
             return AttemptOutcome.FAILED if error.recoverable else AttemptOutcome.UNRECOVERABLE

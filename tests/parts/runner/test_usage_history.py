@@ -1,5 +1,6 @@
 """The usage recorder: blocks in the store, samples of each second in memory, and limits."""
 
+import errno
 from functools import partial
 
 import pytest
@@ -19,7 +20,7 @@ from storage.records.usage import (
     ResourceUsage,
     TaskUsage,
 )
-from storage.records.usage_history import SeriesKey, UsageMetric
+from storage.records.usage_history import SeriesKey, UsageMetric, UsageSamples
 from storage.store import Store
 from tests.samples import NOW
 
@@ -275,3 +276,23 @@ async def test_old_blocks_and_surplus_series_are_deleted(host: Host) -> None:
     await host.store.write(lambda tx: usage_history.trim(tx, BEGIN, most=1))
     found = read(partial(usage_history.within, step=FINE, begin=BEGIN, end=BEGIN + 1))
     assert sorted(key.kind for key in found) == ["alloc", "job", "node"]
+
+
+async def test_failed_measurement_of_the_host_is_one_warning_and_loses_no_other_samples(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    def measure(_: str) -> UsageSamples:
+        raise OSError(errno.EMFILE, "Too many open files", "/proc/net/dev")
+
+    host = Host(store, Allocation("good"))
+    host.recorder._host = measure
+    host.recorder.watch(SeriesKey("node", "n"))
+    await host.sample(0)
+    await host.recorder.sample_live(BEGIN)
+    assert host.recorder.recent_cpu("good", "default", 1) == [500]
+    text = (
+        "the usage of the host cannot be measured: [Errno 24] Too many open files: '/proc/net/dev'"
+    )
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", text)
+    ] * 2

@@ -9,8 +9,8 @@ import pytest
 
 from daemon.config.settings import Settings
 from daemon.runner.core.driver import StartFailed
-from daemon.runner.core.file_descriptors import is_shortage
 from daemon.runner.drivers import permitted_users
+from storage.errors import is_descriptor_shortage
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs tasks as other users")
 
@@ -77,6 +77,6 @@ def test_lookup_without_a_free_descriptor_can_be_tried_again() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for descriptor in taken:
             os.close(descriptor)
-    assert is_shortage(error.value.__cause__)
+    assert is_descriptor_shortage(error.value.__cause__)
     assert error.value.recoverable
     assert users.find("raw_exec", "daemon") is not None
