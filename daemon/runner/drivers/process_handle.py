@@ -84,6 +84,9 @@ class ProcessHandle:
         self._descriptor = descriptor
         self._ended = trio.Event()
         self._trouble = ""
+        # The next attempt uses the same process group, and may start as soon as `wait` returns.
+        # No process of this group may be killed for this attempt after that.
+        self._clearing = trio.Lock()
 
     @property
     def handle(self) -> bytes:
@@ -99,6 +102,14 @@ class ProcessHandle:
         if self._descriptor is not None:
             await trio.lowlevel.wait_readable(self._descriptor)
             self.release()
+        async with self._clearing:
+            return await self._cleared(is_seen=is_seen)
+
+    async def _cleared(self, *, is_seen: bool) -> ExitResult:
+        """Kill the remaining processes, and return the exit result.
+
+        `is_seen` means that this handle has seen the exit of the shim.
+        """
         # Read first, because the counter disappears with the cgroup.
         killed = self._bounded.killed()
         self._trouble = await self._clear()
@@ -209,7 +220,9 @@ class ProcessHandle:
         patience = trio.current_time() + _FOR_SHIM
         while not self._ended.is_set():
             await self._send(signals.SIGKILL)
-            if problem := await self._clear():
+            async with self._clearing:
+                problem = "" if self._ended.is_set() else await self._clear()
+            if problem:
                 return problem
             await self._wake()
             # The launcher does not kill a shim whose task is alive.

@@ -8,6 +8,8 @@ Concurrent requests share one scan. After each scan there is a pause, so that sc
 part of one core and of the launcher's time.
 """
 
+from collections import Counter
+
 import trio
 
 from daemon.launcher.client import Launcher
@@ -68,7 +70,7 @@ class ProcessScanner:
 
     def __init__(self) -> None:
         self._lock = trio.Lock()
-        self._wanted: set[ScanTarget] = set()
+        self._wanted: Counter[ScanTarget] = Counter()  # the number of waiting callers, by target
         self._found: dict[ScanTarget, list[int]] = {}
         self._not_before = 0.0
 
@@ -96,19 +98,28 @@ class ProcessScanner:
         return True
 
     async def scan_attempt(self, launcher: Launcher, mark: ScanTarget) -> list[int]:
-        """Return the process IDs of an attempt, from a scan that began after the call."""
-        self._wanted.add(mark)
+        """Return the process IDs of an attempt, from a scan that began after the call.
+
+        No later scan acts on the attempt for a caller that was cancelled. The next attempt of the
+        task has the same target.
+        """
+        self._wanted[mark] += 1
         self._found.pop(mark, None)
-        async with self._lock:
-            if mark not in self._found:
-                self._wanted.add(mark)  # the caller of the previous scan may have been cancelled
-                await self._look(launcher, mark)
-            return self._found.pop(mark, [])
+        try:
+            async with self._lock:
+                if mark not in self._found:
+                    await self._look(launcher, mark)
+                return self._found.pop(mark, [])
+        finally:
+            self._wanted[mark] -= 1
+            if not self._wanted[mark]:
+                del self._wanted[mark]
+                self._found.pop(mark, None)
 
     async def _look(self, launcher: Launcher, first: ScanTarget) -> None:
         await trio.sleep_until(self._not_before)
-        marks = [first, *(self._wanted - {first})][:MOST_MARKS]
-        self._wanted.difference_update(marks)
+        others = self._wanted.keys() - self._found.keys() - {first}
+        marks = [first, *others][:MOST_MARKS]
         began = trio.current_time()
         scanned = await launcher.sweep(ScanProcesses(marks=marks))
         ended = trio.current_time()
