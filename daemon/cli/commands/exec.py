@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import ssl
 import sys
 import termios
 import tty as terminal
@@ -26,12 +25,14 @@ from trio_websocket import (
     ConnectionRejected,
     HandshakeError,
     WebSocketConnection,
-    open_websocket_url,
+    connect_websocket_url,
+    wrap_client_stream,
 )
 
 from daemon.cli.commands.logs import choose_task, newest
 from daemon.cli.core import resolve
 from daemon.cli.core.http_client import (
+    CONNECT_WITHIN,
     UNREADABLE,
     ApiClient,
     DaemonUnreachable,
@@ -42,6 +43,7 @@ from daemon.cli.core.options import with_client
 from storage.errors import Invalid
 
 _CHUNK = 32 * 1024
+_CLOSE_WITHIN = 1.0  # seconds
 _WINDOW = 16  # queued messages; at the limit, the daemon waits
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 _FORBIDDEN = 403
@@ -164,35 +166,58 @@ def run_exec_session(
     """
     if tty is None:
         tty = stdin and sys.stdin.isatty() and sys.stdout.isatty()
-    url, context = client.socket_address(f"{path}?{urlencode({**query, 'tty': str(tty).lower()})}")
+    resource = f"{path}?{urlencode({**query, 'tty': str(tty).lower()})}"
     with _raw(is_needed=tty and sys.stdin.isatty()):
-        status, fault = trio.run(
-            partial(_run_exec_session, client, url, context, stdin=stdin, tty=tty)
-        )
+        status, fault = trio.run(partial(_run_exec_session, client, resource, stdin=stdin, tty=tty))
     if fault is not None:
         raise fault
     return status
 
 
 async def _run_exec_session(
-    client: ApiClient, url: str, context: ssl.SSLContext | None, *, stdin: bool, tty: bool
+    client: ApiClient, resource: str, *, stdin: bool, tty: bool
 ) -> tuple[int, BaseException | None]:
-    headers = [(name.encode(), value.encode()) for name, value in client.headers.items()]
-    try:
-        async with open_websocket_url(
-            url, context, extra_headers=headers, message_queue_size=_WINDOW
-        ) as socket:
+    session: _Talk | None = None
+    problem: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        try:
+            with trio.fail_after(CONNECT_WITHIN):
+                socket = await _connected(client, resource, nursery)
             session = _Talk(socket)
             await session.run(stdin=stdin, tty=tty)
-    except ConnectionRejected as error:
-        raise RequestRejected(
-            error.status_code, (error.body or b"").decode(errors="replace")
-        ) from error
-    except (HandshakeError, OSError) as error:
-        raise DaemonUnreachable(
-            f"cannot reach the daemon at {client.connection.address}: {error}"
-        ) from error
+            # If the command left input unread, the daemon may not read the end of the connection.
+            with trio.move_on_after(_CLOSE_WITHIN):
+                await socket.aclose()
+        except ConnectionRejected as error:
+            text = (error.body or b"").decode(errors="replace")
+            problem = RequestRejected(error.status_code, text)
+        except (HandshakeError, OSError, trio.TooSlowError) as error:
+            problem = DaemonUnreachable(
+                f"cannot reach the daemon at {client.connection.address}: {error}"
+            )
+        nursery.cancel_scope.cancel()  # the task that reads the socket
+    if problem is not None or session is None:
+        return 0, problem
     return session.status or 0, session.fault
+
+
+async def _connected(
+    client: ApiClient, resource: str, nursery: trio.Nursery
+) -> WebSocketConnection:
+    """Open a WebSocket to the daemon, on the network or on its Unix socket.
+
+    Raises `HandshakeError` or `OSError`.
+    """
+    headers = [(name.encode(), value.encode()) for name, value in client.headers.items()]
+    if not client.local_socket:
+        url, context = client.socket_address(resource)
+        return await connect_websocket_url(
+            nursery, url, context, extra_headers=headers, message_queue_size=_WINDOW
+        )
+    stream = await trio.open_unix_socket(client.local_socket)
+    return await wrap_client_stream(
+        nursery, stream, "localhost", resource, extra_headers=headers, message_queue_size=_WINDOW
+    )
 
 
 class _Talk:

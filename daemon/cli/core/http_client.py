@@ -430,8 +430,13 @@ class ApiClient:
         pairs = {**own, **{name: _text(value) for name, value in query.items()}}
         return {name: value for name, value in pairs.items() if value}
 
+    @property
+    def local_socket(self) -> str:
+        """Return the path of the daemon's Unix socket; empty for an address on the network."""
+        return self._target.path if self._target.scheme == "unix" else ""
+
     def socket_address(self, path: str) -> tuple[str, ssl.SSLContext | None]:
-        """Return the WebSocket URL of a path, and its TLS settings."""
+        """Return the WebSocket URL of a path on the network, and its TLS settings."""
         secure = self._target.scheme == "https"
         where = f"{'wss' if secure else 'ws'}://{self._target.netloc}"
         return (

@@ -101,6 +101,21 @@ async def test_a_terminal_reaches_the_command(steward: Steward, alloc_id: str) -
         assert await process.wait() == 3
 
 
+async def test_exec_through_the_socket_of_the_operators(steward: Steward, alloc_id: str) -> None:
+    address = f"unix://{steward.data_dir}/steward.sock"
+    words = ("alloc", "exec", "--address", address, alloc_id, "sh", "-c", "cat; exit 3")
+    done = await steward.cli(*words, stdin="in")
+    assert (done.stdout, done.returncode) == (b"in", 3), done.stderr
+
+
+async def test_exec_ends_with_a_command_that_leaves_input_unread(
+    steward: Steward, alloc_id: str
+) -> None:
+    words = ("alloc", "exec", alloc_id, "sh", "-c", "head -c 2; exit 5")
+    done = await steward.cli(*words, stdin="in" * 4_000_000)
+    assert (done.stdout, done.returncode) == (b"in", 5), done.stderr
+
+
 async def test_exec_session_can_be_left(steward: Steward, alloc_id: str) -> None:
     async with at_a_terminal(steward, "alloc", "exec", alloc_id, "cat") as (master, process):
         before = termios.tcgetattr(master)
