@@ -343,7 +343,7 @@ CONTRACTS: Mapping[Callable[..., object], EndpointSchema] = {
     ),
     kept_files.index: EndpointSchema(gives=list[KeptFile], query=_PAGES),
     kept_files.read: EndpointSchema(query={"task": TEXT, "path": TEXT}),
-    payload_files.show: EndpointSchema(gives=UploadState),
+    payload_files.show: EndpointSchema(gives=UploadState, query={"members": NUMBER}),
     payload_files.receive: EndpointSchema(
         gives=UploadState, query={"size": NUMBER, "offset": NUMBER}
     ),

@@ -6,7 +6,7 @@ from daemon.jobs.payload_files import OffsetConflict, PayloadFiles, PayloadLimit
 from daemon.web import reply
 from daemon.web.reply import HandlerReply
 from daemon.web.request import Request
-from storage.errors import Malformed
+from storage.errors import Malformed, TooLarge
 from storage.read_pool import ReadSnapshot
 
 
@@ -16,7 +16,16 @@ def _files(request: Request) -> PayloadFiles:
 
 
 def show(request: Request, db: ReadSnapshot) -> HandlerReply:
-    """Show the state of an upload: how many bytes were received, and whether it is complete."""
+    """Show the state of an upload: how many bytes were received, and whether it is complete.
+
+    `members` is the number of files and directories in an archive, which tasks will unpack.
+    """
+    members = request.query.own_natural("members") or 0
+    if members > (most := request.parts.config.artifact_max_files):
+        raise TooLarge(
+            f"members is {members}: an archive for tasks may have at most {most} files and "
+            "directories (artifact_max_files)"
+        )
     return HandlerReply(body=_files(request).state(db, request.namespace, request["digest"]))
 
 

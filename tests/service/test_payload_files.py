@@ -1,6 +1,7 @@
 """Input files with the real daemon: from the command line to the task, across a kill."""
 
 import hashlib
+import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -52,6 +53,27 @@ async def test_file_of_the_command_line_reaches_the_task(steward: Steward, tmp_p
     assert len(children) == 2
     for child in children:
         assert await output(steward, child) == hashlib.sha256(content).hexdigest()
+
+
+async def test_directory_with_too_many_files_is_refused_before_its_upload(tmp_path: Path) -> None:
+    (tmp_path / "inputs").mkdir()
+    for number in range(4):
+        (tmp_path / f"inputs/{number}").touch()
+    job = {**parent(), "ParameterizedJob": None}
+    (tmp_path / "job.json").write_text(json.dumps({"Job": job}))
+    words = ("job", "run", "--detach", "--with", f"{tmp_path}/inputs", f"{tmp_path}/job.json")
+    (tmp_path / "steward.toml").write_text("artifact_max_files = 3\n")
+    flags = ("--dev", "--config", f"{tmp_path}/steward.toml")
+    async with open_steward(tmp_path, *flags) as steward:
+        done = await steward.cli(*words)
+        assert done.returncode != 0
+        assert done.stderr.decode().strip() == (
+            "steward: --with inputs: members is 4: an archive for tasks may have at most 3 files and "
+            "directories (artifact_max_files)"
+        )
+        assert await steward.get("/v1/jobs") == []
+        (tmp_path / "inputs/0").unlink()
+        assert (await steward.cli(*words)).returncode == 0
 
 
 async def test_upload_continues_after_a_kill_of_the_daemon(steward: Steward) -> None:

@@ -26,11 +26,15 @@ _FILE, _PROGRAM, _FOLDER = 0o444, 0o555, 0o755
 
 
 class PackedDirectory(msgspec.Struct, frozen=True, kw_only=True):
-    """A directory as an archive: its name in `local/`, and the name and path of the archive."""
+    """A directory as an archive: its name in `local/`, and the name and path of the archive.
+
+    `members` is the number of files and directories in the archive.
+    """
 
     name: str
     file: str
     path: Path
+    members: int
 
 
 @contextmanager
@@ -50,25 +54,29 @@ def packed(directories: Sequence[str]) -> Iterator[list[PackedDirectory]]:
             if name in archives:
                 raise Invalid(f"--with names two directories {name!r}: rename one of them")
             path = Path(staging, str(number))
-            archives[name] = PackedDirectory(
-                name=name, file=_pack(directory, name, path), path=path
-            )
+            file, members = _pack(directory, name, path)
+            archives[name] = PackedDirectory(name=name, file=file, path=path, members=members)
         yield [*archives.values()]
 
 
-def _pack(directory: str, name: str, path: Path) -> str:
-    """Write a directory to an archive at `path`; return the archive's name. Raises `Invalid`."""
+def _pack(directory: str, name: str, path: Path) -> tuple[str, int]:
+    """Write a directory to an archive at `path`; return its name and the number of its members.
+
+    Raises `Invalid`.
+    """
+    members = 0
     try:
         with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
             for inner, outer in _entries(directory):
                 _add(archive, f"{name}/{inner}", outer)
+                members += 1
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise Invalid(
             f"--with {directory}: cannot read {error.filename}: {error.strerror}"
         ) from error
-    return f"{name}-{digest[:_DIGITS]}.tar"
+    return f"{name}-{digest[:_DIGITS]}.tar", members
 
 
 def _entries(directory: str) -> Iterator[tuple[str, str]]:

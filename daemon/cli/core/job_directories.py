@@ -1,12 +1,15 @@
 """Add the directories of `--with` to the request of a job, as uploaded files and artifacts."""
 
+import http
+
 import msgspec
 
 from daemon.cli.core.directories import packed, with_artifacts
-from daemon.cli.core.http_client import ApiClient
+from daemon.cli.core.http_client import ApiClient, RequestRejected
 from daemon.cli.core.job_file import namespace_of
 from daemon.cli.core.output import ProgressRow, Screen
 from daemon.cli.core.uploads import digest_of, upload
+from storage.errors import Invalid
 
 
 def with_directories(
@@ -37,7 +40,16 @@ def with_directories(
                     percent = f"{100 * sent // max(size, 1)} %"
                     progress.show([ProgressRow("directory", name, "", "uploading", percent)])
 
-                files[packed_directory.file] = upload(
-                    client, packed_directory.path, namespace, tell
-                )
+                try:
+                    files[packed_directory.file] = upload(
+                        client,
+                        packed_directory.path,
+                        namespace,
+                        tell,
+                        members=packed_directory.members,
+                    )
+                except RequestRejected as error:
+                    if error.status != http.HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+                        raise
+                    raise Invalid(f"--with {packed_directory.name}: {error}") from error
         return {**request, "Job": with_artifacts(job, archives), "Files": files}

@@ -29,18 +29,25 @@ def digest_of(path: Path) -> str:
         raise Invalid(f"cannot read the file {path}: {error.strerror}") from error
 
 
-def upload(client: ApiClient, path: Path, namespace: str, tell: Callable[[int, int], None]) -> str:
+def upload(
+    client: ApiClient,
+    path: Path,
+    namespace: str,
+    tell: Callable[[int, int], None],
+    members: int | None = None,
+) -> str:
     """Upload a file unless the daemon has it; return the digest of the file.
 
-    `tell` is called with the number of bytes sent so far and the size. Raises `Invalid` if the file
-    cannot be read.
+    `tell` is called with the number of bytes sent so far and the size. If the file is an archive,
+    `members` is the number of its files and directories. Raises `Invalid` if the file cannot be
+    read.
     """
     try:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             size = file.tell()
             address = f"/v1/payload/{digest}"
-            state = _state(client, address, namespace)
+            state = _state(client, address, namespace, members)
             while not state.is_complete:
                 file.seek(state.received)
                 chunk, offset = file.read(_PIECE), state.received
@@ -61,9 +68,13 @@ def upload(client: ApiClient, path: Path, namespace: str, tell: Callable[[int, i
     return digest
 
 
-def _state(client: ApiClient, address: str, namespace: str) -> UploadState:
+def _state(
+    client: ApiClient, address: str, namespace: str, members: int | None = None
+) -> UploadState:
+    """Return the state of an upload. The daemon refuses an archive with too many `members`."""
+    counts = {} if members is None else {"members": members}
     try:
-        return client.fetch(address, UploadState, namespace=namespace)
+        return client.fetch(address, UploadState, namespace=namespace, **counts)
     except RequestRejected as error:
         if error.status == http.HTTPStatus.NOT_FOUND:
             return UploadState()
