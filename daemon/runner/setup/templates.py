@@ -18,9 +18,8 @@ from daemon.runner.core.notifier import wait_any
 from daemon.runner.core.task_env import pairs, resolve
 from daemon.runner.core.task_files import TaskFiles
 from daemon.runner.core.task_instance import TaskInstance
-from daemon.runner.setup.change_actions import ChangeAction
+from daemon.runner.setup.change_actions import ChangeAction, PendingActions
 from daemon.runner.setup.given_secrets import GivenSecrets
-from daemon.runner.setup.pending_actions import PendingActions
 from daemon.runner.setup.runtime import RuntimeContext
 from daemon.runner.setup.template_sources import TemplateContext, TemplateSources
 from daemon.templates.errors import LONGEST, TemplateError, TemplateOutputTooLong

@@ -14,9 +14,8 @@ import trio
 from daemon.runner.core import task_events
 from daemon.runner.core.task_files import TaskFiles
 from daemon.runner.core.task_instance import TaskInstance, workload
-from daemon.runner.setup.change_actions import ChangeAction
+from daemon.runner.setup.change_actions import ChangeAction, PendingActions
 from daemon.runner.setup.given_secrets import GivenSecrets
-from daemon.runner.setup.pending_actions import PendingActions
 from daemon.runner.setup.runtime import TaskToken, TokenProvider
 from storage.errors import Refused
 from storage.records.allocation import TaskEvent

@@ -15,9 +15,8 @@ import msgspec
 
 from daemon.runner.core.task_env import resolve
 from daemon.runner.core.task_files import TaskFiles
-from daemon.runner.setup.change_actions import ChangeAction
+from daemon.runner.setup.change_actions import ChangeAction, PendingActions
 from daemon.runner.setup.given_secrets import GivenSecrets
-from daemon.runner.setup.pending_actions import PendingActions
 from storage.errors import Refused
 from storage.records.allocation import Allocation
 from storage.records.base import HOUR, SECOND
