@@ -7,6 +7,7 @@ lists excluded calls with reasons.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -49,6 +50,9 @@ EFFECTS = {
     "http_client": frozenset({"send_request", "connect"}),
 }
 SPAWNS = {"os.posix_spawn", "subprocess.run", "trio.lowlevel.open_process"}
+_CALL_OF_EFFECT = re.compile(
+    rf"\.\s*(?:execute|{'|'.join(sorted({name for names in EFFECTS.values() for name in names}))})\s*\("
+)
 SIGNALS = {"os.kill", "os.killpg", "signal.pidfd_send_signal"}
 # Calls of the same modules without an effect, or with an effect on the process only.
 HARMLESS = {
@@ -138,6 +142,10 @@ HARMLESS = {
         }
     ),
 }
+_PATHS = re.compile(r"^\s*from pathlib import\b", re.MULTILINE)
+_IMPORT = re.compile(
+    rf"^\s*import\b.*\b(?:{'|'.join(map(re.escape, sorted(HARMLESS)))})\b", re.MULTILINE
+)
 APART = {
     "daemon/cli/": "the command line: a client, which keeps nothing that a daemon promised",
     "daemon/process/installation.py": "`steward install`: run by hand before there is a daemon",
@@ -206,9 +214,10 @@ def kind_of(name: str) -> str:
     return "signal" if effect in SIGNALS else "file"
 
 
-def every() -> set[str]:
+@cache
+def every() -> frozenset[str]:
     """Return the names of all calls with effects, including the excluded ones."""
-    return {name for file in sources() for name in _Calls(file).found()}
+    return frozenset(name for file in sources(_CALL_OF_EFFECT) for name in _Calls(file).found())
 
 
 def apart(name: str) -> str:
@@ -216,10 +225,15 @@ def apart(name: str) -> str:
     return next((why for prefix, why in APART.items() if name.startswith(prefix)), "")
 
 
-def sources() -> Iterator[Path]:
-    """Yield every module of the product."""
+def sources(pattern: re.Pattern[str]) -> Iterator[Path]:
+    """Yield the modules of the product whose text matches a pattern.
+
+    Parsing a module takes much longer than a search for the text of a call.
+    """
     for package in PACKAGES:
-        yield from sorted((ROOT / package).rglob("*.py"))
+        for file in sorted((ROOT / package).rglob("*.py")):
+            if pattern.search(file.read_text()):
+                yield file
 
 
 def strangers() -> dict[str, list[str]]:
@@ -227,7 +241,7 @@ def strangers() -> dict[str, list[str]]:
 
     Only calls into modules that contain effects are considered.
     """
-    strange = {str(file.relative_to(ROOT)): _Calls(file).strange() for file in sources()}
+    strange = {str(file.relative_to(ROOT)): _Calls(file).strange() for file in sources(_IMPORT)}
     return {name: found for name, found in strange.items() if found and not apart(name)}
 
 
@@ -236,47 +250,46 @@ class _Calls:
 
     def __init__(self, file: Path) -> None:
         self._name = str(file.relative_to(ROOT))
-        self._tree = ast.parse(file.read_text())
-        self._knows_paths = any(
-            isinstance(node, ast.ImportFrom) and node.module == "pathlib"
-            for node in ast.walk(self._tree)
-        )
-        self._imported = {
-            alias.name
-            for node in ast.walk(self._tree)
-            if isinstance(node, ast.Import)
-            for alias in node.names
-        }
+        text = file.read_text()
+        self._tree = ast.parse(text)
+        self._knows_paths = _PATHS.search(text) is not None
 
     def found(self) -> Iterator[str]:
-        for call, within, function in _calls(self._tree, (), None):
+        for call, within, function in _calls(self._tree):
             effect = _effect(call, function)
             if effect and (self._knows_paths or not effect.startswith("Path.")):
                 yield f"{self._name}:{'.'.join(within)}:{effect}"
 
     def strange(self) -> list[str]:
+        imported = {
+            alias.name
+            for node in ast.walk(self._tree)
+            if isinstance(node, ast.Import)
+            for alias in node.names
+        }
         return [
             f"{owner}.{attribute}"
-            for call, _, _ in _calls(self._tree, (), None)
+            for call, _, _ in _calls(self._tree)
             for owner, attribute in [_owned(call)]
             if owner in HARMLESS
-            and owner in self._imported
+            and owner in imported
             and attribute not in EFFECTS[owner] | HARMLESS[owner]
         ]
 
 
-def _calls(
-    node: ast.AST, within: tuple[str, ...], function: ast.AST | None
-) -> Iterator[tuple[ast.Call, tuple[str, ...], ast.AST | None]]:
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        within = (*within, "<locals>") if function is not None else within
-        within, function = (*within, node.name), node
-    elif isinstance(node, ast.ClassDef):
-        within = (*within, node.name)
-    if isinstance(node, ast.Call):
-        yield node, within, function
-    for child in ast.iter_child_nodes(node):
-        yield from _calls(child, within, function)
+def _calls(tree: ast.AST) -> Iterator[tuple[ast.Call, tuple[str, ...], ast.AST | None]]:
+    """Yield each call with the names of the classes and functions around it, and the function."""
+    waiting: list[tuple[ast.AST, tuple[str, ...], ast.AST | None]] = [(tree, (), None)]
+    while waiting:
+        node, within, function = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            within = (*within, "<locals>") if function is not None else within
+            within, function = (*within, node.name), node
+        elif isinstance(node, ast.ClassDef):
+            within = (*within, node.name)
+        elif isinstance(node, ast.Call):
+            yield node, within, function
+        waiting += [(child, within, function) for child in ast.iter_child_nodes(node)]
 
 
 def _owned(call: ast.Call) -> tuple[str, str]:
