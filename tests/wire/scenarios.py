@@ -3,17 +3,21 @@
 import copy
 import json
 import os
+import re
 import signal
 import tempfile
 import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from daemon.api.routes import ROUTES
+from daemon.api.vault_routes import ENDPOINTS
 from daemon.config.data_directory import store_dir
 from storage.check import check
 from tests import forks
@@ -29,7 +33,8 @@ NODE = (
     *("--node-name", "node-1", "--node-class", "class-1", "--node-meta", "zone=a"),
     *("--memory-total-mb", "24000"),
 )
-# Each scenario runs twice: with the fast path for small requests (`lean`), and without it (`wide`).
+# Each scenario runs with the fast path for small requests (`lean`). Some scenarios also run without it
+# (`wide`): see `runs`.
 DOORS = {"lean": {"STEWARD_LEAN_DOOR": "true"}, "wide": {"STEWARD_LEAN_DOOR": "false"}}
 # Seconds for a scenario, for its predecessors, and for a retry of differing steps. Some scenarios
 # take fifty seconds.
@@ -53,6 +58,50 @@ def login_scenarios() -> dict[str, dict[str, Any]]:
     """Return the scenarios of Vault by their names in the lists."""
     found = {f"auth/{path.stem}": json.loads(path.read_text()) for path in AUTH.glob("*.json")}
     return {name: one for name, one in found.items() if "steps" in one}
+
+
+def runs(known: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return (door, scenario) of each run: all scenarios through `lean`, and some through `wide`.
+
+    The handlers do not depend on the door, so a second run of each scenario would repeat the first.
+    The runs through `wide` contain each route with each status, with and without an index. Through
+    both doors, `tests/differential` sends random sessions, and `tests/parts/web/test_fast_path.py`
+    sends each form of a request.
+    """
+    kinds = {name: {*map(_kind, one["steps"])} for name, one in known.items()}
+    missing, chosen = set[tuple[object, ...]]().union(*kinds.values()), set[str]()
+    while missing:
+        # A short scenario is preferred. Each daemon takes as long as ten steps.
+        best = max(
+            kinds,
+            key=lambda name: (len(kinds[name] & missing) / (10 + len(known[name]["steps"])), name),
+        )
+        chosen.add(best)
+        missing -= kinds[best]
+    return [("lean", name) for name in known] + [("wide", name) for name in known if name in chosen]
+
+
+def _kind(step: Mapping[str, Any]) -> tuple[object, ...]:
+    """Return the route of a step, with its method and status, and whether it names an index."""
+    status = (step.get("response") or {}).get("status")
+    if not (request := step.get("request")):
+        return (step.get("join") is not None, status)
+    path = re.sub(r"\{\{[^}]*\}\}", "x", request["path"].partition("?")[0])
+    has_index = "index" in str(request.get("query") or request["path"])
+    return (request["method"], _route(path), status, has_index)
+
+
+def _route(path: str) -> str:
+    """Return the path of the most specific route that matches, or the path itself."""
+    return next((route for pattern, route in _patterns() if pattern.fullmatch(path)), path)
+
+
+@cache
+def _patterns() -> list[tuple[re.Pattern[str], str]]:
+    paths = sorted(
+        {route.path for route in (*ROUTES, *ENDPOINTS)}, key=lambda path: path.count("{")
+    )
+    return [(re.compile(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(path))), path) for path in paths]
 
 
 def wanted(request: pytest.FixtureRequest) -> list[tuple[str, str]]:

@@ -10,18 +10,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from tests.wire.scenarios import (
-    DOORS,
     PATIENCE,
     Failures,
     login_scenarios,
     names_in,
     run_scenario,
+    runs,
     scenarios,
     wanted,
 )
 
 AT_ONCE = 4  # scenarios mostly wait
 ALL = scenarios()
+RUNS = runs(ALL)
 PENDING = names_in("pending.txt")
 DECIDED = names_in("decided.txt")
 
@@ -52,15 +53,13 @@ def results(request: pytest.FixtureRequest) -> Iterator[Results]:
         yield {(name, door): pool.submit(run, name, door) for name, door in wanted(request)}
 
 
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(("door", "name"), RUNS)
 def test_scenario_is_answered_as_captured(name: str, door: str, results: Results) -> None:
     failures = results[name, door].result(timeout=PATIENCE)
     assert unexpected(name, failures) == {}
 
 
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(("door", "name"), RUNS)
 def test_passing_scenario_is_not_listed_as_pending(name: str, door: str, results: Results) -> None:
     failures = results[name, door].result(timeout=PATIENCE)
     listed = {step for step in PENDING | DECIDED if step.startswith(f"{name}/")}
