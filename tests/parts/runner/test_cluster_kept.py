@@ -178,7 +178,7 @@ async def test_a_stop_waits_for_a_host_that_sends_files(
     world: PoolWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LATE, 0.1)
-    asked, go = 0, trio.Event()
+    asked, sends, go = 0, trio.Event(), trio.Event()
 
     def is_alive(self: SlurmAttempt) -> bool:
         nonlocal asked
@@ -188,18 +188,43 @@ async def test_a_stop_waits_for_a_host_that_sends_files(
         return True
 
     async def keep_then(self: Any, *given: Any, **named: Any) -> None:
+        sends.set()
         await go.wait()
         await keep(self, *given, **named)
 
     keep = WrapperApi.keep
     monkeypatch.setattr(WrapperApi, "keep", keep_then)
     monkeypatch.setattr(SlurmAttempt, "_is_alive", is_alive)
-    text = "trap 'exit 0' INT; mkdir out; echo 1 >out/a; echo begun; while :; do sleep 0.1; done"
-    one = await world.place(keeping(text, "out/*", kill_timeout=8 * SECOND))
-    await world.until_printed(one, "begun")
+    one = await world.place(keeping("mkdir out; echo 1 >out/a", "out/*"))
+    await sends.wait()  # a slow host would otherwise send nothing within the grace period
     await world.stop(one)
     await world.until_done(one)
     assert kept(world, one) == {"out/a": b"1\n"}
+
+
+async def test_last_poll_of_a_host_may_arrive_after_its_list_of_files(
+    world: PoolWorld, slurm: FakeSlurm
+) -> None:
+    """A late poll is no reason to cancel the job, which sends files.
+
+    A task that sends a list itself cannot delay its stop, because its wrapper polls again.
+    """
+    for node in ("node1", "node2"):
+        slurm.drain(node, "for a test")
+    one = await world.place(keeping("exit 0", "out/*"))
+    await world.until(one, lambda _: any("waits" in text for text in world.said(one)))
+    host = Claimant(world, one)
+    assert await host.ask_for_it() == 200
+    (run,) = world.engine.wrapper_api.of_allocation(one)
+    run.end_waiting_requests()  # polls return immediately
+    run.sends_files()
+    await run.orders(0)
+    assert run._is_sending
+    await run.orders(0)
+    assert not run._is_sending
+    run.sends_files()
+    assert run._is_sending
+    assert await host.end() == 200
 
 
 async def test_host_failure_before_the_upload_is_reported(

@@ -84,6 +84,7 @@ class SlurmAttempt:
         self._word: ExitResult | None = None  # the cluster's answer to that query
         self._is_stuck = False
         self._is_sending = False  # whether the wrapper sends files of the ended task
+        self._may_poll_once = False  # whether the last poll may arrive after the list of files
         self._renewals = 0  # submissions without a started job
         self._vanished = 0  # submissions that the cluster no longer knew
         self._heard = trio.current_time()
@@ -488,7 +489,8 @@ class SlurmAttempt:
 
     async def orders(self, seen: int) -> str:
         """Wait for commands with numbers above `seen`; return them, one per line."""
-        self._is_sending = False  # a wrapper asks only before it sends files
+        # A wrapper polls only before it sends files, but its last poll may arrive after the list.
+        self._is_sending, self._may_poll_once = self._is_sending and self._may_poll_once, False
         try:
             return await self._orders.after(seen, lambda: self.row.status == RunStatus.RUNNING)
         finally:
@@ -511,7 +513,7 @@ class SlurmAttempt:
 
     def sends_files(self) -> None:
         """Record that the task has ended and its wrapper is sending the files to keep."""
-        self._is_sending = True
+        self._is_sending = self._may_poll_once = True
 
     async def receive_outputs(self, content: bytes) -> DeliveredFiles:
         """Write the outputs file to the task's directory; return its digest. Raises `OSError`."""
