@@ -8,7 +8,9 @@ a sandbox.
 import ctypes
 import os
 import re
+import select
 import signal
+import struct
 import sys
 import traceback
 from collections.abc import Callable
@@ -17,38 +19,58 @@ from pathlib import Path
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
 _WRITABLE = ("/proc", "/dev")
 _ESCAPED = re.compile(rb"\\([0-7]{3})")  # an escaped character in the kernel's list of mounts
+_SECONDS = struct.Struct("d")
+_LATE = 200  # exit status
+Extend = Callable[[float], None]
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def run_inside(function: Callable[[], int], writable: Path, seconds: float) -> int | None:
-    """Run a function in a sandbox; return its exit status, or None if it did not end in time."""
+def run_inside(function: Callable[[Extend], int], writable: Path, seconds: float) -> int | None:
+    """Run a function in a sandbox; return its exit status, or None if it did not end in time.
+
+    The function gets another function, which sets the time that remains from now on, in seconds.
+    """
     outer = os.fork()
     if outer == 0:
         _outer(function, writable, seconds)
     _, status = os.waitpid(outer, 0)
     code = os.waitstatus_to_exitcode(status)
-    return None if code == -signal.SIGALRM else code
+    return None if code == _LATE else code
 
 
-def _outer(function: Callable[[], int], writable: Path, seconds: float) -> None:
+def _outer(function: Callable[[Extend], int], writable: Path, seconds: float) -> None:
     """Create the namespaces and their first process, which ends together with this process."""
     try:
+        reading, writing = os.pipe()
         os.unshare(os.CLONE_NEWPID | os.CLONE_NEWNS | os.CLONE_NEWIPC)
         inner = os.fork()
         if inner == 0:
-            _init(function, writable)
-        signal.signal(signal.SIGALRM, lambda *_: os.kill(inner, signal.SIGKILL))
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+            _init(lambda: function(lambda more: _send(writing, more)), writable)
+        if not _ends_in_time(inner, reading, seconds):
+            os.kill(inner, signal.SIGKILL)
+            os.waitpid(inner, 0)
+            os._exit(_LATE)
         _, status = os.waitpid(inner, 0)
         code = os.waitstatus_to_exitcode(status)
-        if code == -signal.SIGKILL:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGALRM)
         os._exit(code if code >= 0 else 128 - code)
     except BaseException:  # the child of a fork must never return to its caller's code
         traceback.print_exc()
     finally:
         os._exit(3)
+
+
+def _send(writing: int, seconds: float) -> None:
+    os.write(writing, _SECONDS.pack(seconds))
+
+
+def _ends_in_time(pid: int, reading: int, seconds: float) -> bool:
+    """Wait for the end of a process; return False if the time that it last asked for is over."""
+    process = os.pidfd_open(pid)
+    while ready := select.select([process, reading], [], [], seconds)[0]:
+        if process in ready:
+            return True
+        (seconds,) = _SECONDS.unpack(os.read(reading, _SECONDS.size))
+    return False
 
 
 def _init(function: Callable[[], int], writable: Path) -> None:
@@ -96,6 +118,13 @@ def _mount(writable: Path) -> None:
 
 def _place(escaped: bytes) -> str:
     return os.fsdecode(_ESCAPED.sub(lambda code: bytes([int(code[1], 8)]), escaped))
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Let all processes of the sandbox read this text in the file."""
+    replacement = Path("/run") / path.name
+    replacement.write_text(text, "utf-8")
+    _call(str(replacement), str(path), None, _MS_BIND)
 
 
 def _call(source: str | None, target: str, kind: str | None, flags: int) -> None:

@@ -1,11 +1,17 @@
-"""The changes of the mutation tests: changed code, and text that is not code."""
+"""The mutation tests: changes of the code, replaced functions, and the order of the tests."""
 
 import ast
+import runpy
+from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
+from typing import Any
 
 import pytest
 
 from bench.mutants.changes import mutants, mutated
+from bench.mutants.judge import FAST, replace_code, select_tests
+from bench.mutants.lines import RecordedTest
 
 
 def texts(tmp_path: Path, source: str) -> list[str]:
@@ -63,3 +69,59 @@ def test_mutant_names_its_line_and_the_change(tmp_path: Path) -> None:
         (3, 2, "1  →  2"),
     ]
     assert not any(mutant.is_executed_at_import for mutant in mutants(file))
+
+
+def replaced(
+    tmp_path: Path, source: str, text: str, *names: str
+) -> tuple[bool, list[Callable[..., Any]]]:
+    """Replace the code of the functions `names` by the mutant with this text.
+
+    Return whether a function changed, and the functions.
+    """
+    file = tmp_path / "module.py"
+    file.write_text(source)
+    module = runpy.run_path(str(file))
+    functions: list[FunctionType] = [module[name] for name in names]
+    (mutant,) = (mutant for mutant in mutants(file) if mutant.text == text)
+    return replace_code(mutated(mutant), mutant.path, functions), [*functions]
+
+
+def test_changed_function_gets_its_new_code(tmp_path: Path) -> None:
+    source = "def f(a):\n    return a < 1\ndef g(a):\n    return a\n"
+    has_changed, (f, g) = replaced(tmp_path, source, "a < 1  →  a <= 1", "f", "g")
+    assert has_changed
+    assert f(1)
+    assert g(5) == 5
+
+
+def test_only_the_changed_one_of_two_lambdas_in_a_line_is_replaced(tmp_path: Path) -> None:
+    source = "f, g = lambda a: a < 1, lambda a: a < 2\n"
+    _, (f, g) = replaced(tmp_path, source, "a < 2  →  a <= 2", "f", "g")
+    assert not f(1)
+    assert g(2)
+
+
+def test_code_outside_of_functions_is_not_replaced(tmp_path: Path) -> None:
+    has_changed, _ = replaced(tmp_path, "A = 1\ndef f():\n    return A\n", "1  →  2", "f")
+    assert not has_changed
+
+
+def test_tests_that_execute_the_line_run_in_turn_with_the_fast_ones_first(tmp_path: Path) -> None:
+    file = tmp_path / "module.py"
+    file.write_text("def f(a):\n    return a < 1\n")
+    mutant = mutants(file)[0]
+    executed, loaded = {mutant.path: "011"}, {mutant.path: "01"}
+    recorded = [
+        RecordedTest("", 0.0, executed),
+        RecordedTest("a::slow", 2 * FAST, executed),
+        RecordedTest("a::second", FAST, executed),
+        RecordedTest("a::first", FAST / 2, executed),
+        RecordedTest("a::other", 0.0, loaded),
+        RecordedTest("b::only", FAST / 2, executed),
+    ]
+    assert [test.id for test in select_tests(mutant, recorded)] == [
+        "a::first",
+        "b::only",
+        "a::second",
+        "a::slow",
+    ]

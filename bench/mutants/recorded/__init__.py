@@ -1,0 +1,1 @@
+"""The module that each Python process of a recorded test imports first."""
