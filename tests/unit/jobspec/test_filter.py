@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.jobspec.filter import compile_filter
+from daemon.jobspec.filter import compile_filter, matching_records
 from storage.errors import Malformed
 from storage.records.codec import Document
 from storage.records.evaluation import Evaluation
@@ -368,3 +368,9 @@ def test_unread_field_is_not_refused() -> None:
 def test_pattern_with_many_possible_matches_is_fast() -> None:
     document: dict[str, Any] = {**DOCUMENT, "Name": "a" * 5000}
     assert not holds("Name matches `^(a|aa)*b$`", document)
+
+
+def test_empty_filter_matches_all_records() -> None:
+    records = [complete(job(ID="a")), complete(job(ID="b"))]
+    assert matching_records(records, "", Job) == records
+    assert matching_records(records, 'ID == "b"', Job) == records[1:]

@@ -54,6 +54,7 @@ def test_exactly_the_functions_of_nomad_are_available() -> None:
         ("keys(convert({ b = 1, a = 2 }, map(number)))", ["a", "b"]),
         ("merge()", {}),
         ("merge(null, { a = 1 }, null)", {"a": 1}),
+        ('lookup(merge(convert({ a = 1 }, map(number)), null), "b", "7")', 7),
         ("merge({ a = { b = 1 } }, { a = { c = 2 } })", {"a": {"c": 2}}),
         ("concat([], [null])", [None]),
         ("contains([[1]], [1])", True),
@@ -80,6 +81,7 @@ def test_exactly_the_functions_of_nomad_are_available() -> None:
         # notations
         ('jsonencode({ b = null, a = "é<" })', '{"a":"é\\u003c","b":null}'),
         ("jsonencode(convert([2, 1], set(number)))", "[1,2]"),
+        ("jsonencode([{}, []])", "[{},[]]"),
         ('jsonencode("\\r\\u007f")', '"\\r\\u007f"'),
         ('jsondecode("\\"\\\\ud83d\\\\ude00\\"")', "😀"),
         ('jsondecode("  [1e2, -0.5]  ")', [100, -0.5]),
@@ -122,6 +124,7 @@ def test_exactly_the_functions_of_nomad_are_available() -> None:
         # time
         ('timeadd("2024-02-29T23:59:59.999Z", "1.5s")', "2024-03-01T00:00:00Z"),
         ('timeadd("0999-01-01T00:00:00Z", "0")', "0999-01-01T00:00:00Z"),
+        ('timeadd("2024-01-01T00:00:00-03:30", "1h")', "2024-01-01T01:00:00-03:30"),
         ('formatdate("h:mm aa ZZZ", "2024-01-01T00:05:00Z")', "0:05 am UTC"),
         ('formatdate("HH EEEE", "2024-01-01T12:00:00-03:30")', "12 Monday"),
         # addresses
@@ -188,6 +191,7 @@ def test_function_returns_a_value(expression: str, result: object) -> None:
         (f'bcrypt("{"x" * 73}", 4)', "exceeds 72 bytes"),
         ('uuidv5("nowhere", "a")', "doesn't support namespace"),
         ('rsadecrypt("AAAA", "no key")', "failed to parse key"),
+        ('rsadecrypt("A*", "no key")', 'failed to decode input "A*": cipher text must be base64'),
         ('file("a")', "filesystem function disabled"),
         ("convert(1)", "a value and a type are required"),
         ("convert([1], list)", "list type constructor requires one argument"),
@@ -229,3 +233,11 @@ def test_salted_hash_can_be_verified() -> None:
 
     hashed = str(value('bcrypt("secret", 4)'))
     assert bcrypt.checkpw(b"secret", hashed.encode())
+
+
+@pytest.mark.parametrize(
+    ("expression", "kind"),
+    [("pow(2, 63) - 1", int), ("pow(2, 63)", float), ("-pow(2, 63)", int)],
+)
+def test_integers_beyond_64_bits_become_floats(expression: str, kind: type) -> None:
+    assert type(value(expression)) is kind

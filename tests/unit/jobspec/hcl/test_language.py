@@ -37,6 +37,7 @@ locals {
         ("true ? { a = 1 } : { b = 2 }", {"a": 1}),
         ("true ? null : [1]", None),
         ("[1, 2] == [1, 2] && { a = 1 } != { a = 2 }", True),
+        ("{ a = 1, b = 2 } == { b = 2, a = 1 }", True),
         # steps
         ("local.o.a.b[1].c", "deep"),
         ('local.o["a"]["b"].1.c', "deep"),
