@@ -13,7 +13,7 @@ from daemon.acl.keyring import Keyring
 from daemon.acl.lockout import AT_ONCE
 from daemon.acl.tokens import TokenStore
 from daemon.config.settings import Settings
-from daemon.identity.auth_methods import put_method
+from daemon.identity.auth_methods import MOST_ITEMS, put_method
 from daemon.identity.binding_rules import MOST_RULES, put_rule
 from daemon.identity.jwt_keys import MethodKeys
 from daemon.identity.jwt_login import JwtLoginRequest, log_in
@@ -78,6 +78,21 @@ async def test_invalid_method_is_refused(store: Store, change: dict[str, Any], t
         await put(store, {**METHOD, **change})
     assert text in str(told.value)
     assert store.read(lambda db: auth_methods.find(db, "ci")) is None
+
+
+async def test_longest_list_of_a_method_is_stored(store: Store) -> None:
+    made = await put(store, {**METHOD, "Config": {**CONFIG, "BoundAudiences": ["x"] * MOST_ITEMS}})
+    assert made.config is not None
+    assert made.config.bound_audiences == ["x"] * MOST_ITEMS
+
+
+async def test_client_secret_is_stored_as_a_mask_only_if_the_method_has_one(store: Store) -> None:
+    config = {"OIDCDiscoveryURL": "https://example.com", "OIDCClientID": "me"}
+    public = await put(store, {**METHOD, "Type": "OIDC", "Config": config})
+    config["OIDCClientSecret"] = "hidden"
+    secret = await put(store, {**METHOD, "Type": "OIDC", "Config": config})
+    shown = [made.config and made.config.oidc_client_secret for made in (public, secret)]
+    assert shown == ["", "redacted"]
 
 
 async def test_update_keeps_omitted_fields(store: Store) -> None:

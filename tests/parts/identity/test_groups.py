@@ -45,6 +45,16 @@ async def test_policies_of_inner_groups_include_those_of_outer_groups(
     assert (await login.log_in(cloud.mint())).identity_policies == ["one", "three", "two"]
 
 
+async def test_name_of_another_group_is_refused(login: Login) -> None:
+    group = await write(login, "g1", name="admins")
+    await write(login, "g2", name="users")
+    with pytest.raises(Invalid, match="group name is already in use"):
+        await write(login, "g3", name="users")
+    with pytest.raises(Invalid, match="group name is already in use"):
+        await write(login, "", group, name="users")
+    assert (await write(login, "", group, name="admins", policies="one")).policies == ["one"]
+
+
 @pytest.mark.parametrize("member", ["g1", "g2", "g3"])
 async def test_group_cannot_contain_itself(login: Login, member: str) -> None:
     first = await write(login, "g3")

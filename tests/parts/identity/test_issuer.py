@@ -129,6 +129,12 @@ async def test_own_token_with_another_audience_or_time_is_refused(
         issuer.verify(issuer.sign(claims), "us")
 
 
+async def test_reason_for_a_refused_token_does_not_name_another_issuer(issuer: Issuer) -> None:
+    with pytest.raises(InvalidToken) as raised:
+        issuer.verify("x", "us")
+    assert str(raised.value) == "go-jose/go-jose: compact JWS format must have three parts"
+
+
 async def test_service_token_is_no_workload_token(issuer: Issuer) -> None:
     times = {"iat": NOW // SECOND, "nbf": NOW // SECOND, "jti": "1", "iss": "http://issuer"}
     names = ("nomad_namespace", "nomad_job_id", "nomad_allocation_id", "nomad_group")

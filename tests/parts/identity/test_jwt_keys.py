@@ -218,3 +218,11 @@ async def test_keys_of_an_https_provider_are_not_fetched_over_http(tmp_path: Pat
         with pytest.raises(Refused, match="names a key URL without https"):
             await MethodKeys(KeyCache()).verify(ci, TOKEN, now=NOW, permit=allow_all)
         assert plain.asked == []
+
+
+async def test_discovered_address_that_is_no_url_is_refused() -> None:
+    async with providing() as provider:
+        provider.named = {"jwks_uri": "http://[::1"}
+        ci = method(oidc_discovery_url=provider.url)
+        with pytest.raises(Refused, match=r"from the URL: 'http://\[::1' is not an address"):
+            await MethodKeys(KeyCache()).verify(ci, TOKEN, now=NOW, permit=allow_all)

@@ -70,6 +70,7 @@ def issued(mount: Mount) -> Token:
 async def test_no_login_module_is_opened_without_a_mount(door: LazyMethods) -> None:
     await trio.testing.wait_all_tasks_blocked()
     assert not door.knocked.is_set()
+    assert not door._methods
 
 
 async def test_all_callers_get_the_same_methods(door: LazyMethods) -> None:

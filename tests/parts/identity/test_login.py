@@ -280,6 +280,14 @@ async def test_explain_names_the_violated_rule(login: Login, cloud: Cloud) -> No
 # ---- groups --------------------------------------------------------------------------------------
 
 
+async def test_entity_has_the_groups_of_the_latest_login(login: Login, cloud: Cloud) -> None:
+    groups = [
+        (await login.log_in(cloud.mint(claims={"groups": names}))).entity.groups
+        for names in (["a"], ["a", "b"], [])
+    ]
+    assert groups == [["a"], ["a", "b"], []]
+
+
 async def test_missing_group_claims_are_looked_up_if_configured(login: Login, cloud: Cloud) -> None:
     await login.role("grp", bound_group_ids="grp-1")
     jwt = cloud.mint(claims={"_claim_names": {"groups": "src1"}})

@@ -13,7 +13,7 @@ from daemon.identity.lazy_methods import LazyMethods
 from daemon.text.request_fields import RequestFields
 from daemon.web.dispatcher import Dispatcher
 from daemon.web.request_head import RequestHead
-from storage.errors import Invalid, Malformed, StorageFull, UnknownToken, UnusableToken
+from storage.errors import Invalid, Malformed, Refused, StorageFull, UnknownToken, UnusableToken
 from storage.queries import identity
 from storage.queries import mounts as stored
 from storage.records.acl import Token
@@ -119,6 +119,20 @@ async def test_moved_mount_revokes_its_batch_tokens(login: Login, cloud: Cloud) 
     assert login.tokens.resolve(after.secret).token.kind == "batch"
 
 
+async def test_tuning_changes_only_the_given_ttls(login: Login) -> None:
+    async def tuned(**fields: str) -> tuple[int, int]:
+        await mounts.tune(login.store, "cloudid/", RequestFields(fields))
+        mount = login.store.read(lambda db: stored.find(db, "cloudid/"))
+        assert mount is not None
+        return mount.config.default_lease_ttl, mount.config.max_lease_ttl
+
+    assert await tuned(default_lease_ttl="1h", max_lease_ttl="2h") == (3600, 7200)
+    assert await tuned(default_lease_ttl="2h") == (7200, 7200)
+    assert await tuned(max_lease_ttl="3h") == (7200, 10800)
+    with pytest.raises(Invalid, match="max lease TTL of 10800 would be less than"):
+        await tuned(default_lease_ttl="10801s")
+
+
 async def test_mount_can_move_below_its_own_path(login: Login) -> None:
     await move(login, "auth/cloudid/", "auth/cloudid/deeper/")
     assert login.store.read(mounts.paths) == ["cloudid/deeper/"]
@@ -134,6 +148,28 @@ async def test_role_with_an_invalid_network_is_refused_and_unchanged(
     role = login.store.read(lambda db: identity.role(db, login.mount.accessor, "dev"))
     assert role is not None
     assert role.token_bound_cidrs == ["10.0.0.0/8"]
+
+
+@pytest.mark.parametrize("limit", [{"token_num_uses": 1}, {"token_period": 1}])
+async def test_role_of_batch_tokens_has_no_limit_that_nothing_enforces(
+    login: Login, limit: dict[str, int]
+) -> None:
+    with pytest.raises(Invalid, match="'token_type' cannot be 'batch'"):
+        await login.role("dev", token_type="batch", **limit)  # a token type
+
+
+@pytest.mark.parametrize("deleted", ["mount", "role"])
+async def test_token_whose_mount_or_role_was_deleted_cannot_be_renewed(
+    login: Login, cloud: Cloud, deleted: str
+) -> None:
+    token = login.tokens.resolve((await login.log_in(cloud.mint())).secret).token
+    mount = login.mount.accessor
+    if deleted == "mount":
+        await login.store.write(lambda tx: stored.remove(tx, login.mount.path))
+    else:
+        await login.store.write(lambda tx: identity.remove_role(tx, mount, "dev"))
+    with pytest.raises(Refused, match="role dev does not exist during renewal"):
+        login.store.read(lambda db: mounts.renewal_limits(db, token))
 
 
 async def test_clock_leeway_is_bounded(login: Login) -> None:

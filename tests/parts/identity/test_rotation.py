@@ -330,6 +330,20 @@ async def test_method_without_a_secret_has_no_rotation(login: Login, cloud: Clou
         await login.methods.rotations.begin(login.mount)
 
 
+async def test_schedule_and_period_replace_each_other(login: Login, cloud: Cloud) -> None:
+    def stored() -> MethodConfig:
+        return login.store.read(lambda db: method_config.read(db, login.mount))
+
+    await login.configure(rotation_schedule="0 12 * * *", rotation_window="10m")
+    await login.configure(rotation_period="24h")
+    assert (stored().rotation_schedule, stored().rotation_window) == ("", 0)
+    assert stored().rotation_period == 24 * 3600
+    await login.configure(rotation_schedule="0 12 * * *")
+    assert (stored().rotation_schedule, stored().rotation_period) == ("0 12 * * *", 0)
+    await login.configure(rotation_schedule="")
+    assert stored().rotation_schedule == ""
+
+
 async def test_elapsed_period_starts_a_rotation(login: Login, cloud: Cloud, clock: Clock) -> None:
     await login.configure(rotation_period="24h")
     rotations = login.methods.rotations

@@ -57,6 +57,10 @@ TOO_MUCH = {
     "lists of the same lists": doubling('["x", "x"]', "[@, @, @, @, @, @, @, @]", 20),
     "text of the same text": doubling('"xxxxxxxx"', '"${@}${@}"', 60),
     "collections in collections": doubling("[]", "[@]", 3000),
+    "a long text in loops": job(
+        'r = length([for x in range(1000) : length(["%{for y in range(100)}'
+        f'{"a" * 20_000}%{{endfor}}"])])'
+    ),
     "replacing by much": job(f'r = replace("{"a" * 3000}", "a", "{"b" * 3000}")'),
     "a wide field": job('r = format("%999999999d", 1)'),
     "a deep indentation": job('r = indent(1e9, "a\\nb")'),

@@ -171,6 +171,10 @@ def test_function_returns_a_value(expression: str, result: object) -> None:
         ('jsondecode("nul")', "invalid character"),
         ('csvdecode("a\\n\\"x")', "CSV parse error on line 2"),
         ('yamldecode("a: *none")', "alias"),
+        (
+            f'yamldecode("a: &a [{"x," * 300}]\\nb: [{"*a," * 300}]")',
+            "the document has too many values",
+        ),
         ('yamldecode("!!int x")', 'cannot parse "x" as int'),
         ('yamldecode("!custom x")', 'cannot parse "x" as !custom'),
         ('yamldecode("? [a]\\n: b")', "key of a mapping"),
@@ -202,6 +206,7 @@ def test_function_returns_a_value(expression: str, result: object) -> None:
         ("can()", "exactly one argument"),
         ("nosuch::upper()", 'no function named "nosuch::upper"'),
         ("uper()", 'Did you mean "upper"?'),
+        ("upperxx()", 'Did you mean "upper"?'),
         ("max([1]..., 2)", "must be immediately followed by closing parentheses"),
         ("max(5...)", "must be a list, a tuple or a set"),
         ("max(null...)", "must be a list, a tuple or a set"),

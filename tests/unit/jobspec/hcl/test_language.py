@@ -60,6 +60,7 @@ locals {
         ("[for x in [[1, 2], [3]] : [for y in x : y + 1]]", [[2, 3], [4]]),
         ('{ for x in convert(["b", "a"], set(string)) : x => upper(x) }', {"a": "A", "b": "B"}),
         ('[for k, v in convert(["b", "a"], set(string)) : k]', ["a", "b"]),
+        ('true ? convert(["b", "b"], list(string)) : convert(["a"], set(string))', ["b", "b"]),
         ("{for\n k\n in\n local.l\n :\n k\n =>\n 1}", {"a": 1, "b": 1, "c": 1}),
         ("[for local in [1] : local]", [1]),
         # templates
