@@ -5,7 +5,7 @@
 
 The first run of a directory of tests records the lines that each test executes; delete the
 recordings after a change of the code. Each mutant of the sample then runs with the tests that
-execute its line, for at most a minute. The script prints the mutants that no test detects.
+execute its line, for at most half a minute. The script prints the mutants that no test detects.
 
 It needs root and Python 3.12 or newer: each mutant runs in separate namespaces, because a mutant of
 code that kills processes or deletes files could kill or delete anything.
@@ -26,7 +26,7 @@ from bench.mutants.areas import AREAS
 from bench.mutants.changes import Mutant, mutants
 from bench.mutants.judge import OPTIONS, Judge
 from bench.mutants.lines import LinePlugin, RecordedTest, read
-from bench.mutants.sandbox import run_inside
+from bench.mutants.sandbox import end_with_parent, run_inside
 
 ROOT = Path(__file__).parents[2]
 RECORDING_SECONDS = 7200.0
@@ -118,6 +118,7 @@ def judge(
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
+        end_with_parent()
         os.close(reading)
         with os.fdopen(writing, "w") as output:
             status = _pytest(paths, Judge(chosen, tests, directory, output))

@@ -44,7 +44,10 @@ AREAS = {
         ],
     ),
     "identity": Area(["daemon/identity/**/*.py"], ["tests/unit/identity", "tests/parts/identity"]),
-    "jobspec": Area(["daemon/jobspec/**/*.py"], ["tests/unit/jobspec"]),
+    "jobspec": Area(
+        ["daemon/jobspec/**/*.py"],
+        ["tests/unit/jobspec", "tests/unit/flow", "tests/wire/test_job_files.py"],
+    ),
     "drivers": Area(["daemon/runner/drivers/**/*.py"], ["tests/unit/runner", "tests/parts/runner"]),
     "launcher": Area(["daemon/launcher/**/*.py"], ["tests/parts/launcher", "tests/attacks"]),
 }

@@ -42,12 +42,14 @@ class Mutant:
     node: int  # index in the order of `_places`
     change: int  # index of the change, for nodes that can change in several ways
     is_executed_at_import: bool
+    uses: frozenset[int]  # of a module's constant: the lines that read it in this file
     text: str
 
 
 def mutants(path: Path) -> list[Mutant]:
     """Return all mutants of a file, in the order of its syntax tree."""
     tree = ast.parse(path.read_text("utf-8"))
+    uses = _uses(tree)
     mutant_list: list[Mutant] = []
     for index, (node, statement, in_function) in enumerate(_places(tree)):
         for change, new in enumerate(_changes(node)):
@@ -59,6 +61,7 @@ def mutants(path: Path) -> list[Mutant]:
                     index,
                     change,
                     not in_function,
+                    uses.get(statement, frozenset()),
                     f"{_short(node)}  →  {_short(new)}",
                 )
             )
@@ -110,6 +113,24 @@ def _places(tree: ast.Module) -> Iterator[tuple[ast.AST, int, bool]]:
                     yield from walk(child, statement, inside)
 
     yield from walk(tree, 0, False)
+
+
+def _uses(tree: ast.Module) -> dict[int, frozenset[int]]:
+    """Return, for the line of each assignment in a module, the lines that read its names."""
+    by_name: dict[str, set[int]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            by_name.setdefault(node.id, set()).add(node.lineno)
+    return {
+        statement.lineno: frozenset().union(
+            *(
+                by_name.get(target.id, ())
+                for target in ast.walk(_targets(statement))
+                if isinstance(target, ast.Name)
+            )
+        )
+        for statement in tree.body
+    }
 
 
 def _is_not_code(node: ast.stmt) -> bool:

@@ -24,7 +24,7 @@ from bench.mutants.changes import Mutant, mutated
 from bench.mutants.lines import RecordedTest
 from bench.mutants.sandbox import Extend, replace_file, run_inside
 
-SECONDS_OF_TESTS = 60.0  # limit for a mutant's tests: the sum of their durations without a mutant
+SECONDS_OF_TESTS = 30.0  # limit for a mutant's tests: the sum of their durations without a mutant
 FAST = 0.5  # seconds; tests up to this duration run before the slow ones
 _START = 30.0  # seconds that a test may take in addition to five times its duration
 OPTIONS = (
@@ -95,12 +95,15 @@ class Judge:
 def select_tests(mutant: Mutant, tests: Sequence[RecordedTest]) -> list[RecordedTest]:
     """Return the tests that execute the line of a mutant, in the order in which to run them.
 
-    First come the fast tests, one of each file in turn, and then the slow tests.
+    First come the fast tests, one of each file in turn, and then the slow tests. If no test
+    executes code that the import of a module executes, all tests that load the module count.
     """
+    suitable = [test for test in tests if test.id and test.executes(mutant)]
+    if not suitable and mutant.is_executed_at_import:
+        suitable = [test for test in tests if test.id and test.loads(mutant)]
     by_file: dict[str, list[RecordedTest]] = defaultdict(list)
-    for test in tests:
-        if test.id and (test.loads if mutant.is_executed_at_import else test.executes)(mutant):
-            by_file[test.id.partition("::")[0]].append(test)
+    for test in suitable:
+        by_file[test.id.partition("::")[0]].append(test)
     groups = [sorted(group, key=lambda test: test.seconds) for group in by_file.values()]
     in_turn = [test for rounds in itertools.zip_longest(*groups) for test in rounds if test]
     total = 0.0

@@ -36,7 +36,9 @@ class RecordedTest:
 
     def executes(self, mutant: Mutant) -> bool:
         lines = self.lines.get(mutant.path, "")
-        return any("1" in lines[at : at + 1] for at in (mutant.line, mutant.statement))
+        return any(
+            "1" in lines[at : at + 1] for at in (mutant.line, mutant.statement, *mutant.uses)
+        )
 
     def loads(self, mutant: Mutant) -> bool:
         return mutant.path in self.lines

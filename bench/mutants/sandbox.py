@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
+_PR_SET_PDEATHSIG = 1
 _WRITABLE = ("/proc", "/dev")
 _ESCAPED = re.compile(rb"\\([0-7]{3})")  # an escaped character in the kernel's list of mounts
 _SECONDS = struct.Struct("d")
@@ -41,6 +42,7 @@ def run_inside(function: Callable[[Extend], int], writable: Path, seconds: float
 def _outer(function: Callable[[Extend], int], writable: Path, seconds: float) -> None:
     """Create the namespaces and their first process, which ends together with this process."""
     try:
+        end_with_parent()
         reading, writing = os.pipe()
         os.unshare(os.CLONE_NEWPID | os.CLONE_NEWNS | os.CLONE_NEWIPC)
         inner = os.fork()
@@ -76,6 +78,7 @@ def _ends_in_time(pid: int, reading: int, seconds: float) -> bool:
 def _init(function: Callable[[], int], writable: Path) -> None:
     """As process 1: mount, run the function in a child, and reap all orphaned processes."""
     try:
+        end_with_parent()
         _mount(writable)
         main = os.fork()
         if main == 0:
@@ -118,6 +121,11 @@ def _mount(writable: Path) -> None:
 
 def _place(escaped: bytes) -> str:
     return os.fsdecode(_ESCAPED.sub(lambda code: bytes([int(code[1], 8)]), escaped))
+
+
+def end_with_parent() -> None:
+    """Let the kernel kill this process when its parent ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def replace_file(path: Path, text: str) -> None:
