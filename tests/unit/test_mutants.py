@@ -106,7 +106,9 @@ def test_code_outside_of_functions_is_not_replaced(tmp_path: Path) -> None:
     assert not has_changed
 
 
-def test_tests_that_execute_the_line_run_in_turn_with_the_fast_ones_first(tmp_path: Path) -> None:
+def test_tests_that_execute_the_line_run_in_turn_with_near_and_fast_ones_first(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "module.py"
     file.write_text("def f(a):\n    return a < 1\n")
     mutant = mutants(file)[0]
@@ -118,8 +120,10 @@ def test_tests_that_execute_the_line_run_in_turn_with_the_fast_ones_first(tmp_pa
         RecordedTest("a::first", FAST / 2, executed),
         RecordedTest("a::other", 0.0, loaded),
         RecordedTest("b::only", FAST / 2, executed),
+        RecordedTest("tests/test_module.py::near", 3 * FAST, executed),
     ]
     assert [test.id for test in select_tests(mutant, recorded)] == [
+        "tests/test_module.py::near",
         "a::first",
         "b::only",
         "a::second",

@@ -154,14 +154,16 @@ async def test_new_plan_cancels_the_blocked_evaluation(cluster: Cluster) -> None
     assert cluster.evaluations(EvalStatus.BLOCKED) == []
 
 
-async def test_delayed_evaluation_is_not_canceled(cluster: Cluster) -> None:
+async def test_delayed_evaluations_are_not_canceled(cluster: Cluster) -> None:
     await cluster.register(job("web"))
-    later = evaluation(
-        cluster.job(), "later", wait_until="2030-01-01T00:00:00Z", triggered_by="alloc-reschedule"
-    )
-    await cluster.store.write(lambda tx: evaluations.put(tx, later, NOW))
+    for name in ("later", "last"):
+        delayed = evaluation(
+            cluster.job(), name, wait_until="2030-01-01T00:00:00Z", triggered_by="alloc-reschedule"
+        )
+        await cluster.store.write(lambda tx, delayed=delayed: evaluations.put(tx, delayed, NOW))
     await cluster.work()
-    assert cluster.evaluation("later").status == EvalStatus.PENDING
+    statuses = [cluster.evaluation(name).status for name in ("later", "last")]
+    assert statuses == [EvalStatus.PENDING, EvalStatus.PENDING]
 
 
 async def test_successful_deployment_marks_its_version_stable(cluster: Cluster) -> None:

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from daemon.evals.scheduler_config import configuration, configure
+from daemon.evals.scheduler_config import configuration, configure, set_workers
 from storage.errors import Malformed
 from storage.records.job import JobType
 from storage.records.operator_api import PreemptionConfig, SchedulerConfig
@@ -58,3 +58,18 @@ async def test_unsupported_setting_is_refused(
 async def test_missing_algorithm_is_the_default(store: Store) -> None:
     await configure(store, SchedulerConfig(scheduler_algorithm=""))
     assert store.read(configuration).scheduler_algorithm == "binpack"
+
+
+@pytest.mark.parametrize(
+    ("number", "kinds", "reason"),
+    [
+        (-1, ["_core", "service"], "num_schedulers is -1; it must be 0 or 1"),
+        (1, ["service"], 'enabled_schedulers lacks "_core"'),
+        (1, ["_core", "best"], 'enabled_schedulers has the unknown type "best"'),
+    ],
+)
+async def test_impossible_workers_are_refused(
+    store: Store, number: int, kinds: list[str], reason: str
+) -> None:
+    with pytest.raises(Malformed, match=reason):
+        await set_workers(store, number, kinds)

@@ -61,6 +61,9 @@ async def test_running_job_lacks_no_allocations(full: Cluster) -> None:
     await run(full, job("web", group(count=2)))
     await full.run_all()
     assert reasons(full) == []
+    found = full.store.read(lambda db: explain_job(db, "default", "web"))
+    assert found is not None
+    assert found.running == 2
 
 
 async def test_insufficient_capacity_is_reported_with_amounts(full: Cluster) -> None:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from daemon.evals import run_history
+from daemon.evals import job_states, run_history
 from daemon.evals.run_history import RunFilter, calendar, selected
 from storage.queries import periodic
 from storage.records.allocation import ClientStatus
-from storage.records.base import HOUR, MINUTE
+from storage.records.base import HOUR, MINUTE, SECOND
 from storage.records.job import JobType, Parameterized, Periodic
 from storage.records.periodic import Slot, SlotOutcome
 from storage.records.state import RunDay
@@ -124,3 +124,13 @@ async def test_run_has_the_input_of_its_dispatch(cluster: Cluster) -> None:
     run_filter = RunFilter(result="complete")
     (one,) = cluster.store.read(lambda db: selected(db, cluster.job(), NOW, 9, run_filter))
     assert (one.meta, one.payload_size) == ({"file": "a"}, 5)
+
+
+async def test_state_of_a_parent_has_the_duration_of_its_last_run(cluster: Cluster) -> None:
+    await run(cluster, "a", NOW, ClientStatus.RUNNING)
+    cluster.wait(90)
+    await cluster.report(cluster.allocations("web/a")[0], ClientStatus.COMPLETE)
+    facts = cluster.store.read(lambda db: job_states.facts_of(db, "default", "web", NOW))
+    assert facts is not None
+    assert facts.runs is not None
+    assert (facts.runs.last_id, facts.runs.last_duration) == ("web/a", 90 * SECOND)

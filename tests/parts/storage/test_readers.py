@@ -1,13 +1,18 @@
 """Reads: each sees one consistent snapshot; short ones share the event loop."""
 
+import sqlite3
 import threading
+from collections.abc import Callable
+from contextlib import closing, nullcontext
 
 import pytest
+import trio
 
 from storage import read_pool
+from storage.errors import StorageDamaged, StorageFull, StorageUnreadable
 from storage.loop_share import LongRead
-from storage.read_pool import ReadSnapshot
-from storage.store import Store
+from storage.read_pool import ReadSnapshot, UnreadableRows
+from storage.store import Store, tolerate_disk_full
 
 COUNT = """
     WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < :most)
@@ -20,6 +25,50 @@ async def test_nested_read_uses_the_same_snapshot(store: Store) -> None:
         lambda db: (store.read(lambda same: same.last_index()), db.last_index())
     )
     assert inner == outer
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+async def test_read_sees_one_snapshot_despite_a_commit_in_between(
+    store: Store, is_short: bool
+) -> None:
+    def work(db: ReadSnapshot) -> tuple[int, int]:
+        before = db.last_index()
+        with closing(sqlite3.connect(store.path)) as other, other:
+            other.execute("UPDATE store SET last_index = last_index + 1")
+        return before, db.last_index()
+
+    before, after = (store.read_short if is_short else store.read)(work)
+    assert after == before
+    assert store.read(ReadSnapshot.last_index) == before + 1
+
+
+async def test_text_that_is_not_utf_8_is_read_with_surrogates(store: Store) -> None:
+    sql = "SELECT CAST(x'41ff' AS TEXT) AS text UNION ALL SELECT 'b'"
+
+    def work(db: ReadSnapshot) -> list[list[str]]:
+        rows = [db.all(sql), [*db.each(sql)], [row for row in [db.one(sql)] if row]]
+        return [[row["text"] for row in found] for found in rows]
+
+    assert store.read(work) == [["A\udcff", "b"], ["A\udcff", "b"], ["A\udcff"]]
+
+
+def test_each_unreadable_row_is_counted_once() -> None:
+    rows = UnreadableRows()
+    for table, key in [("jobs", ("a",)), ("jobs", ("a",)), ("jobs", ("b",)), ("", ("c",))]:
+        rows.note(StorageUnreadable("damaged", table=table, key=key))
+    assert rows.by_table() == {"jobs": 2}
+    rows.forget(("jobs", ("a",)))
+    assert rows.rows() == [("jobs", ("b",))]
+
+
+@pytest.mark.parametrize(("error", "seconds"), [(StorageFull, 1), (StorageDamaged, 60)])
+async def test_repeated_work_pauses_while_writes_are_not_possible(
+    autojump_clock: object, error: type[Exception], seconds: int
+) -> None:
+    began = trio.current_time()
+    async with tolerate_disk_full("it waits"):
+        raise error("no")
+    assert trio.current_time() - began == seconds
 
 
 async def test_read_after_a_nested_read_sees_current_data(store: Store) -> None:
@@ -56,6 +105,18 @@ async def test_short_read_counts_all_its_rows(store: Store) -> None:
     with pytest.raises(LongRead):
         store.read_short(work)
     assert store.read_short(lambda db: len(db.all("SELECT 1"))) == 1
+
+
+@pytest.mark.parametrize("rows", [96, 97])
+async def test_short_read_of_small_rows_counts_2_kib_for_each(store: Store, rows: int) -> None:
+    works: list[Callable[[ReadSnapshot], list[object]]] = [
+        lambda db: db.all(ROWS, {"most": rows}),
+        lambda db: [*db.each(ROWS, {"most": rows})],
+        lambda db: [db.one("SELECT 1") for _ in range(rows)],
+    ]
+    for work in works:
+        with pytest.raises(LongRead) if rows > 96 else nullcontext():
+            assert len(store.read_short(work)) == rows
 
 
 async def test_refused_short_read_leaves_nothing_open(store: Store) -> None:

@@ -12,7 +12,7 @@ import trio
 
 from storage.errors import StorageFull
 from storage.store import Store, open_store
-from storage.writer import Transaction
+from storage.writer import SHARE, Transaction
 from tests.samples import NOW
 from tests.step_timing import Longest
 
@@ -223,6 +223,31 @@ async def test_long_write_runs_in_a_thread_and_is_stored_once(store: Store) -> N
     assert [thread is threading.current_thread() for thread in threads] == [True, False]
     assert len(names(store)) == LONG + 1
     assert store.read(lambda db: db.table_index("namespaces")) == before + 1
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda tx: tx.one("SELECT 1"),
+        lambda tx: tx.all("SELECT 1"),
+        lambda tx: [*tx.each("SELECT 1")],
+        lambda tx: tx.execute("UPDATE store SET created_at = 1", {}),
+    ],
+)
+async def test_write_that_used_its_time_in_python_runs_again_in_a_thread(
+    store: Store, step: Callable[[Transaction], object]
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def work(tx: Transaction) -> None:
+        threads.append(threading.current_thread())
+        until = time.thread_time_ns() + SHARE + 100_000
+        while time.thread_time_ns() < until:
+            pass
+        step(tx)
+
+    await store.write(work)
+    assert [thread is threading.current_thread() for thread in threads] == [True, False]
 
 
 async def test_failed_long_write_is_rolled_back_alone(store: Store) -> None:
