@@ -15,7 +15,10 @@ AREAS = {
         ["daemon/scheduler/**/*.py"],
         ["tests/unit/scheduler", "tests/unit/evals", "tests/parts/evals"],
     ),
-    "evals": Area(["daemon/evals/**/*.py"], ["tests/unit/evals", "tests/parts/evals"]),
+    "evals": Area(
+        ["daemon/evals/**/*.py"],
+        ["tests/unit/evals", "tests/parts/evals", "tests/parts/jobs", "tests/parts/api"],
+    ),
     "flow": Area(
         ["daemon/flow/**/*.py"],
         [

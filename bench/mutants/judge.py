@@ -95,7 +95,8 @@ class Judge:
 def select_tests(mutant: Mutant, tests: Sequence[RecordedTest]) -> list[RecordedTest]:
     """Return the tests that execute the line of a mutant, in the order in which to run them.
 
-    First come the fast tests, one of each file in turn, and then the slow tests. If no test
+    First come the tests of a file whose name contains the name of the module. Then come the fast
+    tests, one of each file in turn, and last the slow tests. If no test
     executes code that the import of a module executes, all tests that load the module count.
     """
     suitable = [test for test in tests if test.id and test.executes(mutant)]
@@ -108,7 +109,12 @@ def select_tests(mutant: Mutant, tests: Sequence[RecordedTest]) -> list[Recorded
     in_turn = [test for rounds in itertools.zip_longest(*groups) for test in rounds if test]
     total = 0.0
     chosen: list[RecordedTest] = []
-    for test in sorted(in_turn, key=lambda test: test.seconds > FAST):
+    name = Path(mutant.path).stem
+
+    def order(test: RecordedTest) -> tuple[bool, bool]:
+        return name not in test.id.partition("::")[0].rpartition("/")[2], test.seconds > FAST
+
+    for test in sorted(in_turn, key=order):
         if not chosen or total + test.seconds <= SECONDS_OF_TESTS:
             chosen.append(test)
             total += test.seconds
