@@ -11,6 +11,7 @@ from storage.records.group import Volume
 from storage.records.job import Job
 from storage.records.node import DriverInfo
 from storage.records.task import Resources
+from storage.store import Store
 from tests.parts.evals.cluster import Cluster
 from tests.samples import group, job, task
 from tests.unit.scheduler.world import small
@@ -48,6 +49,10 @@ def of_task(**fields: Any) -> Job:
 def rule(target: str, value: str) -> Job:
     constraint = Constraint(l_target=target, operand="=", r_target=value)
     return job("web", group("g", task(driver="raw_exec", config=TRUE)), constraints=[constraint])
+
+
+async def test_driver_is_not_checked_without_a_node(store: Store) -> None:
+    assert found(Cluster(store), of_task(driver="dokcer")).errors == []
 
 
 async def test_feasible_job_gets_no_warning(machine: Cluster) -> None:
