@@ -19,6 +19,7 @@ from storage import store as stores
 from storage.errors import StorageDamaged, StorageUnusable
 from storage.read_pool import ReadSnapshot
 from storage.store import FILE_NAME, Store, open_store, tolerate_disk_full
+from tests.parts.storage.test_faults import LOG, crashed
 from tests.parts.storage.test_writer import add, names
 
 PAGE = 4096
@@ -89,6 +90,18 @@ async def test_corrupt_page_ends_writes_and_is_named_in_the_log(
     first, *places = [record.getMessage() for record in caplog.records]
     assert "`steward operator check`" in first
     assert any(f"page {spoiled} of table namespaces" in place for place in places)
+
+
+async def test_damaged_file_without_its_log_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "at work").mkdir()
+    await crashed(tmp_path, *(f"{number:03}-{'x' * 100}" for number in range(100)))
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    (tmp_path / LOG).unlink(missing_ok=True)
+    spoil(tmp_path, pages_of(tmp_path, "namespaces")[-1])
+    with pytest.raises(StorageDamaged, match="steward operator snapshot restore"):
+        async with opened(tmp_path):
+            pass
 
 
 async def test_table_is_named_without_a_page_map(
