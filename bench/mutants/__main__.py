@@ -6,6 +6,7 @@
 The first run of a directory of tests records the lines that each test executes; delete the
 recordings after a change of the code. Each mutant of the sample then runs with the tests that
 execute its line, for at most half a minute. The script prints the mutants that no test detects.
+`explained.tsv` has the mutants that change no result that matters: file, line, change and reason.
 
 It needs root and Python 3.12 or newer: each mutant runs in separate namespaces, because a mutant of
 code that kills processes or deletes files could kill or delete anything.
@@ -29,6 +30,7 @@ from bench.mutants.lines import LinePlugin, RecordedTest, read
 from bench.mutants.sandbox import end_with_parent, run_inside
 
 ROOT = Path(__file__).parents[2]
+EXPLAINED = Path(__file__).parent / "explained.tsv"
 RECORDING_SECONDS = 7200.0
 
 
@@ -111,6 +113,19 @@ def recorded(
     return tests
 
 
+def explained() -> dict[tuple[str, str, str], str]:
+    """Return the reasons why mutants change no result that matters: by file, line and change.
+
+    The line is its text, which rarely changes, and not its number.
+    """
+    rows = [row.split("\t") for row in EXPLAINED.read_text("utf-8").splitlines()]
+    return {(file, line, change): reason for file, line, change, reason in rows}
+
+
+def source_line(file: str, number: int) -> str:
+    return (ROOT / file).read_text("utf-8").splitlines()[number - 1].strip()
+
+
 def judge(
     chosen: Sequence[Mutant], paths: Sequence[str], tests: Sequence[RecordedTest], directory: Path
 ) -> int:
@@ -125,11 +140,18 @@ def judge(
         os._exit(status)
     os.close(writing)
     counts: Counter[str] = Counter()
+    equivalent = explained()
     with os.fdopen(reading) as results:
         for number, line in enumerate(results, 1):
             result, path, at, text, tried, seconds = json.loads(line)
+            name = str(Path(path).relative_to(ROOT))
+            if (
+                result in ("survived", "not run")
+                and (name, source_line(name, at), text) in equivalent
+            ):
+                result = "explained"
             counts[result] += 1
-            place = f"{Path(path).relative_to(ROOT)}:{at}"
+            place = f"{name}:{at}"
             if result in ("survived", "not run"):
                 print(f"{result}: {place}  {text}  ({tried} tests, {seconds} s)", flush=True)
             progress = (

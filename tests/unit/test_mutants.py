@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bench.mutants.__main__ import ROOT, explained, source_line
 from bench.mutants.changes import mutants, mutated
 from bench.mutants.judge import FAST, replace_code, select_tests
 from bench.mutants.lines import RecordedTest
@@ -129,3 +130,13 @@ def test_tests_that_execute_the_line_run_in_turn_with_near_and_fast_ones_first(
         "a::second",
         "a::slow",
     ]
+
+
+def test_each_explained_mutant_exists() -> None:
+    rows = explained()
+    existing = {
+        (file, source_line(file, mutant.line), mutant.text)
+        for file in {file for file, _, _ in rows}
+        for mutant in mutants(ROOT / file)
+    }
+    assert set(rows) <= existing

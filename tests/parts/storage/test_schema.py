@@ -11,7 +11,7 @@ import pytest
 from storage import schema
 from storage.errors import StorageLocked, StorageUnusable
 from storage.records.allocation import CLIENT_TERMINAL, ClientStatus
-from storage.store import FILE_NAME, lock, open_store
+from storage.store import FILE_NAME, LOCK_NAME, lock, open_store
 from tests.samples import NOW
 
 FORMS = Path(__file__).parent / "forms"  # `schema.sql` as the first version had it
@@ -136,6 +136,8 @@ def test_migrations_end_at_the_schema_version() -> None:
 
 
 async def test_a_second_daemon_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
+    with lock(tmp_path):
+        assert (tmp_path / LOCK_NAME).stat().st_mode & 0o777 == 0o600
     with (
         lock(tmp_path),
         pytest.raises(StorageLocked, match=rf"another daemon \(pid {os.getpid()}\)"),
