@@ -4,6 +4,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import closing, nullcontext
+from functools import partial
 
 import pytest
 import trio
@@ -59,6 +60,35 @@ def test_each_unreadable_row_is_counted_once() -> None:
     assert rows.by_table() == {"jobs": 2}
     rows.forget(("jobs", ("a",)))
     assert rows.rows() == [("jobs", ("b",))]
+
+
+async def test_every_read_notes_the_row_that_it_cannot_decode(store: Store) -> None:
+    def work(key: str, _: ReadSnapshot) -> None:
+        raise StorageUnreadable("damaged", table="jobs", key=(key,))
+
+    with pytest.raises(StorageUnreadable):
+        store.read(partial(work, "a"))
+    with pytest.raises(StorageUnreadable):
+        store.read_short(partial(work, "b"))
+    with pytest.raises(StorageUnreadable):
+        await store.read_long(partial(work, "c"))
+    assert store.unreadable_rows.rows() == [("jobs", (key,)) for key in ("a", "b", "c")]
+
+
+async def test_short_read_may_search_for_a_while(store: Store) -> None:
+    select = "SELECT count(*) AS n FROM n"
+    row = store.read_short(lambda db: db.one(COUNT + select, {"most": 1000}))
+    assert row is not None
+    assert row["n"] == 1000
+
+
+async def test_abandoned_rows_keep_no_snapshot(store: Store) -> None:
+    kept = store.read(lambda db: (rows := db.each(ROWS, {"most": 9}), next(rows)))
+    before = store.read(ReadSnapshot.last_index)
+    await store.write(lambda tx: tx.execute("UPDATE store SET created_at = 1", {}))
+    assert store.read(ReadSnapshot.last_index) == before + 1
+    with pytest.raises(sqlite3.ProgrammingError):
+        next(kept[0])
 
 
 @pytest.mark.parametrize(("error", "seconds"), [(StorageFull, 1), (StorageDamaged, 60)])

@@ -10,9 +10,10 @@ import outcome
 import pytest
 import trio
 
+from storage import request_context
 from storage.errors import StorageFull
-from storage.store import Store, open_store
-from storage.writer import SHARE, Transaction
+from storage.store import Store, open_store, write_hook
+from storage.writer import SHARE, Transaction, storage_error
 from tests.samples import NOW
 from tests.step_timing import Longest
 
@@ -93,6 +94,30 @@ async def test_waiting_writes_share_one_commit(
     assert len(names(store)) == 21
     # The first write has its own commit. The others wait for it and share one commit.
     assert len(commits) <= 2
+
+
+@pytest.mark.parametrize(("person", "request_id"), [("ann", ""), ("", "r-1"), ("", "")])
+async def test_write_has_the_person_and_the_id_of_its_request(
+    store: Store, person: str, request_id: str
+) -> None:
+    with request_context.person_scope(person), request_context.request_scope(request_id):
+        written = await store.write(lambda tx: (tx.person, tx.request_id))
+    assert written == (person, request_id)
+
+
+async def test_note_is_added_only_to_a_write_that_changes_data(store: Store) -> None:
+    noted: list[int] = []
+    with write_hook(lambda tx: noted.append(tx.index)):
+        await store.write(lambda tx: tx.all("SELECT 1"))
+        assert noted == []
+        index = await store.write(add("a"))
+    await store.write(add("b"))
+    assert noted == [index]
+
+
+def test_error_without_a_code_is_reported() -> None:
+    error = storage_error(sqlite3.OperationalError("no idea"))
+    assert str(error) == "the store cannot be read or written: no idea (unknown)"
 
 
 async def test_failed_write_does_not_affect_its_batch(store: Store) -> None:
