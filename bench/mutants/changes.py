@@ -42,7 +42,7 @@ class Mutant:
     node: int  # index in the order of `_places`
     change: int  # index of the change, for nodes that can change in several ways
     is_executed_at_import: bool
-    uses: frozenset[int]  # of a module's constant: the lines that read it in this file
+    uses: frozenset[int]  # of a module's private constant: the lines that read it
     text: str
 
 
@@ -116,7 +116,10 @@ def _places(tree: ast.Module) -> Iterator[tuple[ast.AST, int, bool]]:
 
 
 def _uses(tree: ast.Module) -> dict[int, frozenset[int]]:
-    """Return, for the line of each assignment in a module, the lines that read its names."""
+    """Return, for the line of each assignment in a module, the lines that read its private names.
+
+    Other modules may read the other names.
+    """
     by_name: dict[str, set[int]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
@@ -126,7 +129,7 @@ def _uses(tree: ast.Module) -> dict[int, frozenset[int]]:
             *(
                 by_name.get(target.id, ())
                 for target in ast.walk(_targets(statement))
-                if isinstance(target, ast.Name)
+                if isinstance(target, ast.Name) and target.id.startswith("_")
             )
         )
         for statement in tree.body

@@ -34,6 +34,7 @@ def test_token_of_the_machine_opens_its_resource_for_a_day() -> None:
     token = str(document["access_token"])
     claims = read_standard(parse_jwt(token))
     assert claims.exp == (claims.iat or 0) + 86_400
+    assert document["expires_on"] == str(claims.exp)
     assert answer(cloud, MACHINE_ID, authorization=f"Bearer {token}")[0] == 200
     assert answer(cloud, MACHINE_ID, authorization=f"Basic {token}")[0] == 401
 
