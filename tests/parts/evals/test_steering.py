@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+import trio.testing
 
 from daemon import jobs as jobs_package
 from daemon.evals import deployment_actions, deployment_watcher
@@ -100,6 +101,30 @@ async def promote(cluster: Cluster, *groups: str) -> deployment_actions.Deployme
     return await deployment_actions.promote(
         cluster.store, cluster.deployment().id, chosen, now=cluster.clock.now(), eval_id="e-hand"
     )
+
+
+async def test_each_deployment_has_one_watcher(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watchers: list[str] = []
+
+    async def watch(*given: Any) -> None:
+        watchers.append(given[-1].id)
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(deployment_watcher, "_watch", watch)
+    await cluster.register(web("/bin/one"))
+    await cluster.work()
+    async with watched(cluster):
+        for _ in range(2):
+            await trio.testing.wait_all_tasks_blocked()
+            assert watchers == [cluster.deployment().id]
+            deployment = cluster.deployment()
+            await cluster.store.write(
+                lambda tx, deployment=deployment: deployments.put(
+                    tx, deployment, cluster.clock.now()
+                )
+            )
 
 
 async def test_healthy_canaries_are_promoted_before_the_remaining_allocations(
