@@ -158,6 +158,21 @@ async def test_role_of_batch_tokens_has_no_limit_that_nothing_enforces(
         await login.role("dev", token_type="batch", **limit)  # a token type
 
 
+async def test_role_of_batch_or_limited_tokens_is_stored(login: Login) -> None:
+    await login.role("batch", token_type="batch")  # a token type
+    await login.role("limited", token_num_uses=1)
+    role = login.store.read(lambda db: identity.role(db, login.mount.accessor, "limited"))
+    assert role is not None
+    assert role.token_num_uses == 1
+
+
+async def test_token_is_renewed_within_the_limits_of_its_role(login: Login, cloud: Cloud) -> None:
+    await login.role("dev", token_ttl="1h", token_max_ttl="2h")
+    token = login.tokens.resolve((await login.log_in(cloud.mint())).secret).token
+    limits = login.store.read(lambda db: mounts.renewal_limits(db, token))
+    assert (limits.ttl, limits.max_ttl, limits.period) == (3600, 7200, 0)
+
+
 @pytest.mark.parametrize("deleted", ["mount", "role"])
 async def test_token_whose_mount_or_role_was_deleted_cannot_be_renewed(
     login: Login, cloud: Cloud, deleted: str

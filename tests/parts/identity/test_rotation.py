@@ -340,6 +340,8 @@ async def test_schedule_and_period_replace_each_other(login: Login, cloud: Cloud
     assert stored().rotation_period == 24 * 3600
     await login.configure(rotation_schedule="0 12 * * *")
     assert (stored().rotation_schedule, stored().rotation_period) == ("0 12 * * *", 0)
+    await login.configure(max_retries=1)
+    assert stored().rotation_schedule == "0 12 * * *"
     await login.configure(rotation_schedule="")
     assert stored().rotation_schedule == ""
 
