@@ -159,9 +159,9 @@ async def test_role_of_batch_tokens_has_no_limit_that_nothing_enforces(
 
 
 async def test_role_of_batch_or_limited_tokens_is_stored(login: Login) -> None:
-    await login.role("batch", token_type="batch")  # a token type
-    await login.role("limited", token_num_uses=1)
-    role = login.store.read(lambda db: identity.role(db, login.mount.accessor, "limited"))
+    await login.role("dev", token_type="batch")  # a token type
+    await login.role("dev", token_type="service", token_num_uses=1)
+    role = login.store.read(lambda db: identity.role(db, login.mount.accessor, "dev"))
     assert role is not None
     assert role.token_num_uses == 1
 

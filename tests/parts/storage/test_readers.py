@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from storage import read_pool
-from storage.errors import StorageDamaged, StorageFull, StorageUnreadable
+from storage.errors import StorageDamaged, StorageError, StorageFull, StorageUnreadable
 from storage.loop_share import LongRead
 from storage.read_pool import ReadSnapshot, UnreadableRows
 from storage.store import Store, tolerate_disk_full
@@ -51,6 +51,20 @@ async def test_text_that_is_not_utf_8_is_read_with_surrogates(store: Store) -> N
         return [[row["text"] for row in found] for found in rows]
 
     assert store.read(work) == [["A\udcff", "b"], ["A\udcff", "b"], ["A\udcff"]]
+
+
+@pytest.mark.parametrize(
+    ("sql", "error"),
+    [("SELECT json('{')", StorageUnreadable), ("SELECT no_such FROM store", StorageError)],
+)
+@pytest.mark.parametrize("is_short", [False, True])
+async def test_faulty_query_is_no_long_read(
+    store: Store, sql: str, error: type[Exception], is_short: bool
+) -> None:
+    read = store.read_short if is_short else store.read
+    for work in (lambda db: db.one(sql), lambda db: db.all(sql), lambda db: [*db.each(sql)]):
+        with pytest.raises(error):
+            read(work)
 
 
 def test_each_unreadable_row_is_counted_once() -> None:
