@@ -7,13 +7,14 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from daemon.launcher.alloc_dir import permit_traversal
 from daemon.launcher.channel import sealed
 from daemon.launcher.messages import (
     AllocDirLayout,
@@ -294,3 +295,23 @@ def test_malformed_user_stops_the_launcher(greeted: Talk, driver: Any, user: Any
     greeted.send(1, 1, [20, ALLOCATION, None], descriptors=(passed,))
     os.close(passed)
     assert greeted.has_ended()
+
+
+@pytest.mark.parametrize(
+    ("code", "mode"), [(errno.ENOTSUP, 0o711), (errno.EPERM, 0o711), (errno.EIO, None)]
+)
+def test_all_users_traverse_a_directory_only_if_it_cannot_have_an_acl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, mode: int | None
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "setxattr", refuse)
+    tmp_path.chmod(0o700)
+    directory = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with pytest.raises(OSError, match=os.strerror(code)) if mode is None else nullcontext():
+            permit_traversal(directory, {1234})
+        assert stat.S_IMODE(tmp_path.stat().st_mode) == (mode or 0o700)
+    finally:
+        os.close(directory)
