@@ -108,6 +108,56 @@ async def volumes(store: Store) -> Volumes:
     return Volumes(store, cluster, one.id)
 
 
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        (
+            {"RequestedCapacityMinBytes": 2, "RequestedCapacityMaxBytes": 1},
+            "volume 'photos': RequestedCapacityMaxBytes must not be less than",
+        ),
+        ({"Parameters": {"mode": "0788"}}, "mode: write an octal number"),
+    ],
+)
+async def test_impossible_volume_is_refused(
+    volumes: Volumes, fields: dict[str, object], text: str
+) -> None:
+    with pytest.raises(Malformed, match=text):
+        await volumes.create("photos", **fields)
+    assert volumes.launcher.made == set()
+
+
+async def test_volume_with_equal_sizes_is_created(volumes: Volumes) -> None:
+    sizes = {"RequestedCapacityMinBytes": 1, "RequestedCapacityMaxBytes": 1}
+    assert (await volumes.create("photos", **sizes))["Name"] == "photos"
+
+
+def test_mode_of_a_volume_is_octal() -> None:
+    volume = DynamicVolume(name="photos", parameters={"mode": "0750", "uid": "7", "gid": "8"})
+    assert rules.parameters_of(volume) == rules.Parameters(mode=0o750, uid=7, gid=8)
+
+
+async def test_type_of_a_volume_cannot_be_changed(volumes: Volumes) -> None:
+    made = await volumes.create("photos")
+    stored = volumes.store.read(lambda db: host_volumes.find(db, made["ID"]))
+    assert stored is not None
+    given = msgspec.structs.replace(stored, plugin_id="", host_path="/srv/photos", parameters=None)
+    with pytest.raises(Malformed, match="cannot be changed: the volume was created"):
+        volumes.store.read(
+            lambda db: rules.complete(
+                db, given, volumes.launcher.node_id, "global", registered=True
+            )
+        )
+
+
+async def test_change_of_a_volume_that_was_deleted_is_refused(volumes: Volumes) -> None:
+    made = await volumes.create("photos")
+    stored = volumes.store.read(lambda db: host_volumes.find(db, made["ID"]))
+    assert stored is not None
+    await volumes.delete(made["ID"])
+    with pytest.raises(Conflict, match="was deleted in the meantime"):
+        await rules.put(volumes.store, stored, map(str, count()), now=NOW)
+
+
 async def test_failed_deletion_is_reported_and_can_be_repeated(volumes: Volumes) -> None:
     made = await volumes.create("photos")
     assert volumes.launcher.made == {made["ID"]}

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from daemon.jobspec.validate import validate
 from storage.records.base import HOUR, MINUTE, SECOND
-from tests.unit.jobspec.build import errors, group, in_group, job, nested, task
+from tests.unit.jobspec.build import complete, errors, group, in_group, job, nested, task
 
 NO_RESCHEDULE = "System or sysbatch jobs should not have a reschedule policy"
 
@@ -569,3 +570,14 @@ def test_task_ports_must_not_collide_with_group_ports() -> None:
         "Static port 81 already reserved by taskgroup network:http",
     ]
     assert found == in_group(f"Task group network validation failed: {nested(*texts)}")
+
+
+def test_container_in_a_group_on_the_bridge_gets_a_warning() -> None:
+    bridge = [{"Mode": "bridge"}]
+    plain = task(Driver="podman", Config={"image": "x"})
+    own = task("own", Driver="podman", Config={"image": "x", "network_mode": "host"})
+    found = validate(complete(job(group(plain, own, Networks=bridge)))).remarks
+    (warning,) = [text for text in found if "cannot join" in text]
+    assert warning.startswith('task "')
+    assert "own" not in warning
+    assert not any("cannot join" in text for text in validate(complete(job(group(plain)))).remarks)
