@@ -374,3 +374,9 @@ def test_empty_filter_matches_all_records() -> None:
     records = [complete(job(ID="a")), complete(job(ID="b"))]
     assert matching_records(records, "", Job) == records
     assert matching_records(records, 'ID == "b"', Job) == records[1:]
+
+
+@pytest.mark.parametrize(("terms", "texts"), [(63, 1), (64, 0)])
+def test_store_evaluates_no_term_of_more_than_64_parts(terms: int, texts: int) -> None:
+    text = " or ".join(['not ID matches "^a"', *['ID == "a"'] * (terms - 2)])
+    assert len(compile_filter(text, Job).conditions({"ID": "id"}).texts) == texts
