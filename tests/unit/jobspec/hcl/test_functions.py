@@ -242,7 +242,12 @@ def test_salted_hash_can_be_verified() -> None:
 
 @pytest.mark.parametrize(
     ("expression", "kind"),
-    [("pow(2, 63) - 1", int), ("pow(2, 63)", float), ("-pow(2, 63)", int)],
+    [
+        ("pow(2, 63) - 1", int),
+        ("pow(2, 63)", float),
+        ("-pow(2, 63)", int),
+        ("-pow(2, 63) - 1", float),
+    ],
 )
 def test_integers_beyond_64_bits_become_floats(expression: str, kind: type) -> None:
     assert type(value(expression)) is kind
