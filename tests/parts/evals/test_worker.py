@@ -20,7 +20,7 @@ from storage.queries import evaluations, jobs
 from storage.records.allocation import ClientStatus
 from storage.records.base import SECOND
 from storage.records.evaluation import EvalStatus, Evaluation
-from storage.records.job import Job
+from storage.records.job import Job, JobType
 from storage.records.node import NodeMemory
 from storage.records.task import Network, Port, Resources
 from storage.records.times import rfc3339
@@ -341,6 +341,17 @@ async def test_concurrent_plans_share_the_capacity(narrow: Cluster) -> None:
     assert (len(narrow.wanted("a")), len(narrow.wanted("b"))) == (1, 0)
     (blocked,) = narrow.evaluations(EvalStatus.BLOCKED, "b")
     assert blocked.previous_eval == made[1].id
+
+
+async def test_port_of_an_ended_allocation_is_free(cluster: Cluster) -> None:
+    network = Network(mode="host", reserved_ports=[Port(label="http", value=8080)])
+    for name in ("a", "b"):
+        made = job(name, group("web", networks=[network]), type=JobType.BATCH)
+        await cluster.register(made)
+        await cluster.work()
+        (alloc,) = cluster.wanted(name)
+        await cluster.report(alloc, ClientStatus.COMPLETE)
+        assert cluster.store.read(lambda db: db.all("SELECT * FROM allocation_ports")) == []
 
 
 async def test_concurrent_plans_use_different_ports(cluster: Cluster) -> None:

@@ -1,0 +1,61 @@
+"""Writes: each wakes the watchers of its topic, and increases the index of its table."""
+
+from collections.abc import Callable
+
+import pytest
+
+from daemon.identity import mounts
+from daemon.text.request_fields import RequestFields
+from storage.queries import groups, notifications, periodic
+from storage.records.identity import Group, GroupAlias
+from storage.records.notification import NotifyEvent, NotifySettings
+from storage.records.periodic import Slot, SlotOutcome
+from storage.store import Store
+from storage.writer import Transaction
+from tests.parts.evals.cluster import Cluster
+from tests.samples import NOW, job
+
+MOUNT = mounts.new_mount("cloudid/", RequestFields({"type": "cloudid"}), "m-1")
+WEB = ("default", "web")
+
+
+def add_alias(tx: Transaction) -> None:
+    alias = GroupAlias(
+        id="a", group_id="g", mount=MOUNT.accessor, name="n", created_at=1, updated_at=1
+    )
+    groups.put_alias(tx, alias)
+
+
+def extend_slot(tx: Transaction) -> None:
+    slot = Slot(slot=NOW, slots=1, decided_at=NOW, outcome=SlotOutcome.SKIPPED)
+    periodic.extend(tx, *WEB, slot)
+
+
+def notify(tx: Transaction) -> None:
+    event = NotifyEvent.FAILURE
+    settings = NotifySettings(webhook="https://example.org/", events=(event,))
+    notifications.add(tx, WEB, settings, event, run_id="r", reason="", now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("write", "table", "topic"),
+    [
+        (add_alias, "identity_groups", "identity-groups/g"),
+        (extend_slot, "periodic_slots", periodic.topic(*WEB)),
+        (notify, "notifications", notifications.topic(*WEB)),
+        (notify, "notifications", notifications.TOPIC),
+    ],
+)
+async def test_repeated_write_wakes_the_watchers_of_its_topic(
+    store: Store, write: Callable[[Transaction], None], table: str, topic: str
+) -> None:
+    group = Group(id="g", name="g", type="external", created_at=1, updated_at=1)
+    await Cluster(store).register(job("web"))
+    await mounts.enable(store, MOUNT)
+    await store.write(lambda tx: groups.put(tx, group))
+    for _ in range(2):
+        with store.watch(topic) as watch:
+            await store.write(write)
+            assert watch.changed.is_set()
+        index = store.read(lambda db: db.last_index())
+        assert store.read(lambda db: db.table_index(table)) == index
