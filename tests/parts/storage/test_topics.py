@@ -6,8 +6,10 @@ import pytest
 
 from daemon.identity import mounts
 from daemon.text.request_fields import RequestFields
-from storage.queries import groups, notifications, periodic
+from storage.queries import concurrency, evaluations, groups, notifications, periodic
+from storage.records.allocation import ClientStatus
 from storage.records.identity import Group, GroupAlias
+from storage.records.job import JobType
 from storage.records.notification import NotifyEvent, NotifySettings
 from storage.records.periodic import Slot, SlotOutcome
 from storage.store import Store
@@ -59,3 +61,23 @@ async def test_repeated_write_wakes_the_watchers_of_its_topic(
             assert watch.changed.is_set()
         index = store.read(lambda db: db.last_index())
         assert store.read(lambda db: db.table_index(table)) == index
+
+
+async def test_end_of_an_allocation_wakes_the_blocked_evaluations(store: Store) -> None:
+    cluster = Cluster(store)
+    await cluster.join()
+    await cluster.register(job("web", type=JobType.BATCH))
+    await cluster.work()
+    for status, wakes in ((ClientStatus.RUNNING, False), (ClientStatus.COMPLETE, True)):
+        with store.watch(evaluations.ROOM) as watch:
+            await cluster.report(cluster.allocations()[0], status)
+            assert watch.changed.is_set() == wakes
+
+
+async def test_event_of_a_queue_names_its_namespace(store: Store) -> None:
+    await store.write(lambda tx: concurrency.set_limit(tx, ("default", "builds"), 2, ""))
+    await store.write(lambda tx: concurrency.remove_limit(tx, ("default", "builds")))
+    rows = store.read(
+        lambda db: db.all("SELECT namespace, key, type FROM events WHERE topic = 'Concurrency'")
+    )
+    assert {(row["namespace"], row["key"]) for row in rows} == {("default", "builds")}
