@@ -34,7 +34,15 @@ AREAS = {
         ["storage/queries/**/*.py"],
         ["tests/parts/storage", "tests/parts/evals", "tests/parts/api", "tests/parts/jobs"],
     ),
-    "web": Area(["daemon/web/**/*.py"], ["tests/unit/web", "tests/parts/web", "tests/parts/api"]),
+    "web": Area(
+        ["daemon/web/**/*.py"],
+        [
+            "tests/unit/web",
+            "tests/parts/web",
+            "tests/parts/api",
+            "tests/parts/ui/test_terminals.py",
+        ],
+    ),
     "acl": Area(
         ["daemon/acl/**/*.py"],
         [

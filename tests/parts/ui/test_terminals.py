@@ -275,6 +275,13 @@ async def test_pages_send_their_origin_without_access_control(
         assert socket.refused == 403
 
 
+async def test_page_without_an_origin_gets_no_websocket(site: Site) -> None:
+    path = "/ui/v1/client/allocation/x/exec"
+    async with talk(site.address, path, headers=[], ws_handshake="true") as socket:
+        assert await socket.next() is None
+        assert socket.refused == 403
+
+
 @pytest.mark.parametrize("of_page", [True, False])
 @pytest.mark.parametrize(
     ("said", "code"),

@@ -1,4 +1,4 @@
-"""Writes: each wakes the watchers of its topic, and increases the index of its table."""
+"""Writes: the topics that they publish, and the rows that depend on the written object."""
 
 from collections.abc import Callable
 
@@ -6,8 +6,9 @@ import pytest
 
 from daemon.identity import mounts
 from daemon.text.request_fields import RequestFields
-from storage.queries import concurrency, evaluations, groups, notifications, periodic
+from storage.queries import concurrency, evaluations, groups, notifications, periodic, runs
 from storage.records.allocation import ClientStatus
+from storage.records.flow import STEP_QUEUES
 from storage.records.identity import Group, GroupAlias
 from storage.records.job import JobType
 from storage.records.notification import NotifyEvent, NotifySettings
@@ -15,7 +16,7 @@ from storage.records.periodic import Slot, SlotOutcome
 from storage.store import Store
 from storage.writer import Transaction
 from tests.parts.evals.cluster import Cluster
-from tests.samples import NOW, job
+from tests.samples import NOW, group, job
 
 MOUNT = mounts.new_mount("cloudid/", RequestFields({"type": "cloudid"}), "m-1")
 WEB = ("default", "web")
@@ -81,3 +82,11 @@ async def test_event_of_a_queue_names_its_namespace(store: Store) -> None:
         lambda db: db.all("SELECT namespace, key, type FROM events WHERE topic = 'Concurrency'")
     )
     assert {(row["namespace"], row["key"]) for row in rows} == {("default", "builds")}
+
+
+async def test_queue_of_the_only_step_is_in_use(store: Store) -> None:
+    step = group("g", meta={STEP_QUEUES: "builds"})
+    cluster = Cluster(store)
+    await cluster.register(job("web", step))
+    await store.write(lambda tx: runs.sync_queues(tx, cluster.job()))
+    assert store.read(lambda db: concurrency.is_used(db, ("default", "builds")))
