@@ -149,6 +149,20 @@ async def test_type_of_a_volume_cannot_be_changed(volumes: Volumes) -> None:
         )
 
 
+async def test_type_of_a_registered_volume_cannot_be_changed(volumes: Volumes) -> None:
+    node_id = volumes.launcher.node_id
+    made = await volumes.create("photos")
+    stored = volumes.store.read(lambda db: host_volumes.find(db, made["ID"]))
+    assert stored is not None
+    registered = msgspec.structs.replace(stored, plugin_id="", host_path="/srv/photos")
+    await volumes.store.write(lambda tx: host_volumes.put(tx, registered))
+    given = msgspec.structs.replace(registered, host_path="")
+    with pytest.raises(Malformed, match="cannot be changed: the volume was registered"):
+        volumes.store.read(
+            lambda db: rules.complete(db, given, node_id, "global", registered=False)
+        )
+
+
 async def test_change_of_a_volume_that_was_deleted_is_refused(volumes: Volumes) -> None:
     made = await volumes.create("photos")
     stored = volumes.store.read(lambda db: host_volumes.find(db, made["ID"]))
