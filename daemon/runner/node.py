@@ -413,8 +413,8 @@ class NodeRunner:
     async def _run_allocation(self, runner: AllocRunner) -> None:
         fences = self._host.fences
         await runner.run()
-        while runner.interruption:
-            runner = await self._continued(runner)
+        while runner.interruption and (continued := await self._continued(runner)):
+            runner = continued
             await runner.run()
         with fences.around(_FENCED_REMOVAL, runner.id):
             await self._host.secret_dirs.release(runner.id)
@@ -428,10 +428,11 @@ class NodeRunner:
             with fences.around(_FENCED_REMOVAL, runner.id):
                 await self.remove_directory(runner.id)
 
-    async def _continued(self, interrupted: AllocRunner) -> AllocRunner:
+    async def _continued(self, interrupted: AllocRunner) -> AllocRunner | None:
         """Return a runner that continues an allocation for which no file descriptor was free.
 
-        It begins with the stored state, like a runner of a later daemon.
+        It begins with the stored state, like a runner of a later daemon. Return None if the
+        allocation was purged.
         """
         _log.warning(
             "no file descriptor is free for allocation %s, so it continues later: %s",
@@ -452,7 +453,7 @@ class NodeRunner:
             await self._hosts[interrupted.node_id].destroy(interrupted.id)
             interrupted.interruption = ""
             interrupted.ended.set()
-            return interrupted
+            return None
         (alloc,) = desired
         host = self._hosts[interrupted.node_id]
         runner = AllocRunner(host, alloc.allocation, alloc.job, alloc.pasts)

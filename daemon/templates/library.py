@@ -24,7 +24,7 @@ from daemon.templates.values import bounded, equal, list_of, number_of, text_of,
 from storage.errors import Invalid
 
 _LONGEST_NUMBER = 30  # digits that are parsed
-_FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+_FLOAT = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 _MICROSECONDS_OF_A_STEP = 1
 _TRUTHS = {
     **dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),

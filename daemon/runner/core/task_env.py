@@ -254,7 +254,7 @@ def pairs(text: str, most: int | None = None) -> dict[str, str]:
         name, equals, value = bare.removeprefix("export ").partition("=")
         if not equals or not _NAME.fullmatch(name.strip()) or "\0" in value:
             raise ValueError(f"line {number} of the environment is not of the form NAME=value")
-        variables[variable_name(name.strip())] = _value(value.strip(), number)
+        variables[name.strip()] = _value(value.strip(), number)
         if most is not None and len(variables) > most:
             raise ValueError(f"line {number} exceeds the maximum of {most} variables")
     return variables

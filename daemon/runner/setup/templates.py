@@ -15,7 +15,7 @@ import trio
 
 from daemon.runner.core import task_events
 from daemon.runner.core.notifier import wait_any
-from daemon.runner.core.task_env import pairs, resolve
+from daemon.runner.core.task_env import pairs, resolve, variable_name
 from daemon.runner.core.task_files import TaskFiles
 from daemon.runner.core.task_instance import TaskInstance
 from daemon.runner.setup.change_actions import ChangeAction, PendingActions
@@ -353,9 +353,10 @@ class TemplateRunner:
 
 def _environment(template: Template, text: str) -> Mapping[str, str]:
     try:
-        return pairs(text, _MOST_VARIABLES)
+        variables = pairs(text, _MOST_VARIABLES)
     except ValueError as error:
         raise TemplateError(f"{template.dest_path}: {error}") from error
+    return {variable_name(name): value for name, value in variables.items()}
 
 
 def _owner_number(number: int | None) -> int:

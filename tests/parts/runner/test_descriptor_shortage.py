@@ -97,12 +97,16 @@ async def test_allocation_continues_after_a_shortage(
 async def test_interrupted_allocation_that_was_purged_ends(
     store: Store, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paused = trio.Event()
+    paused, sleep, length = trio.Event(), trio.sleep, 12.34
 
-    async def pause(_: float) -> None:
-        paused.set()
-        await world.purge(job)
+    async def pause(seconds: float) -> None:
+        if seconds == length:
+            paused.set()
+            await world.purge(job)
+        else:  # another loop of the runner
+            await sleep(seconds)
 
+    monkeypatch.setattr(node, "SHORTAGE_PAUSE", length)
     monkeypatch.setattr(node.trio, "sleep", pause)
     fail_first(monkeypatch, ProcessHandle, "wait")
     job = batch(script("exec sleep 600"))

@@ -59,7 +59,7 @@ async def test_repeated_write_wakes_the_watchers_of_its_topic(
     for _ in range(2):
         with store.watch(topic) as watch:
             await store.write(write)
-            assert watch.changed.is_set()
+            assert watch.has_changed
         index = store.read(lambda db: db.last_index())
         assert store.read(lambda db: db.table_index(table)) == index
 
@@ -72,7 +72,7 @@ async def test_end_of_an_allocation_wakes_the_blocked_evaluations(store: Store) 
     for status, wakes in ((ClientStatus.RUNNING, False), (ClientStatus.COMPLETE, True)):
         with store.watch(evaluations.ROOM) as watch:
             await cluster.report(cluster.allocations()[0], status)
-            assert watch.changed.is_set() == wakes
+            assert watch.has_changed == wakes
 
 
 async def test_event_of_a_queue_names_its_namespace(store: Store) -> None:
