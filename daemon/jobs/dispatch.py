@@ -159,9 +159,9 @@ class ChildDispatcher:
     def dispatch(self, request: DispatchRequestData, suffix: str) -> DispatchOutcome:
         """Store the child of a request that has no `dispatch_errors`.
 
-        A child that may start gets an evaluation, unless it is periodic. If the idempotency token of the request was used
-        before, return the earlier child. Raises `Refused`, `Invalid`, `Malformed` or `TooOften`
-        before it changes anything.
+        A child that may start gets an evaluation, unless it is periodic. If the idempotency token
+        of the request was used before, return the earlier child. Raises `Refused`, `Invalid`,
+        `Malformed` or `TooOften` before it changes anything.
         """
         tx, parent = self._tx, self._parent
         if request.token:

@@ -103,24 +103,32 @@ def next_launches(
     """
     if job.periodic is None or not periodic.is_followed(job):
         return []
+    return [*islice(_launches_with_freezes(job, job.periodic, after, openings, holding), _SHOWN)]
+
+
+def _launches_with_freezes(
+    job: Job,
+    block: Periodic,
+    after: int,
+    openings: "JobOpenings | None",
+    holding: Sequence[Freeze],
+) -> Iterator[int]:
+    """Yield the times of launches after a time, including those at the ends of freezes."""
     late = launch_jitter(job)
     catches_up = openings is None and CATCH_UP.of(job.meta) != CatchUpPolicy.NONE
-    found: list[int] = []
     start = after - late
     while True:
         held = None
-        for slot in each_launch(job.periodic, openings, start):
+        for slot in each_launch(block, openings, start):
             if _is_held(slot + late, holding):
                 held = slot + late
                 break
-            found.append(slot + late)
-            if len(found) == _SHOWN:
-                return found
+            yield slot + late
         end = None if held is None else _end_of_hold(held, holding)
         if end is None:
-            return found
+            return
         if catches_up:
-            found.append(end)
+            yield end
         # The child at the end of the freeze also stands for a slot at this time.
         start = end - late - (not catches_up)
 

@@ -780,6 +780,14 @@ def test_next_launches_leave_out_the_slots_of_a_freeze(
     assert next_launches(made, NOW, holding=holding)[:2] == launches
 
 
+def test_ten_launches_are_shown_if_the_last_is_the_end_of_a_freeze() -> None:
+    end = FIRST + 9 * HOUR + MINUTE
+    launches = next_launches(
+        job("web", type="batch", periodic=HOURLY), NOW, holding=[frozen(end - MINUTE, end)]
+    )
+    assert launches == [*(FIRST + number * HOUR for number in range(9)), end]
+
+
 def test_next_ten_launches_include_the_jitter_of_the_job() -> None:
     made = job("web", type="batch", periodic=HOURLY, meta={"steward_jitter": "30m"})
     late = launch_jitter(made)
