@@ -32,7 +32,7 @@ def seconds_left(began: int, span: int, now: int) -> float:
     """Return the seconds until a span ends that began at `began`.
 
     The arguments are in nanoseconds. The result is never negative. It is at most the whole span,
-    because the clock may have been set back since the span began.
+    because the system clock may have been set back since then.
     """
     return min(max(began + span - now, 0), span) / SECOND
 

@@ -35,7 +35,7 @@ FEW = 7000  # live young objects; collecting among them takes 0.5 ms
 # automatically.
 _THRESHOLDS = (FEW, 1, 2**31 - 1)
 _OLDEST = 2
-_SURVIVORS = 1  # the oldest generation whose survivors are not frozen before
+_FREEZING = 1  # the youngest generation whose survivors are frozen after its collection
 _MOST = 100  # ended `paused` blocks after which a collection runs although other blocks run
 _PAUSE = 0.5  # seconds
 _PATIENCE = 20  # pauses after which the young objects are frozen, and collections run again
@@ -125,7 +125,7 @@ def short_pauses() -> Iterator[None]:
 
 def _freeze_survivors(phase: str, info: dict[str, int]) -> None:
     global _frozen  # the interpreter has one collector
-    if phase != "stop" or info["generation"] < _SURVIVORS:
+    if phase != "stop" or info["generation"] < _FREEZING:
         return
     if info["generation"] == _OLDEST:
         gc.freeze()

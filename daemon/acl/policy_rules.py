@@ -226,8 +226,8 @@ def _parsed(text: str) -> PolicyRules:
 def check(text: str) -> None:
     """Raise `Malformed` for a text that is not a policy, or has a part without effect.
 
-    Such a part is a rule without braces, a repeated value, of which only the last one would count,
-    or a template that never has a value.
+    Such a part is a rule without braces, or a template that never has a value. A repeated value is
+    such a part too, because only the last one would count.
     """
     tree = parse_policy_text(text)
     for policy_item in tree.items:

@@ -21,8 +21,7 @@ from storage import garbage
 
 INTERVAL = 0.001  # seconds between samples; a shorter call may not appear in a profile
 _SWITCH = 1e-5  # seconds until the interpreter switches threads, while a profile runs
-# All other objects are frozen (`storage/garbage.py`).
-_GENERATIONS = (0, 1)
+_YOUNG = (0, 1)  # generations of objects; all other objects are frozen (`storage/garbage.py`)
 _NANOSECONDS = 1_000_000_000
 
 T = TypeVar("T", bound=Hashable)
@@ -116,19 +115,19 @@ def heap(clock: Clock, *, collects: bool = False) -> Profile:
     if collects:
         garbage.collect_newest()
     number, size = Counter[Stack](), Counter[Stack]()
+
+    def count(objects: list[object]) -> None:
+        while objects:  # freeing a long list in one step would also stop all threads
+            block = objects.pop()
+            kind = type(block)
+            stack = (ProfileLine(f"{kind.__module__}.{kind.__qualname__}"),)
+            number[stack] += 1
+            size[stack] += sys.getsizeof(block, 0)
+
     with garbage.paused():
-        for generation in (*_GENERATIONS, None):
-            objects = (
-                garbage.frozen_objects()
-                if generation is None
-                else gc.get_objects(generation=generation)
-            )
-            while objects:  # freeing a long list in one step would also stop all threads
-                block = objects.pop()
-                kind = type(block)
-                stack = (ProfileLine(f"{kind.__module__}.{kind.__qualname__}"),)
-                number[stack] += 1
-                size[stack] += sys.getsizeof(block, 0)
+        for generation in _YOUNG:
+            count(gc.get_objects(generation=generation))
+        count(garbage.frozen_objects())
     return Profile(
         kinds=(("inuse_objects", "count"), ("inuse_space", "bytes")),
         samples={stack: (number[stack], size[stack]) for stack in number},

@@ -130,7 +130,7 @@ def _in(budget: StepBudget, values: object, element: object) -> bool:
 
 
 def _compares(*, needs_all: bool, negates: bool) -> TemplateFunction:
-    """Return a function that tells whether some or all elements of a list are in another list."""
+    """Return a function that checks whether some or all elements of a list are in another list."""
 
     def call(budget: StepBudget, elements: object, values: object) -> bool:
         found = (_in(budget, values, element) for element in list_of(elements))

@@ -10,7 +10,8 @@ from daemon.web.listeners import PeerAddress
 from daemon.web.request import SHORT_BODY
 from daemon.web.vault_api import VaultApi
 
-_OWN_HEADERS = ("x-nomad-token", "x-vault-token")
+_NOMAD_FIRST = ("x-nomad-token", "x-vault-token")
+_VAULT_FIRST = ("x-vault-token", "x-nomad-token")
 _FORWARDED = "x-forwarded-for"  # each proxy appends an address; only the last ones can be trusted
 _AUTHORIZATION, _BEARER = "authorization", "Bearer"
 # Separators of repeated headers whose values all count; no value contains them.
@@ -94,7 +95,8 @@ def token(headers: Mapping[str, str], path: str) -> str:
     If a request has the headers of both APIs, that of the requested API counts. The Vault API
     accepts only one spelling of `Bearer` (source: Vault's recorded responses `auth-headers`).
     """
-    for name in ("x-service-token", *_OWN_HEADERS[:: -1 if VaultApi.serves(path) else 1]):
+    of_api = _VAULT_FIRST if VaultApi.serves(path) else _NOMAD_FIRST
+    for name in ("x-service-token", *of_api):
         if secret := headers.get(name, "").strip():
             return secret
     words = headers.get(_AUTHORIZATION, "").split(_BETWEEN[_AUTHORIZATION])

@@ -316,7 +316,7 @@ class NetworkStatus(Record, frozen=True, kw_only=True):
 
 
 class StopCause(StrEnum):
-    """The reason why the runner stops an attempt. A later cause replaces an earlier one."""
+    """The reason why the runner stops an attempt, from the weakest to the strongest."""
 
     UNHEALTHY = "unhealthy"  # the restart policy decides
     RESTART = "restart"  # a user or a change action requested another attempt

@@ -162,6 +162,16 @@ class Tab:
         assert "errorText" not in found, found
         await self._until_loaded()
 
+    async def resize(self, width: int, height: int, *, is_phone: bool) -> None:
+        """Show the page with this size, in CSS pixels."""
+        await self.tell(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=is_phone,
+        )
+
     async def press(self, selector: str) -> None:
         """Press a button or a link that opens another page; return when this page is loaded."""
         place = f"document.querySelector({json.dumps(selector)})"

@@ -64,13 +64,7 @@ async def view(browser: Tab, scheme: str, width: int) -> None:
     wanted = {"prefers-color-scheme": scheme, "prefers-reduced-motion": "reduce"}
     features = [{"name": name, "value": value} for name, value in wanted.items()]
     await browser.tell("Emulation.setEmulatedMedia", features=features)
-    await browser.tell(
-        "Emulation.setDeviceMetricsOverride",
-        width=width,
-        height=SIZES[width],
-        deviceScaleFactor=1,
-        mobile=width < PHONE_OR_LESS,
-    )
+    await browser.resize(width, SIZES[width], is_phone=width < PHONE_OR_LESS)
     await browser.value(RESIZED)
 
 

@@ -116,13 +116,7 @@ async def test_long_name_of_a_failed_group_fits_a_phone(browser: Tab, tmp_path: 
     async with open_steward(tmp_path, "--dev") as steward:
         await submit(steward, 'job "web" {' + BROKEN.replace("NAME", name))
         await steward.until("/v1/job/web/state", lambda shown: shown["State"] == "failed")
-        await browser.tell(
-            "Emulation.setDeviceMetricsOverride",
-            width=390,
-            height=844,
-            deviceScaleFactor=1,
-            mobile=True,
-        )
+        await browser.resize(390, 844, is_phone=True)
         await browser.open(f"{steward.address}/ui/job/web")
         await browser.until_text("#error", name)
         assert await browser.value("document.documentElement.scrollWidth") == 390

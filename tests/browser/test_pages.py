@@ -80,13 +80,7 @@ async def test_every_page_is_complete(browser: Tab, filled: Steward) -> None:
 
 async def test_comparison_shows_both_versions_on_a_phone(browser: Tab, filled: Steward) -> None:
     """A phone is too narrow for two columns, so the lines of the two files appear in one column."""
-    await browser.tell(
-        "Emulation.setDeviceMetricsOverride",
-        width=390,
-        height=844,
-        deviceScaleFactor=1,
-        mobile=True,
-    )
+    await browser.resize(390, 844, is_phone=True)
     await browser.open(f"{filled.address}/ui/job/web/compare?old=0&new=1")
     seen = """[...document.querySelectorAll(".beside code")].filter((line) => {
       const place = line.getBoundingClientRect();

@@ -34,7 +34,7 @@ CONNECT_WITHIN = 10.0  # seconds
 WAIT = 60  # seconds that a blocking query requests; the daemon adds up to a sixteenth
 ANSWER_WITHIN = 90.0  # seconds
 RESTARTS_WITHIN = 60  # seconds; a daemon that migrates a large store takes longer
-_PAUSE = 0.5  # seconds between attempts to reach a daemon that restarts
+_PAUSE = 0.5  # seconds between two requests to a daemon that restarts
 
 
 # Errors of a connection to a daemon that ends, or that has not started yet.
@@ -355,7 +355,7 @@ class ApiClient:
                     self._report_wait()
                 if time.monotonic() >= deadline:
                     raise
-            time.sleep(_PAUSE)
+            time.sleep(_PAUSE)  # the client is synchronous, and the daemon cannot report its start
 
     def _report_wait(self) -> None:
         if not self._is_quiet:

@@ -42,8 +42,7 @@ from storage.records.times import rfc3339
 from storage.records.usage import TaskUsage
 
 _DEFAULT_SIGNAL = "SIGINT"
-# A stronger cause, later in this list, replaces a weaker one.
-_STRENGTHS = [StopCause.UNHEALTHY, StopCause.RESTART, StopCause.FAIL, StopCause.KILL]
+_STRENGTHS = [*StopCause]  # a stronger cause, later in this list, replaces a weaker one
 
 
 class TaskRunner(TaskAttempts):

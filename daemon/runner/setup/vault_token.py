@@ -48,9 +48,8 @@ class VaultTokenRenewer:
         self._secret = ""
         self.secrets = secrets or GivenSecrets()
         self._pending = PendingActions(files, "replaced")
-        self._is_action_due = (
-            False  # an earlier daemon replaced the token, but did not tell the task
-        )
+        # Whether an earlier daemon replaced the token, but did not tell the task.
+        self._is_action_due = False
 
     @property
     def _block(self) -> SecretsConfig:
