@@ -84,11 +84,10 @@ def receive(channel: socket.socket) -> tuple[bytes, list[int]]:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             numbers.frombytes(content[: len(content) - len(content) % _SIZE])
     descriptors = numbers.tolist()
-    is_cut = flags & _CUT
-    if flags & _TOO_LONG or (is_cut and len(descriptors) >= MOST_DESCRIPTORS):
+    if flags & _TOO_LONG or (flags & _CUT and len(descriptors) >= MOST_DESCRIPTORS):
         close(descriptors)
         raise ProtocolViolation("a message is too long, or has too many descriptors")
-    if is_cut:
+    if flags & _CUT:
         close(descriptors)
         raise DescriptorsLost(data)
     if descriptors and not data:

@@ -16,7 +16,7 @@ import msgspec
 
 from daemon.launcher.channel import sendable
 from daemon.launcher.hardening import disable_core_dumps
-from daemon.launcher.messages import MOST_ERRANDS, Answer, NumberedReply, OperationFailed, Owner
+from daemon.launcher.messages import MOST_ERRANDS, Answer, OperationFailed, Owner
 
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 _NICENESS = 10
@@ -89,8 +89,8 @@ class ChildOperations:
         if pid in self._children:
             os.kill(pid, signal.SIGKILL)  # not reaped yet, so the process ID is still its own
 
-    def end(self, pid: int, status: int) -> NumberedReply | None:
-        """Return the answer of an ended child; None for any other process."""
+    def end(self, pid: int, status: int) -> tuple[int, Answer] | None:
+        """Return the request's number and the answer of an ended child; None for other processes."""
         number, result, operation = self._children.pop(pid, (0, -1, None))
         if operation is None:
             return None
@@ -103,7 +103,7 @@ class ChildOperations:
         finally:
             os.close(result)
         operation.after()
-        return NumberedReply(number=number, descriptors=0, body=body)
+        return number, body
 
 
 def done(operation: ChildOperation) -> Answer:

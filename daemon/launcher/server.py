@@ -128,12 +128,7 @@ class Server:
         try:
             data, descriptors = receive(self._channel)
         except DescriptorsLost as error:
-            number = self._decoded(error.data).number
-            self._reply(
-                messages.NumberedReply(
-                    number=number, descriptors=0, body=child_processes.failure(error)
-                )
-            )
+            self._reply(self._decoded(error.data).number, child_processes.failure(error))
             return True
         if not data:
             return False
@@ -148,10 +143,7 @@ class Server:
             close(descriptors)
         body, passed = reply
         try:
-            self._reply(
-                messages.NumberedReply(number=question.number, descriptors=len(passed), body=body),
-                passed,
-            )
+            self._reply(question.number, body, passed)
         finally:
             close(passed)
         return True
@@ -162,14 +154,15 @@ class Server:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ProtocolViolation(str(error)) from None
 
-    def _reply(self, reply: messages.NumberedReply, descriptors: Sequence[int] = ()) -> None:
-        send(self._channel, self._encoder.encode(reply), descriptors)
+    def _reply(self, number: int, body: messages.Answer, passed: Sequence[int] = ()) -> None:
+        reply = messages.NumberedReply(number=number, descriptors=len(passed), body=body)
+        send(self._channel, self._encoder.encode(reply), passed)
 
     def _child_ended(self, pid: int, status: int) -> None:
         """Answer the request of an ended child, or record the exit status of a session."""
         self._sessions.record_exit(pid, status)
         if reply := self._errands.end(pid, status):
-            self._reply(reply)
+            self._reply(*reply)
 
     def _answer(
         self, question: messages.NumberedRequest, descriptors: Sequence[int]

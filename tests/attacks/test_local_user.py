@@ -46,7 +46,7 @@ async def as_stranger(directory: Path, text: str) -> str:
         check=False,
     )
     done = await trio.to_thread.run_sync(run)
-    return str(done.stdout.decode())
+    return str(done.stdout.decode(errors="replace"))
 
 
 @pytest.mark.usefixtures("walls")
