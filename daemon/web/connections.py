@@ -319,7 +319,7 @@ class _Connection(TCPServer):
             await self.protocol.handle(RawData(self._given))
         # The client or the shutdown of the daemon may close the connection at any time.
         with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
-            while data := bytes(await self.stream.receive_some(MOST)):
+            while data := await _receive(self.stream):
                 self._limit_head()
                 await self._turns.take()
                 await self.protocol.handle(RawData(data))
@@ -327,6 +327,11 @@ class _Connection(TCPServer):
             await self.protocol.handle(RawData(b""))
         await self.protocol.handle(Closed())
         await self.idle_task.stop()
+
+    @private_override
+    async def _close(self) -> None:
+        _end_sending(self.stream)
+        await self.stream.aclose()
 
     def _limit_head(self) -> None:
         """Limit the time from the first byte of a head to its end."""
@@ -374,6 +379,30 @@ class _Connection(TCPServer):
             except _GONE:
                 self._http.drop_requests()
                 await self.protocol.handle(Closed())
+
+
+# Trio's stream translates errors in a generator. In Python 3.12 and 3.13, each translated error is
+# part of a reference cycle, so these functions use the socket.
+
+
+def _end_sending(stream: Stream) -> None:
+    """Tell the client of a plain connection that no more bytes follow."""
+    if isinstance(stream, trio.SocketStream):
+        with suppress(OSError):  # the connection is broken
+            stream.socket.shutdown(socket.SHUT_WR)
+
+
+async def _receive(stream: Stream) -> bytes:
+    """Wait for bytes of a client; return them, empty after the client has closed its side.
+
+    Raises `trio.BrokenResourceError` or `trio.ClosedResourceError`.
+    """
+    if not isinstance(stream, trio.SocketStream):
+        return bytes(await stream.receive_some(MOST))
+    try:
+        return await stream.socket.recv(MOST)
+    except OSError as error:
+        raise trio.BrokenResourceError(str(error)) from None
 
 
 # Trio raises the last one if another task is closing the connection.
