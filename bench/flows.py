@@ -136,7 +136,7 @@ def layers(steward: Daemon, depth: int, wide: int) -> None:
     groups = [
         step(
             f"l{level}-{index}",
-            [f"l{level - 1}-{(index + more) % wide}" for more in range(3)] if level else (),
+            [f"l{level - 1}-{(index + more) % wide}" for more in range(min(3, wide))] if level else (),
         )
         for level in range(depth)
         for index in range(wide)

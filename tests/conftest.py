@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 
 
 def pytest_configure() -> None:
-    """Restore the default action of SIGHUP, which `nohup` ignores.
+    """Restore the default actions of SIGHUP and SIGINT.
 
-    Shells cannot trap a signal that was ignored when they started.
+    `nohup` ignores the first, and a script ignores the second for its background commands. Shells
+    cannot trap a signal that was ignored when they started, and tests would wait without end.
     """
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection() -> None:
