@@ -1,6 +1,6 @@
 """Event streams under load: each reader must receive each event exactly once, in order.
 
-    PYTHONPATH=. python bench/events.py [--events 100000] [--readers 50]
+    python -m bench.events [--events 100000] [--readers 50]
 
 The benchmark starts a daemon and registers jobs until the given number of events exist. All readers
 stream from the beginning. One of them is slow and reads most events only after the last write.

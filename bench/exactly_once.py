@@ -1,6 +1,6 @@
 """A program with the client library dispatches 1,000 children while the daemon is killed.
 
-    PYTHONPATH=.:packaging/client python bench/exactly_once.py [--children 1000]
+    PYTHONPATH=packaging/client python -m bench.exactly_once [--children 1000]
 
 The benchmark starts a daemon, and runs the program once under asyncio and once under Trio. When a
 tenth of the children have ended, the daemon is killed and started again. Each child writes its

@@ -136,7 +136,9 @@ def layers(steward: Daemon, depth: int, wide: int) -> None:
     groups = [
         step(
             f"l{level}-{index}",
-            [f"l{level - 1}-{(index + more) % wide}" for more in range(min(3, wide))] if level else (),
+            [f"l{level - 1}-{(index + more) % wide}" for more in range(min(3, wide))]
+            if level
+            else (),
         )
         for level in range(depth)
         for index in range(wide)

@@ -1,6 +1,6 @@
 """CPU time to parse and evaluate job files, compared with a fixed loop in Python.
 
-    python bench/job_files.py
+    python -m bench.job_files
 
 The limits apply to a host with two cores on which the fixed loop takes about 55 ms. On a slower or
 busier host, the limits are increased in proportion. Nomad's results come from the same host. They
@@ -15,8 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-
 # `sys.path` must contain the repository before these imports (E402).
 from daemon.jobspec.complete import complete  # noqa: E402
 from daemon.jobspec.hcl.format import formatted  # noqa: E402

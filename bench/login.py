@@ -1,6 +1,6 @@
 """Logins that need only an identity token: rate, cost per login, and responses to forged tokens.
 
-python bench/login.py [--seconds 10] [--forged 20000]
+python -m bench.login [--seconds 10] [--forged 20000]
 
 A minimal server on the same framework (hypercorn, quart-trio) serves as reference. It only reads
 the body, checks the signature and writes a row in a group commit. The difference between the two
@@ -13,7 +13,6 @@ import multiprocessing
 import os
 import random
 import sqlite3
-import sys
 import tempfile
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -24,8 +23,6 @@ from typing import Any
 
 import httpx
 import trio
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.raw_client import exchange
 from tests.fakes import fakecloud

@@ -1,10 +1,9 @@
 """Duration of scheduling decisions. A decision blocks the event loop.
 
-python bench/schedule.py
+python -m bench.schedule
 """
 
 import statistics
-import sys
 import tempfile
 import time
 from functools import partial
@@ -13,8 +12,6 @@ from pathlib import Path
 
 import msgspec
 import trio
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from daemon.evals.cluster_state import load_cluster_state
 from daemon.jobs.evaluate import new_evaluation

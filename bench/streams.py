@@ -1,6 +1,6 @@
 """Open streams: their memory and CPU cost, and their latency for new data.
 
-    PYTHONPATH=. python bench/streams.py [events|queries|logs] [--streams 1000]
+    python -m bench.streams [events|queries|logs] [--streams 1000]
 
 The benchmark starts a daemon, and opens event streams, blocking queries, or streams of a task's
 log. While no data arrives, it measures their cost and the latency of another request. Then new data

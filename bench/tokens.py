@@ -1,6 +1,6 @@
 """CPU cost of authentication and authorization, with one token and with many.
 
-python bench/tokens.py
+python -m bench.tokens
 """
 
 import resource

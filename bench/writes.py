@@ -1,6 +1,6 @@
 """Writes per second, single and concurrent, compared with the fsync rate of the disk.
 
-python bench/writes.py
+python -m bench.writes
 """
 
 import tempfile

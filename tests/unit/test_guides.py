@@ -3,8 +3,11 @@
 `tests/service/test_tutorial.py` executes the tutorial; this module checks the other pages.
 """
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,6 +131,17 @@ def test_every_path_of_contributing_exists(path: str) -> None:
 )
 def test_every_table_of_contributing_is_in_its_module(name: str, path: str) -> None:
     assert re.search(rf"^{name}\b", (ROOT / path).read_text(), re.MULTILINE)
+
+
+def test_every_documented_benchmark_can_be_imported() -> None:
+    pages = [*PAGES, CONTRIBUTING, *(ROOT / "bench").glob("*.md"), *(ROOT / "bench").glob("*.py")]
+    text = "".join(page.read_text() for page in pages)
+    # run as a file, a script would import bench/bench.py as `bench`
+    assert re.findall(r"python bench/", text) == []
+    names = sorted(set(re.findall(r"python -m (bench\.\w+)", text)))
+    client = {"PYTHONPATH": str(ROOT / "packaging" / "client")}
+    imports = f"import {', '.join(names)}"
+    subprocess.run([sys.executable, "-c", imports], cwd=ROOT, env=os.environ | client, check=True)
 
 
 def test_every_picture_is_used() -> None:
