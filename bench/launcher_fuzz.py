@@ -13,12 +13,18 @@ from pathlib import Path
 
 from tests.parts.launcher.random_messages import fuzz
 
-number = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
-seed = int(sys.argv[2]) if len(sys.argv) > 2 else 26
-with tempfile.TemporaryDirectory() as directory:
-    began = time.monotonic()
-    ended = fuzz(random.Random(seed), Path(directory), number)
-print(
-    f"{number} messages in {time.monotonic() - began:.0f} s: "
-    f"{ended} stopped a launcher, and no message created a file"
-)
+
+def main() -> None:
+    number = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else 26
+    with tempfile.TemporaryDirectory() as directory:
+        began = time.monotonic()
+        ended = fuzz(random.Random(seed), Path(directory), number)
+    print(
+        f"{number} messages in {time.monotonic() - began:.0f} s: "
+        f"{ended} stopped a launcher, and no message created a file"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -125,4 +125,5 @@ def main() -> None:
     )
 
 
-main()
+if __name__ == "__main__":
+    main()

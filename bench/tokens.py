@@ -68,4 +68,5 @@ async def main() -> None:
             print(f"{MANY:>7} tokens: {cost:5.1f} µs per request, {grown:.1f} MiB more memory")
 
 
-trio.run(main)
+if __name__ == "__main__":
+    trio.run(main)

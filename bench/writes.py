@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 import trio
-from limits import fdatasync_per_s
 
+from bench.limits import fdatasync_per_s
 from storage.store import Store, open_store
 from storage.writer import Transaction
 
@@ -46,4 +46,5 @@ async def main() -> None:
                 print(f"{number:>4} clients: {rate:>8.0f} writes per s, {rate / limit:.2f} x fsync")
 
 
-trio.run(main)
+if __name__ == "__main__":
+    trio.run(main)
