@@ -280,9 +280,13 @@ def plain(text: str) -> str:
     return re.sub(r"[*_]{1,2}", "", text)
 
 
-def sentences(text: str) -> list[str]:
-    """Split at the ends of sentences; an abbreviation such as `e.g.` does not end one."""
-    return re.split(r"(?<=[.!?])[\")]*\s+(?=[A-Z\"(])", plain(text).strip())
+@cache
+def sentences(text: str) -> tuple[str, ...]:
+    """Split at the ends of sentences; an abbreviation such as `e.g.` does not end one.
+
+    Several tests read each text.
+    """
+    return tuple(re.split(r"(?<=[.!?])[\")]*\s+(?=[A-Z\"(])", plain(text).strip()))
 
 
 def words(sentence: str) -> int:
@@ -311,7 +315,7 @@ def long_sentences(where: str, texts: Iterable[tuple[int, str]]) -> list[Found]:
 
 def prose_of_module(source: str) -> Iterator[tuple[int, str]]:
     """Yield the docstrings and comments of a module, each with its line number."""
-    for node in ast.walk(ast.parse(source)):
+    for node in _statements(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             line = node.body[0].lineno if node.body else 1
             for paragraph in re.split(r"\n\s*\n", ast.get_docstring(node) or ""):
@@ -319,6 +323,16 @@ def prose_of_module(source: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(source.splitlines(), start=1):
         if match := COMMENT.search(line):
             yield number, match[1]
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield a module and its statements, without their expressions, which have no docstrings."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            waiting += getattr(node, part, ())
 
 
 @cache
