@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -29,12 +31,12 @@ from tests.unit.scheduler.world import World, ids, small
 STATIC = Network(mode="host", reserved_ports=[Port(label="web", value=8080)])
 DYNAMIC = Network(mode="host", dynamic_ports=[Port(label="a"), Port(label="b")])
 
-updates = some.builds(
-    Update,
-    max_parallel=some.integers(0, 3),
-    canary=some.sampled_from([0, 0, 1, 2]),
-    auto_promote=some.booleans(),
-)
+# Each choice of a strategy takes longer than most decisions. So one choice among all combinations
+# replaces one choice per field. The simplest combination comes first.
+UPDATES = [
+    Update(max_parallel=max_parallel, canary=canary, auto_promote=auto_promote)
+    for max_parallel, canary, auto_promote in product(range(4), (0, 0, 1, 2), (False, True))
+]
 policies = some.sampled_from(
     [
         ReschedulePolicy(),
@@ -45,24 +47,29 @@ policies = some.sampled_from(
 )
 
 
+@cache
+def _tasks(*, scarce: bool) -> list[Task]:
+    return [
+        task(
+            config={"command": command},
+            resources=Resources(cpu=cpu, memory_mb=memory_mb, cores=cores),
+        )
+        for cores, memory_mb, cpu, command in product(
+            (0, 0, 0, 1) if scarce else (0,), (10, 40), (10, 30), ("a", "b")
+        )
+    ]
+
+
+@cache
 def _group(name: str, kind: str, *, scarce: bool) -> some.SearchStrategy[TaskGroup]:
     rolling = kind in ("service", "system")
     return some.builds(
         group,
         some.just(name),
-        some.builds(
-            task,
-            config=some.sampled_from([{"command": "a"}, {"command": "b"}]),
-            resources=some.builds(
-                Resources,
-                cpu=some.sampled_from([10, 30]),
-                memory_mb=some.sampled_from([10, 40]),
-                cores=some.sampled_from([0, 0, 0, 1] if scarce else [0]),
-            ),
-        ),
+        some.sampled_from(_tasks(scarce=scarce)),
         count=some.integers(0, 1 if kind == "system" else 4),
         networks=some.sampled_from([None, [DYNAMIC], *([[STATIC]] if scarce else [])]),
-        update=updates if rolling else some.none(),
+        update=some.sampled_from(UPDATES) if rolling else some.none(),
         reschedule_policy=policies if kind in ("service", "batch") else some.none(),
     )
 
