@@ -318,6 +318,29 @@ def test_module_imports_only_packages_that_its_folder_may_import() -> None:
     assert wrong == []
 
 
+def hidden_imports(tree: ast.Module) -> list[int]:
+    """Return the lines of calls that import a module by a constant name."""
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).split(".")[-1] in ("import_module", "__import__")
+        and any(isinstance(part, ast.Constant) for part in node.args[:1])
+    ]
+
+
+def test_no_import_is_hidden_in_a_call() -> None:
+    """Neither this file nor the lint rules for modules with weaknesses see such an import."""
+    assert [
+        f"{name_of(path)}:{line}" for path in MODULES for line in hidden_imports(tree_of(path))
+    ] == []
+
+
+def test_hidden_imports_are_detected() -> None:
+    text = "import_module(name)\nimportlib.import_module('pickle')\n__import__('pickle')\n"
+    assert hidden_imports(ast.parse(text)) == [2, 3]
+
+
 def test_pure_module_has_no_side_effects() -> None:
     pure = [path for path in MODULES if within(name_of(path), PURE)]
     assert [
