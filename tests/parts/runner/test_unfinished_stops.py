@@ -31,7 +31,11 @@ from tests.parts.runner.world import (
 )
 
 STUBBORN = "trap '' INT; echo $$ >{pipe}; while :; do sleep 0.05; done"
-WAITS_TO_END = "trap 'read x <{go}; exit 0' INT; echo $$ >{pipe}; while :; do sleep 0.05; done"
+# It reports the signal, because the daemon stores the time of a signal before it sends the signal.
+WAITS_TO_END = (
+    "trap 'echo signaled >{pipe}; read x <{go}; exit 0' INT; echo $$ >{pipe};"
+    " while :; do sleep 0.05; done"
+)
 
 
 @pytest.fixture
@@ -118,6 +122,7 @@ async def test_restart_continues_if_the_task_ended_while_no_daemon_ran(
         alloc_id, first = await started(world, pipe, batch(script(text, kill_timeout=HOUR)))
         await world.runner.restart(alloc_id, "main")
         await world.until(alloc_id, is_signaled)
+        assert await pipe.line() == "signaled"
     go.path.write_text("go\n")
     await until_gone(first)
     await until_ended(world, alloc_id, 0)
@@ -143,6 +148,7 @@ async def test_failed_end_of_a_task_whose_restart_was_requested_uses_no_attempt(
         alloc_id, first = await started(world, pipe, service(task))
         await world.runner.restart(alloc_id, None)
         await world.until(alloc_id, is_signaled)
+        assert await pipe.line() == "signaled"
     go.path.write_text("go\n")
     await until_gone(first)
     await until_ended(world, alloc_id, 0)
@@ -241,6 +247,7 @@ async def test_end_of_a_killed_task_without_a_daemon_counts_as_killed(
         alloc_id, first = await started(world, pipe, service(script(text, kill_timeout=HOUR)))
         await world.stop(alloc_id)
         await world.until(alloc_id, is_signaled)
+        assert await pipe.line() == "signaled"
     go.path.write_text("go\n")
     await until_gone(first)
     await until_ended(world, alloc_id, 0)
