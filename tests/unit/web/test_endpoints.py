@@ -4,7 +4,7 @@ import pytest
 
 from daemon.web.request import Endpoint, RouteCall
 from daemon.web.vault_envelope import VaultBody
-from daemon.web.vault_router import VaultRouter
+from daemon.web.vault_router import MAX_MOUNT_DEPTH, VaultRouter
 
 
 async def handle(call: RouteCall) -> VaultBody:
@@ -72,3 +72,24 @@ def test_a_mount_serves_only_its_own_paths(path: str) -> None:
 @pytest.mark.parametrize("path", ["auth/nothing/config", "auth/team/config", "auth/"])
 def test_path_without_a_mount_is_not_found(path: str) -> None:
     assert TABLE.find(path, MOUNTS.__contains__) is None
+
+
+def test_longest_mount_of_a_path_serves_it() -> None:
+    found = TABLE.find("auth/team/dir/config", {"team/", "team/dir/"}.__contains__)
+    assert found is not None
+    assert found.mount == "team/dir/"
+    assert found.endpoint is not None
+
+
+@pytest.mark.parametrize(("depth", "is_found"), [(MAX_MOUNT_DEPTH, True), (17, False)])
+def test_depth_of_a_mount_is_limited(depth: int, is_found: bool) -> None:
+    mount = "a/" * depth
+    found = TABLE.find(f"auth/{mount}config", {mount}.__contains__)
+    assert (found is not None) is is_found
+
+
+def test_parameter_matches_more_than_a_name_except_for_a_name() -> None:
+    found = TABLE.find("sys/auth/a/b/c/tune", MOUNTS.__contains__)
+    assert found is not None
+    assert found.parameters == {"path": "a/b/c"}
+    assert found.mount == "sys/"

@@ -1,5 +1,7 @@
 """Reason phrases: the text after every status that a response can have."""
 
+from http import HTTPStatus
+
 import pytest
 
 from daemon.web.reason import reason
@@ -18,3 +20,8 @@ from daemon.web.reason import reason
 )
 def test_reason_phrase_matches_nomad_and_vault(status: int, phrase: str) -> None:
     assert reason(status) == phrase
+
+
+@pytest.mark.parametrize("status", [414, 417, 423])
+def test_other_reason_phrases_are_those_of_python(status: int) -> None:
+    assert reason(status) == HTTPStatus(status).phrase

@@ -51,3 +51,33 @@ def test_idle_session_is_evicted_despite_a_later_use_of_its_cookie(
     idle, _ = sessions.begin("mine", 0, is_own=True)
     assert sessions.find(idle.name, IDLE + 1) is None
     assert sessions.begin("other", IDLE + 2)[1] == [idle]
+
+
+def test_session_is_valid_until_its_idle_time_is_over(sessions: SessionStore) -> None:
+    session, _ = sessions.begin("mine", 5)
+    assert sessions.has(session, 5 + IDLE)
+    assert not sessions.has(session, 5 + IDLE + 1)
+
+
+def test_use_of_a_session_resets_its_idle_time(sessions: SessionStore) -> None:
+    session, _ = sessions.begin("mine", 0)
+    assert sessions.find(session.name, IDLE) is session
+    assert sessions.has(session, 2 * IDLE)
+    assert sessions.find("unknown", 0) is None
+
+
+def test_most_recently_used_session_is_listed_first(sessions: SessionStore) -> None:
+    first, second, third = (sessions.begin(name, 0)[0] for name in "abc")
+    sessions.find(first.name, 1)
+    assert sessions.all(1) == [first, third, second]
+    sessions.end(third.name)
+    assert sessions.all(1) == [first, second]
+    assert sessions.all(IDLE + 1) == [first]
+
+
+def test_sessions_have_different_secrets_and_public_identifiers(sessions: SessionStore) -> None:
+    first, second = (sessions.begin("mine", 0)[0] for _ in range(2))
+    assert len({first.name, first.proof, second.name, second.proof}) == 4
+    assert first.id != second.id
+    assert len(first.id) == 16
+    assert first.name != first.id
