@@ -41,6 +41,15 @@ AREAS = {
             "tests/parts/web",
             "tests/parts/api",
             "tests/parts/ui/test_terminals.py",
+            # the modules for UI sessions, for permissions of routes, and for masks
+            "tests/parts/ui/test_missing_capabilities.py",
+            "tests/parts/ui/test_pages.py",
+            "tests/parts/ui/test_rejected_forms.py",
+            "tests/parts/ui/test_rights.py",
+            "tests/parts/ui/test_shared_pages.py",
+            "tests/parts/ui/test_sign_in.py",
+            "tests/parts/variables/test_job_secrets.py",
+            "tests/unit/acl/test_explain.py",
         ],
     ),
     "acl": Area(

@@ -108,9 +108,11 @@ def _places(tree: ast.Module) -> Iterator[tuple[ast.AST, int, bool]]:
         for name, value in ast.iter_fields(node):
             if name in _NOT_BEHAVIOR or (name == "keywords" and isinstance(node, ast.ClassDef)):
                 continue
+            # The defaults of arguments are computed when the function is created.
+            within = in_function if name == "args" and isinstance(value, ast.arguments) else inside
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST):
-                    yield from walk(child, statement, inside)
+                    yield from walk(child, statement, within)
 
     yield from walk(tree, 0, False)
 

@@ -72,6 +72,18 @@ def test_mutant_names_its_line_and_the_change(tmp_path: Path) -> None:
     assert not any(mutant.is_executed_at_import for mutant in mutants(file))
 
 
+def test_import_executes_defaults_of_arguments(tmp_path: Path) -> None:
+    file = tmp_path / "module.py"
+    file.write_text("def f(a=1, *, b=2):\n    return lambda c=3: d\n")
+    found = {mutant.text: mutant.is_executed_at_import for mutant in mutants(file)}
+    assert found == {
+        "1  →  2": True,
+        "2  →  3": True,
+        "return lambda c=3: d  →  return None": False,
+        "3  →  4": False,
+    }
+
+
 def replaced(
     tmp_path: Path, source: str, text: str, *names: str
 ) -> tuple[bool, list[Callable[..., Any]]]:

@@ -8,11 +8,15 @@ import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from hypercorn.config import Config as ServerConfig
 from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState
 
 from daemon.acl.check import ANYONE
 from daemon.config.settings import Settings
@@ -505,7 +509,7 @@ async def test_path_with_a_known_target_is_redirected(
 ) -> None:
     answer = await server.talk(asking("GET", path))
     assert answer.startswith(b"HTTP/1.1 307 ")
-    assert f"location: {target}".encode() in answer.lower()
+    assert f"location: {target}".encode() in answer.lower().split(b"\r\n")
 
 
 async def test_an_unknown_path_has_no_body(server: Server) -> None:
@@ -806,6 +810,8 @@ async def test_client_that_reads_nothing_does_not_delay_the_shutdown(
 ) -> None:
     async with serving_much(store, tmp_path, lean) as stream:
         mock_clock.autojump_threshold = JUMP
+        began = trio.current_time()
+    assert trio.current_time() - began < STALLED / 2
     async with stream:
         with pytest.raises((trio.BrokenResourceError, EndOfAnswer)):
             await read_all(stream)
@@ -858,3 +864,32 @@ async def test_answer_to_a_connection_that_closes_is_no_error(
             with trio.fail_after(5):
                 assert await stream.receive_some() == b""
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+async def test_bytes_do_not_overtake_those_of_a_waiting_send(store: Store, tmp_path: Path) -> None:
+    async def app(*_: object) -> None:
+        """Answer no request."""
+
+    near, far = socket.socketpair()
+    with far:
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(near))
+        async with stream, trio.open_nursery() as nursery:
+            settings = ServerConfig()
+            context, state = WorkerContext(None), ConnectionState({})
+            connection: Any = connections._Connection(app, settings, context, state, stream)
+            first = b"a" * 1024 * 1024
+            nursery.start_soon(connection._send, first)
+            await trio.testing.wait_all_tasks_blocked()
+            received = far.recv(len(first))  # there is room now, and the first task has not run yet
+            nursery.start_soon(connection._send, b"b")
+            while len(received) <= len(first):
+                await trio.lowlevel.wait_readable(far)
+                received += far.recv(len(first))
+    assert received == first + b"b"
+
+
+async def test_listener_has_single_clients_unless_it_is_for_hosts() -> None:
+    with listen("127.0.0.1", 0) as listener:
+        assert plain(listener).has_hosts is False
+        assert ConnectionListener(listener, has_hosts=True).has_hosts is True
+        assert plain(listener).is_encrypted is False

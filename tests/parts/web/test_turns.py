@@ -16,7 +16,7 @@ from daemon.config.settings import Settings
 from daemon.web.reply import HandlerReply
 from daemon.web.request import ReadRoute, Request
 from daemon.web.server import open_web
-from daemon.web.turns import SLICE, Turns
+from daemon.web.turns import SLICE, ConnectionTurns, Turns, resume, resume_after
 from storage.read_pool import ReadSnapshot
 from storage.store import Store
 from storage.watch import TopicSet
@@ -142,6 +142,39 @@ async def test_change_during_a_cancellation_is_ignored() -> None:
         assert scope.cancelled_caught
         with trio.fail_after(10):
             await turns.take("one")
+
+
+@pytest.mark.parametrize("has_changed", [None, True, False])
+async def test_continued_request_waits_for_its_turn(has_changed: bool | None) -> None:
+    """`has_changed` is None for a request that waits for no change."""
+    turns, change, served = Turns(), TopicSet().watch(["a"]), trio.Event()
+
+    async def continued() -> None:
+        ConnectionTurns(turns, "one").use()
+        await (resume() if has_changed is None else resume_after(change))
+        served.set()
+
+    async with trio.open_nursery() as nursery:
+        if has_changed:
+            change.wake()
+        nursery.start_soon(continued)
+        await trio.testing.wait_all_tasks_blocked()
+        if has_changed is False:
+            change.wake()
+            await trio.testing.wait_all_tasks_blocked()
+        assert not served.is_set()  # nobody gives turns yet
+        nursery.start_soon(turns.run)
+        with trio.fail_after(10):
+            await served.wait()
+        nursery.cancel_scope.cancel()
+
+
+async def test_task_without_a_connection_needs_no_turn() -> None:
+    change = TopicSet().watch(["a"])
+    change.wake()
+    with trio.fail_after(10):
+        await resume()
+        await resume_after(change)
 
 
 # --- the daemon ---
