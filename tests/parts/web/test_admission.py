@@ -276,6 +276,36 @@ async def test_connections_are_accepted_before_rejected_ones_are_closed(
             nursery.cancel_scope.cancel()
 
 
+async def test_rejected_connections_are_closed_at_the_end(
+    listening: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "owners", lambda _, pairs: [1] * len(pairs))
+    monkeypatch.setattr(admission, "_MAX_LINGERING", 0)
+    monkeypatch.setattr(admission, "_close", lambda rejected: None)  # no time to close them
+
+    async def serve(stream: object, client: str) -> None:
+        await trio.sleep_forever()
+
+    with queue(listening, 5, monkeypatch) as waiting:
+        limits = Admission(Settings(connections_per_user=1), Share.PORT)
+        one = Acceptor(cast("Any", waiting), limits, serve, lambda stream: stream)
+        async with trio.open_nursery() as nursery:
+            accepting = trio.CancelScope()
+
+            async def accept() -> None:
+                with accepting:
+                    await one.run(nursery)
+
+            nursery.start_soon(accept)
+            while waiting.waiting:
+                await trio.lowlevel.checkpoint()
+            assert [is_closed(theirs) for theirs in waiting.theirs] == [False] * 5
+            accepting.cancel()
+            await trio.testing.wait_all_tasks_blocked()
+            assert [is_closed(theirs) for theirs in waiting.theirs] == [False] + [True] * 4
+            nursery.cancel_scope.cancel()
+
+
 def is_closed(theirs: socket.socket) -> bool:
     """Return whether the daemon has closed the other end without sending data."""
     try:

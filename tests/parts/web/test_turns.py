@@ -13,6 +13,7 @@ import trio.testing
 
 from daemon.acl.check import KNOWN
 from daemon.config.settings import Settings
+from daemon.web import turns as turns_module
 from daemon.web.reply import HandlerReply
 from daemon.web.request import ReadRoute, Request
 from daemon.web.server import open_web
@@ -167,6 +168,32 @@ async def test_continued_request_waits_for_its_turn(has_changed: bool | None) ->
         with trio.fail_after(10):
             await served.wait()
         nursery.cancel_scope.cancel()
+
+
+async def test_task_that_was_woken_too_late_waits_before_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turns, served = Turns(), list[int]()
+
+    async def request(number: int) -> None:
+        await turns.take("one")
+        served.append(number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(3):
+            nursery.start_soon(request, number)
+            await trio.testing.wait_all_tasks_blocked()
+        with monkeypatch.context() as unsure:
+            unsure.setattr(turns_module, "_SURE", 0)
+            unsure.setattr(turns_module, "_WOKEN", 1)
+            turns._give()  # the round has no time left
+            await trio.testing.wait_all_tasks_blocked()
+        assert served == []
+        monkeypatch.setattr(turns_module, "_WOKEN", 1)
+        for _ in range(3):
+            turns._give()
+            await trio.testing.wait_all_tasks_blocked()
+    assert served == [0, 1, 2]
 
 
 async def test_task_without_a_connection_needs_no_turn() -> None:

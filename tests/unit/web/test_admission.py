@@ -150,6 +150,35 @@ def test_user_of_a_connection_is_read_from_the_kernel(family: int) -> None:
             assert admission.owners(family, [pair]) == [None]
 
 
+def test_answers_to_an_earlier_message_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, earlier = admission._kernel(), list[bytes]()
+
+    class Late:
+        """The kernel's socket, which still has the answers to the previous message."""
+
+        def send(self, questions: bytes) -> int:
+            self._stale = earlier[:]
+            earlier.clear()
+            return kernel.send(questions)
+
+        def recv(self, size: int) -> bytes:
+            if self._stale:
+                return self._stale.pop(0)
+            earlier.append(kernel.recv(size))
+            return earlier[-1]
+
+    late = Late()
+    monkeypatch.setattr(admission, "_kernel", lambda: late)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        with client:
+            pair = client.getsockname(), listener.getsockname()
+            closed = ("127.0.0.1", 1), listener.getsockname()
+            assert admission.owners(socket.AF_INET, [closed]) == [None]
+            assert admission.owners(socket.AF_INET, [pair]) == [os.getuid()]
+            assert admission.owners(socket.AF_INET, [closed, pair]) == [None, os.getuid()]
+
+
 def test_few_messages_ask_for_the_users_of_many_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
