@@ -267,3 +267,14 @@ async def test_evicted_session_revokes_its_login_token(site: Site, is_own: bool)
             site.parts.tokens.resolve(secret)
     else:
         site.parts.tokens.resolve(secret)
+
+
+async def test_list_of_sessions_marks_the_own_session(site: Site) -> None:
+    secret = await site.token()
+    first, second = site.browser(), site.browser()
+    await first.sign_in(secret)
+    await second.sign_in(secret)
+    await first.get("/ui/jobs")
+    rows = [(await each.get("/ui/access")).text.split("<tr>") for each in (first, second)]
+    marked = [["this browser" in row for row in page if "End session" in row] for page in rows]
+    assert marked == [[True, False], [True, False]]  # the session that was used last is first

@@ -21,6 +21,7 @@ from daemon.web.request import (
     WriteRoute,
 )
 from daemon.web.request_head import RequestHead
+from daemon.web.server import body_memory, host_memory, public_context
 from daemon.web.ui_session import HEADERS, UiPage, UiRequest
 from storage.queries import audit, jobs
 from storage.read_pool import ReadSnapshot
@@ -67,6 +68,7 @@ ROUTES = (
     StreamRoute("/v1/acting", act, ANYONE, acts=True),
     WebSocketRoute("/v1/talk", talk, ANYONE),
 )
+MIB = 1024 * 1024
 Ask = Callable[..., Awaitable[WireResponse]]
 
 
@@ -343,3 +345,23 @@ async def test_writes_and_reads_that_block_or_filter_may_wait(
     dispatcher: Dispatcher, method: str, query: str, may_wait: bool
 ) -> None:
     assert dispatcher.may_wait(head(method, "/v1/show", query)) is may_wait
+
+
+# --- public documents ---
+
+
+async def test_public_documents_are_served_under_any_name(store: Store) -> None:
+    parts = parts_of(store, Settings(host_names=["steward.lan"]), asks=False)
+    for context, status in ((parts, 421), (public_context(parts), 200)):
+        _, ask = opened(context)
+        assert (await ask("GET", "/v1/show", host="any.example")).status == status
+    assert parts.config.host_names == ["steward.lan"]
+
+
+@pytest.mark.parametrize(
+    ("memory", "bodies"),
+    [(0, 64 * MIB), (1024 * MIB, 64 * MIB), (1600 * MIB, 100 * MIB), (2**50, 512 * MIB)],
+)
+def test_memory_for_bodies_is_a_sixteenth_within_limits(memory: int, bodies: int) -> None:
+    assert body_memory(memory) == bodies
+    assert host_memory() > 2**20
