@@ -888,8 +888,14 @@ async def test_bytes_do_not_overtake_those_of_a_waiting_send(store: Store, tmp_p
     assert received == first + b"b"
 
 
-async def test_listener_has_single_clients_unless_it_is_for_hosts() -> None:
-    with listen("127.0.0.1", 0) as listener:
+async def test_listener_has_no_options_by_default() -> None:
+    near, far = socket.socketpair()
+    with listen("127.0.0.1", 0) as listener, far:
+        async with trio.SocketStream(trio.socket.from_stdlib_socket(near)) as stream:
+            assert plain(listener).peer(stream) is None
+            peer = ConnectionListener(listener, knows_peers=True).peer(stream)
+            assert peer is not None
+            assert peer.uid == os.getuid()
         assert plain(listener).has_hosts is False
         assert ConnectionListener(listener, has_hosts=True).has_hosts is True
         assert plain(listener).is_encrypted is False
