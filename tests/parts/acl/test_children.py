@@ -13,9 +13,10 @@ from daemon.acl.token_requests import (
     TokenRequestFields,
     create_token,
     renew_token,
+    renewal_limits,
 )
 from daemon.text.request_fields import RequestFields
-from storage.errors import Malformed
+from storage.errors import Malformed, Refused
 from storage.records.acl import Token, TokenKind, TokenRole
 from storage.records.base import SECOND
 from storage.store import Store
@@ -48,6 +49,15 @@ async def test_token_has_the_policies_of_its_parent_unless_fewer_are_named(store
     assert made(store, {"policies": ["B"]}).token.policies == ("b", "default")
     assert made(store, {"policies": "b", "no_default_policy": True}).token.policies == ("b",)
     assert made(store, {"no_default_policy": True}).token.policies == ("a", "b")
+
+
+async def test_durations_of_a_token_are_stored_in_nanoseconds(store: Store) -> None:
+    fields = {"ttl": "10m", "explicit_max_ttl": "1h"}
+    token = made(store, fields).token
+    assert (token.ttl, token.expires_at) == (600 * SECOND, NOW + 600 * SECOND)
+    assert (token.explicit_max_ttl, token.period) == (3600 * SECOND, 0)
+    periodic = made(store, {"period": "90s"}, ROOT, has_sudo=True).token
+    assert (periodic.ttl, periodic.period) == (90 * SECOND, 90 * SECOND)
 
 
 async def test_token_created_with_a_task_token_ends_with_the_allocation(store: Store) -> None:
@@ -292,6 +302,22 @@ def test_a_token_is_renewed_within_its_limits(
     now = NOW + 100 * SECOND
     after, span = renew_token(token, increment, terms, now)
     assert (span.ttl, after.expires_at, after.renewed_at) == (ttl, now + ttl * SECOND, now)
+
+
+def test_renewal_limits_are_those_of_the_role_and_of_the_last_renewal() -> None:
+    token = lived(period=90 * SECOND, role="r")
+    assert renewal_limits(lived(), None) == RenewalLimits(ttl=600)
+    assert renewal_limits(lived(period=90 * SECOND), None).period == 90
+    assert renewal_limits(token, TokenRole(name="r")).period == 0
+    assert renewal_limits(token, TokenRole(name="r", token_period=30)).period == 30
+    renewed = lived(renewed_at=NOW + 500 * SECOND)
+    assert renewal_limits(renewed, None).ttl == 100
+    assert renewal_limits(lived(expires_at=None), None).ttl == 600
+
+
+def test_token_of_a_deleted_role_is_not_renewed() -> None:
+    with pytest.raises(Refused, match="'r' could not be found"):
+        renewal_limits(lived(role="r"), None)
 
 
 @pytest.mark.parametrize(

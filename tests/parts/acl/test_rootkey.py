@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from daemon.acl import rootkey
 from daemon.acl.rootkey import (
     KEY_SIZE,
     MIN_PASSPHRASE,
     KeyFile,
     RootKey,
+    default_key_file,
     find_key_source,
     key_from_passphrase,
+    new_key_file,
 )
 from daemon.config.data_directory import store_dir
 from daemon.config.settings import Settings
@@ -139,3 +142,39 @@ def test_passphrase_has_a_minimum_length() -> None:
     assert key_from_passphrase("x" * MIN_PASSPHRASE, "words").is_passphrase
     with pytest.raises(Invalid, match="choose a longer one"):
         key_from_passphrase("x" * (MIN_PASSPHRASE - 1), "words")
+
+
+def test_key_of_a_replacement_is_on_disk_before_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = list[tuple[Path, bool, bool]]()
+    path, following = tmp_path / "key", tmp_path / "key.next"
+
+    def record(directory: Path) -> None:
+        synced.append((directory, path.exists(), following.exists()))
+
+    monkeypatch.setattr(rootkey, "fsync_path", record)
+    source = KeyFile(path, may_make=True)
+    source.take()
+    assert synced == [(tmp_path, True, False)]
+    source.begin()
+    assert synced[1:] == [(tmp_path, True, True)]
+    source.finish()
+    assert synced[2:] == [(tmp_path, True, False)]
+
+
+def test_key_file_in_a_directory_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    path = tmp_path / "file" / "key"
+    with pytest.raises(Invalid, match=f"cannot write the key file {path}: .*--key-file"):
+        new_key_file(path)
+
+
+def test_default_key_file_is_in_the_configuration_directory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert default_key_file({"XDG_CONFIG_HOME": "/x"}) == Path("/etc/steward/root.key")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert default_key_file({}) == Path.home() / ".config/steward/root.key"
+    assert default_key_file({"XDG_CONFIG_HOME": "/x"}) == Path("/x/steward/root.key")

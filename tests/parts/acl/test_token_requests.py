@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 
 import pytest
 
@@ -16,7 +17,7 @@ from daemon.text.request_fields import RequestFields
 from storage.errors import Malformed, Refused
 from storage.queries import tokens as rows
 from storage.records.acl import Token, TokenRole
-from storage.records.base import SECOND
+from storage.records.base import HOUR, MINUTE, SECOND
 from storage.records.task import SecretsConfig
 from storage.records.workload import Workload
 from storage.store import Store
@@ -167,6 +168,74 @@ async def test_upload_names_accessor_and_secret(
 ) -> None:
     request = TokenRequest(accessor_id=accessor, secret_id=secret, type="client")
     assert store.read(lambda db: is_upload(db, request)) is expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"accessor_id": UUID_A, "secret_id": UUID_B, "type": "management"}, False),
+        ({"accessor_id": UUID_B, "secret_id": UUID_A, "type": "client"}, False),
+    ],
+)
+async def test_upload_is_a_client_token_with_a_new_accessor(
+    store: Store, fields: dict[str, str], expected: bool
+) -> None:
+    await store.write(lambda tx: rows.add(tx, Token(accessor=UUID_B, created_at=NOW), b"secret"))
+    assert store.read(lambda db: is_upload(db, TokenRequest(**fields))) is expected
+
+
+async def test_management_token_has_the_root_policy_only(store: Store) -> None:
+    request = TokenRequest(type="management", global_=True)
+    made = store.read(lambda db: new_token(db, request, accessor=UUID_A, now=NOW))
+    assert (made.policies, made.is_global) == (("root",), True)
+    assert (made.ttl, made.expires_at) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("span", "problems"),
+    [
+        (MINUTE, []),
+        (24 * HOUR, []),
+        (MINUTE - 1, ["less than 1m0s"]),
+        (24 * HOUR + 1, ["more than 24h0m0s"]),
+        (-1, ["not be negative", "before create time", "less than 1m0s"]),
+    ],
+)
+async def test_life_of_a_token_is_a_minute_to_a_day(
+    store: Store, span: int, problems: list[str]
+) -> None:
+    request = TokenRequest(type="client", policies=["a"], expiration_ttl=span)
+    if not problems:
+        made = store.read(lambda db: new_token(db, request, accessor=UUID_A, now=NOW))
+        assert made.expires_at == NOW + span
+        return
+    with pytest.raises(Malformed) as caught:
+        store.read(lambda db: new_token(db, request, accessor=UUID_A, now=NOW))
+    found = [line for line in str(caught.value).splitlines() if "* " in line]
+    assert all(problem in line for problem, line in zip(problems, found, strict=True))
+
+
+async def test_expiry_of_a_token_can_be_a_time(store: Store) -> None:
+    time = datetime.fromtimestamp((NOW + HOUR) // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    request = TokenRequest(type="client", policies=["a"], expiration_time=time)
+    made = store.read(lambda db: new_token(db, request, accessor=UUID_A, now=NOW))
+    assert made.expires_at == (NOW + HOUR) // SECOND * SECOND
+
+
+@pytest.mark.parametrize("span", ["soon", 1.5, True, [], {"a": "b"}])
+async def test_unreadable_life_gives_no_token(store: Store, span: object) -> None:
+    request = TokenRequest(type="client", policies=["a"], expiration_ttl=span)
+    with pytest.raises(Malformed, match="ExpirationTTL or ExpirationTime cannot be read"):
+        store.read(lambda db: new_token(db, request, accessor=UUID_A, now=NOW))
+
+
+@pytest.mark.parametrize("ended_at", [NOW - 1, NOW])
+async def test_expired_token_cannot_be_changed(store: Store, ended_at: int) -> None:
+    token = Token(accessor=UUID_A, policies=("a",), created_at=0, expires_at=ended_at)
+    await store.write(lambda tx: rows.add(tx, token, b"secret"))
+    request = TokenRequest(accessor_id=UUID_A, type="client", policies=["b"])
+    with pytest.raises(Malformed, match=f"cannot find token {UUID_A}"):
+        store.read(lambda db: apply_token_update(db, request, NOW))
 
 
 # ---- tokens of tasks ----------------------------------------------------------------------------

@@ -2,10 +2,34 @@
 
 import pytest
 
-from daemon.acl.check import Caller, on_namespace
+from daemon.acl.check import (
+    ANYONE,
+    KNOWN,
+    Caller,
+    RequiredCapability,
+    on_namespace,
+    on_object,
+    on_variable,
+)
 from daemon.acl.grant import CapabilitySet, fits
 from daemon.acl.policy_rules import parse_policy
-from storage.records.acl import Token
+from daemon.acl.workload_identity import policy_applies
+from storage.records.acl import ANONYMOUS, JobACL, Token
+from storage.records.workload import Workload
+
+WORKLOAD = Workload(
+    iss="steward",
+    sub="sub",
+    aud=[],
+    iat=0,
+    nbf=0,
+    jti="1",
+    nomad_namespace="default",
+    nomad_job_id="web",
+    nomad_allocation_id="alloc",
+    nomad_group="g",
+    nomad_task="t",
+)
 
 
 def grant(*texts: str) -> CapabilitySet:
@@ -165,3 +189,72 @@ def test_policy_of_a_task_applies_to_its_own_job() -> None:
     rules = grant('namespace "default" { capabilities = ["submit-job"] }')
     task = Caller(Token(accessor="t", created_at=0), rules, ("default", "web"))
     assert task.has(on_namespace("submit-job"), "default", "web")
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (JobACL(), False),
+        (JobACL(job_id="web"), True),
+        (JobACL(job_id="other"), False),
+        (JobACL(namespace="default", job_id="web"), True),
+        (JobACL(namespace="team", job_id="web"), False),
+        (JobACL(job_id="web", group="g"), True),
+        (JobACL(job_id="web", group="other"), False),
+        (JobACL(job_id="web", group="g", task="t"), True),
+        (JobACL(job_id="web", group="g", task="other"), False),
+        (JobACL(group="g", task="t"), False),
+    ],
+)
+def test_policy_is_attached_to_the_tasks_of_its_target(target: JobACL, *, expected: bool) -> None:
+    assert policy_applies(target, WORKLOAD) is expected
+
+
+@pytest.mark.parametrize(
+    ("needs", "expected"),
+    [
+        (ANYONE, False),
+        (KNOWN, True),
+        (on_object("read-job"), True),
+        (on_object("submit-job"), False),
+        (on_object("submit-job", "read-job"), True),
+        (on_variable("read"), True),
+        (on_variable("write"), False),
+        (on_namespace("submit-job"), True),
+    ],
+)
+def test_long_body_is_read_if_a_policy_grants_a_required_capability(
+    needs: RequiredCapability, *, expected: bool
+) -> None:
+    rules = grant(
+        """
+        namespace "a" {
+          capabilities = ["read-job"]
+          variables { path "x" { capabilities = ["read"] } }
+        }
+        """
+    )
+    assert Caller(Token(accessor="t", created_at=0), rules).may_send_much(needs) is expected
+
+
+def test_long_body_of_an_anonymous_caller_needs_a_rule() -> None:
+    anonymous = Token(accessor=ANONYMOUS, created_at=0)
+    assert not Caller(anonymous, grant()).may_send_much(KNOWN)
+    assert Caller(anonymous, grant('agent { policy = "read" }')).may_send_much(KNOWN)
+    assert Caller(Token(accessor="t", created_at=0), grant()).may_send_much(KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", True),
+        ('path "a" { capabilities = ["read"] }', True),
+        ('namespace "a" { capabilities = ["read-job"] }', False),
+        ('node_pool "a" { capabilities = ["read"] }', False),
+        ('host_volume "a" { capabilities = ["mount-readonly"] }', False),
+        ('operator { policy = "read" }', False),
+    ],
+)
+def test_grant_is_empty_without_a_rule_of_the_jobs_api(text: str, *, expected: bool) -> None:
+    assert grant(text).is_empty is expected
+    assert not CapabilitySet((), everything=True).is_empty

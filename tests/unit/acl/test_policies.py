@@ -106,6 +106,31 @@ def test_read_and_write_of_a_namespace_expand_to_capabilities() -> None:
             'Capabilities:[]string{"fly"}, Variables:(*acl.VariablesPolicy)(nil)}',
         ),
         ('agent { policy = "x" }', 'Invalid agent policy: &acl.AgentPolicy{Policy:"x"}'),
+        (
+            'agent { capabilities = ["read"] }',
+            '1 error occurred:\n\t* agent: invalid key "capabilities" on line 1\n\n',
+        ),
+        (
+            'namespace "a" { capability = ["read-job"] }',
+            '1 error occurred:\n\t* namespace "a": invalid key "capability" on line 1\n\n',
+        ),
+        (
+            'node_pool "a" { variables { path "x" { capabilities = ["read"] } } }',
+            '1 error occurred:\n\t* node_pool "a": invalid key "variables" on line 0\n\n',
+        ),
+        (
+            'namespace "a" { variables { paths "x" { capabilities = ["read"] } } }',
+            '1 error occurred:\n\t* namespace "a": variables: invalid key "paths" on line 0\n\n',
+        ),
+        (
+            'namespace "a" { variables { path "x" { policy = "read" } } }',
+            '1 error occurred:\n\t* namespace "a": path "x": invalid key "policy" on line 1\n\n',
+        ),
+        (
+            'namespace "a" { variables { path "" { capabilities = ["read"] } } }',
+            'namespace "a": variables: a path must not be empty',
+        ),
+        ("agent { policy = 1 }", "agent: policy must be a string"),
         ('path "x" { capabilities = ["fly"] }', 'path "x": invalid capability "fly"'),
         ('path "x" { policy = "fly" }', 'path "x": invalid policy "fly"'),
         (
