@@ -1,9 +1,11 @@
 """The audit: a change and its entry are one write, refusals are bounded, secrets do not appear."""
 
+import errno
 import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,12 @@ import trio
 import trio.testing
 
 from daemon.acl import audit as module
+from daemon.acl import audit_sinks
 from daemon.acl.audit import Audit, open_audit
 from daemon.acl.audit_sinks import FileAuditSink, JournalAuditSink, copy_to
 from daemon.acl.seal import EnvelopeCipher
 from daemon.config.settings import Settings
-from storage.errors import Refused
+from storage.errors import Refused, StorageFull
 from storage.queries import audit, jobs
 from storage.records.audit import AuditEntry
 from storage.store import Store
@@ -162,6 +165,36 @@ async def test_flood_of_refusals_is_counted_instead_of_stored(
     assert "7 more requests were refused" in found[-1].reason
 
 
+async def test_refusals_that_could_not_be_stored_are_stored_later(
+    store: Store, opened: Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(self: Store, function: object) -> None:
+        opened.open_scope("GET", "/second", "", "").ended(403, "")
+        raise StorageFull
+
+    opened.open_scope("GET", "/first", "", "").ended(403, "")
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "write", fail)
+        with pytest.raises(StorageFull):
+            await opened.flush()
+    assert opened._arrived.is_set()
+    await opened.flush()
+    assert [entry.path for entry in entries(store)] == ["/first", "/second"]
+    assert not opened._arrived.is_set()
+
+
+async def test_count_of_dropped_refusals_is_a_refusal_of_that_time(
+    store: Store, opened: Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING", 0)
+    opened.open_scope("GET", "/v1/jobs", "", "").ended(403, "")
+    await opened.flush()
+    (entry,) = entries(store)
+    assert (entry.time, entry.status, entry.method) == (NOW, 403, "")
+    await opened.flush()
+    assert len(entries(store)) == 1
+
+
 async def test_the_last_refusals_are_written_at_the_end(store: Store) -> None:
     async with open_audit(store, Clock(), SEAL, Settings()) as opened:
         opened.open_scope("GET", "/v1/jobs", "", "").ended(403, "")
@@ -298,6 +331,34 @@ async def test_audit_file_gets_every_entry_once_after_a_restart(
         assert await copied(path, 4) == ["/1", "/2", "/3", "/4"]
         nursery.cancel_scope.cancel()
     assert os.stat(path).st_mode & 0o777 == 0o600
+
+
+async def test_failed_copy_is_repeated_after_a_pause(
+    store: Store, opened: Audit, autojump_clock: trio.testing.MockClock
+) -> None:
+    times, copied_paths = list[float](), list[str]()
+    done = trio.Event()
+
+    class FailingSink:
+        def position(self) -> int:
+            return 0
+
+        def write(self, entries: Iterable[AuditEntry]) -> None:
+            times.append(trio.from_thread.run_sync(trio.current_time))
+            if len(times) < 3:
+                raise OSError(errno.ENOSPC, "full")
+            copied_paths.extend(entry.path for entry in entries)
+            if copied_paths[-1] == "/2":
+                trio.from_thread.run_sync(done.set)
+
+    await opened.open_scope("POST", "/1", "", "").acted()
+    await opened.open_scope("POST", "/2", "", "").acted()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(copy_to, store, FailingSink())
+        await done.wait()
+        nursery.cancel_scope.cancel()
+    assert copied_paths == ["/1", "/2"]
+    assert all(later - earlier >= audit_sinks._PAUSE for earlier, later in pairwise(times))
 
 
 async def test_audit_journal_has_a_field_for_each_part(tmp_path: Path) -> None:

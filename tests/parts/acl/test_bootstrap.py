@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from daemon.acl import bootstrap as module
 from daemon.acl.bootstrap import (
     RESET_FILE,
     SECRET_FILE,
@@ -105,6 +106,23 @@ async def test_first_start_writes_the_secret_to_a_private_file(
     assert tokens.resolve(SECRET).token.is_management
     assert await begin(secret=SECOND_SECRET, accessor="b") is None
     assert file.read_text() == f"{SECRET}\n"
+
+
+async def test_secret_is_on_disk_before_its_token_is_stored(
+    store: Store, tokens: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = list[tuple[str, int]]()
+
+    def record(descriptor: int) -> None:
+        content = Path(f"/proc/self/fd/{descriptor}").read_text()
+        synced.append((content, store.read(bootstrap_index)))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module.os, "fsync", record)
+        await bootstrap_on_first_start(
+            store, tokens, tmp_path, secret=SECRET, accessor="a", now=NOW
+        )
+    assert synced[0] == (f"{SECRET}\n", 0)
 
 
 async def test_store_with_a_token_gets_no_bootstrap_token(

@@ -2,6 +2,7 @@
 
 import base64
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,12 @@ def test_default_key_file_is_in_the_configuration_directory(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert default_key_file({}) == Path.home() / ".config/steward/root.key"
     assert default_key_file({"XDG_CONFIG_HOME": "/x"}) == Path("/x/steward/root.key")
+
+
+def test_new_key_file_gets_private_directories(tmp_path: Path) -> None:
+    path = tmp_path / "etc" / "steward" / "root.key"
+    made = new_key_file(path)
+    assert made.wrapping_key(b"") == bytes.fromhex(path.read_text())
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert new_key_file(path).wrapping_key(b"") == made.wrapping_key(b"")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from daemon.acl import rootkey
 from daemon.acl import seal as seal_module
 from daemon.acl.rootkey import ConfiguredKey, KeyFile, RootKey
-from daemon.acl.seal import EnvelopeCipher, open_seal, replace_root_key
+from daemon.acl.seal import EnvelopeCipher, fitting, open_seal, replace_root_key
 from daemon.admin import rekey as command
 from daemon.config.settings import Settings
 from storage.errors import Unsealable, leaf_errors
@@ -113,6 +113,20 @@ async def test_root_key_rotation_reencrypts_every_data_key(store: Store) -> None
     with pytest.raises(Unsealable):
         opened(store, old, "a")
     assert [key.version for key in store.read(secrets.data_keys)] == [2]
+
+
+async def test_fitting_key_is_the_candidate_that_opens_the_store(
+    store: Store, tmp_path: Path
+) -> None:
+    class Candidates(ConfiguredKey):
+        def candidates(self) -> list[RootKey]:
+            return [OTHER.take(), KEY.take()]
+
+    assert fitting(tmp_path, Candidates(KEY.take())) == 0
+    await open_seal(store, KEY, NOW)
+    assert fitting(tmp_path, Candidates(KEY.take())) == 1
+    with pytest.raises(Unsealable):
+        fitting(tmp_path, OTHER)
 
 
 def contents(home: Path) -> bytes:

@@ -15,8 +15,9 @@ from daemon.acl.token_requests import TokenRequestFields, create_token
 from daemon.acl.tokens import open_tokens
 from daemon.text.request_fields import RequestFields
 from storage.errors import Malformed, Refused
+from storage.queries import policies
 from storage.queries import tokens as rows
-from storage.records.acl import Token, TokenRole
+from storage.records.acl import JobACL, Policy, Token, TokenRole
 from storage.records.base import HOUR, MINUTE, SECOND
 from storage.records.task import SecretsConfig
 from storage.records.workload import Workload
@@ -41,14 +42,22 @@ UUID_A, UUID_B = (f"{letter * 8}-0000-4000-8000-000000000000" for letter in "ab"
 
 
 class Clock:
+    def __init__(self) -> None:
+        self.time = NOW
+
     def now(self) -> int:
-        return NOW
+        return self.time
 
 
 @pytest.fixture
-async def task_tokens(store: Store) -> AsyncIterator[TaskTokens]:
-    async with open_tokens(store, Clock(), EnvelopeCipher({1: bytes(32)}), asks=True) as opened:
-        yield TaskTokens(store, opened, Clock())
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def task_tokens(store: Store, clock: Clock) -> AsyncIterator[TaskTokens]:
+    async with open_tokens(store, clock, EnvelopeCipher({1: bytes(32)}), asks=True) as opened:
+        yield TaskTokens(store, opened, clock)
 
 
 def created(
@@ -290,3 +299,45 @@ async def test_task_token_secret_is_checked_against_its_accessor(
     assert task_tokens.is_secret(made.accessor, made.secret)
     assert not task_tokens.is_secret(made.accessor, "other")
     assert not task_tokens.is_secret("other", made.secret)
+
+
+async def test_task_token_is_renewed_until_it_expires(
+    task_tokens: TaskTokens, clock: Clock
+) -> None:
+    made = await task_tokens.make(WORKLOAD, SecretsConfig())
+    assert (made.ttl, made.renewed_at) == (3600 * SECOND, NOW)
+    clock.time += 60 * SECOND
+    renewed = await task_tokens.renew(made.accessor)
+    assert (renewed.renewed_at, renewed.expires_at) == (clock.time, made.expires_at + MINUTE)
+    assert task_tokens.find(made.accessor) == renewed
+    clock.time = renewed.expires_at
+    assert task_tokens.find(made.accessor) is None
+    with pytest.raises(Refused, match="has expired or was revoked"):
+        await task_tokens.renew(made.accessor)
+
+
+async def test_ended_task_token_is_neither_found_nor_renewed(task_tokens: TaskTokens) -> None:
+    made = await task_tokens.make(WORKLOAD, SecretsConfig())
+    await task_tokens.end(made.accessor)
+    assert task_tokens.find(made.accessor) is None
+    with pytest.raises(Refused, match="has expired or was revoked"):
+        await task_tokens.renew(made.accessor)
+
+
+async def test_task_token_has_the_policies_of_its_job_and_names_its_task(
+    store: Store, task_tokens: TaskTokens
+) -> None:
+    attached = Policy(name="attached", job_acl=JobACL(namespace="default", job_id="web"))
+    await store.write(lambda tx: policies.put(tx, attached))
+    made = await task_tokens.make(WORKLOAD, SecretsConfig(policies=["Reader"]))
+    found = store.read(lambda db: rows.find(db, made.accessor))
+    assert found is not None
+    assert set(found.policies) == {"reader", "default", "attached"}
+    assert (found.parent, found.path, found.renewable) == ("", "auth/token/create", True)
+    assert found.meta == {
+        "namespace": "default",
+        "job": "web",
+        "allocation": "alloc",
+        "task": "t",
+    }
+    assert found.name == "token-web-t"

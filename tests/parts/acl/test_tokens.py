@@ -15,11 +15,12 @@ from daemon.acl import caller_cache
 from daemon.acl.grant import CapabilitySet
 from daemon.acl.keyring import Keyring
 from daemon.acl.lockout import AT_ONCE, LockoutPolicy
+from daemon.acl.response_wrapping import lookup_wrapped, unwrap_response, wrap_response
 from daemon.acl.seal import EnvelopeCipher
 from daemon.acl.token_requests import TokenRequestFields, create_token
 from daemon.acl.tokens import STEP, TokenStore, is_within, open_tokens
 from daemon.text.request_fields import RequestFields
-from storage.errors import Malformed, StorageUnreadable, TooOften, UnknownToken
+from storage.errors import Malformed, StorageUnreadable, TooOften, UnknownToken, UnusableToken
 from storage.queries import allocations, entities, groups, jobs, mounts, policies, secrets
 from storage.queries import tokens as rows
 from storage.records.acl import AclRole, JobACL, Policy, PolicyLink, Token, TokenKind
@@ -173,6 +174,20 @@ async def test_a_role_gives_its_policies(tokens: TokenStore, store: Store) -> No
     assert not tokens.resolve(secret).grant.may("default", "read-job")
 
 
+async def test_deleted_role_gives_no_policies(tokens: TokenStore, store: Store) -> None:
+    await write_policy(store, "staff", READ)
+    await write_policy(store, "own", 'namespace "team" { policy = "read" }')
+    role = AclRole(id="1", name="r", policies=[PolicyLink(name="staff")])
+    await store.write(lambda tx: policies.put_role(tx, role))
+    await store.write(lambda tx: policies.put_role(tx, AclRole(id="2", name="empty")))
+    secret = (await tokens.issue(token("a", "own", roles=("1", "2")))).secret
+    assert tokens.resolve(secret).grant.may("default", "read-job")
+    await store.write(lambda tx: policies.remove_role(tx, "1"))
+    remaining = tokens.resolve(secret)
+    assert not remaining.grant.may("default", "read-job")
+    assert remaining.grant.may("team", "read-job")
+
+
 async def test_unreadable_policy_revokes_all_permissions(tokens: TokenStore, store: Store) -> None:
     await write_policy(store, "good", READ)
     await write_policy(store, "broken", "what is {")
@@ -289,6 +304,16 @@ def test_address_is_matched_against_a_network(
     assert is_within(address, cidrs) is answer
 
 
+async def test_wrapping_token_is_spent_by_any_request(tokens: TokenStore, store: Store) -> None:
+    wrapped = await wrap_response(store, tokens, b"{}", "sys/x", ttl=60, now=NOW)
+    assert store.read(lambda db: lookup_wrapped(db, tokens, wrapped.secret)).answer == b"{}"
+    await tokens.authenticate(wrapped.secret)
+    with pytest.raises(Malformed, match="wrapping token is not valid"):
+        await unwrap_response(store, tokens, wrapped.secret)
+    with pytest.raises(UnknownToken):
+        await tokens.authenticate(wrapped.secret)
+
+
 # ---- families --------------------------------------------------------------------------------
 
 
@@ -337,6 +362,20 @@ async def test_batch_token_is_not_stored(tokens: TokenStore, store: Store, clock
     clock.time += SECOND
     with pytest.raises(UnknownToken):
         tokens.resolve(issued.secret)
+
+
+async def test_batch_token_ends_with_its_parent(tokens: TokenStore, store: Store) -> None:
+    await tokens.issue(token("parent"))
+    child, orphan, of_task = [
+        (await tokens.issue(token("", "root", parent=parent, kind=TokenKind.BATCH))).secret
+        for parent in ("parent", "", "alloc/task")
+    ]
+    assert tokens.resolve(child).token.parent == "parent"
+    await store.write(lambda tx: rows.remove(tx, "parent"))
+    with pytest.raises(UnusableToken):
+        tokens.resolve(child)
+    assert tokens.resolve(orphan).grant.everything
+    assert tokens.resolve(of_task).grant.everything
 
 
 def test_changed_batch_token_is_invalid() -> None:
