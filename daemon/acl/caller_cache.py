@@ -69,7 +69,7 @@ class CapabilitySetCache:
         """
         moment = (db.table_index("policies"), db.table_index("acl_roles"))
         by_groups = tuple(groups.policies(db, entity.id)) if entity else ()
-        key: _Key = (token.policies, token.roles, encode(entity) if entity else b"", by_groups)
+        key: _Key = (token.policies, token.roles, encode(entity), by_groups)
         cached, details = self._known(moment, key), _NO_DETAILS
         if cached is _DEPENDS_ON_DETAILS:
             details = _details(db, entity)

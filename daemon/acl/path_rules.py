@@ -192,11 +192,10 @@ def is_pattern(path: str) -> bool:
 def _rank(path: str) -> tuple[int, ...]:
     """Return a sort key that is higher for more specific patterns."""
     segments = path.split("/")
-    plus = segments.index("+") if "+" in segments else None
-    wildcards = [len(path) - 1] if path.endswith("*") else []
-    if plus is not None:
-        wildcards.append(sum(len(segment) + 1 for segment in segments[:plus]))
-    return min(wildcards), not path.endswith("*"), -segments.count("+"), len(path)
+    first_wildcard = len(path) - 1  # a star can only be at the end
+    if "+" in segments:
+        first_wildcard = sum(len(segment) + 1 for segment in segments[: segments.index("+")])
+    return first_wildcard, not path.endswith("*"), -segments.count("+"), len(path)
 
 
 def _covers(pattern: str, path: str, segments: Sequence[str]) -> bool:

@@ -8,6 +8,7 @@ nested objects replace multiple keys: `{"path": {"a": {` means the same as `path
 import json
 import re
 from collections.abc import Iterator
+from typing import cast
 
 import msgspec
 
@@ -123,9 +124,7 @@ def _converted(value: object, levels: int) -> Value:
         )
     if isinstance(value, list):
         return [_converted(element, levels - 1) for element in value]
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    raise Malformed(f"the policy has an invalid value: {value!r}")
+    return cast("Value", value)  # JSON has no other structures
 
 
 # ---- HCL -----------------------------------------------------------------------------------------

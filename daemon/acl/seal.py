@@ -76,12 +76,12 @@ async def open_seal(store: Store, source: KeySource, now: int) -> EnvelopeCipher
 def fitting(store: Path, source: KeySource) -> int:
     """Return the index of the candidate key that decrypts a closed store.
 
+    Any key decrypts a store without sealed values, so the first candidate does.
     Raises `Unsealable` or `StorageUnusable`.
     """
     wrapped = read_once(store / FILE_NAME, secrets.data_keys)
-    candidates = source.candidates()
-    origin = _unwrap_with_any(wrapped, source)[1].origin if wrapped else candidates[0].origin
-    return [candidate.origin for candidate in candidates].index(origin)
+    origin = _unwrap_with_any(wrapped, source)[1].origin
+    return [candidate.origin for candidate in source.candidates()].index(origin)
 
 
 async def replace_root_key(store: Store, source: KeySource, new: RootKey, now: int) -> int:

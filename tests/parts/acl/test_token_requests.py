@@ -4,11 +4,18 @@ import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
 from daemon.acl.check import Caller
 from daemon.acl.grant import CapabilitySet
-from daemon.acl.nomad_tokens import TokenRequest, apply_token_update, is_upload, new_token
+from daemon.acl.nomad_tokens import (
+    TokenRequest,
+    apply_token_update,
+    is_upload,
+    new_token,
+    token_digest,
+)
 from daemon.acl.seal import EnvelopeCipher
 from daemon.acl.task_tokens import TaskTokens
 from daemon.acl.token_requests import TokenRequestFields, create_token
@@ -245,6 +252,23 @@ async def test_expired_token_cannot_be_changed(store: Store, ended_at: int) -> N
     request = TokenRequest(accessor_id=UUID_A, type="client", policies=["b"])
     with pytest.raises(Malformed, match=f"cannot find token {UUID_A}"):
         store.read(lambda db: apply_token_update(db, request, NOW))
+
+
+def test_digest_changes_with_each_writable_field() -> None:
+    base = Token(accessor="a", name="n", policies=("p",), created_at=NOW, create_index=1)
+    changes = ({"name": "m"}, {"policies": ("q",)}, {"is_global": True}, {"roles": ("r",)})
+    digests = {token_digest(msgspec.structs.replace(base, **change)) for change in ({}, *changes)}
+    assert len(digests) == len(changes) + 1
+    assert token_digest(msgspec.structs.replace(base, accessor="b")) == token_digest(base)
+    management = msgspec.structs.replace(base, policies=("root",))
+    assert token_digest(management) not in digests
+    assert token_digest(msgspec.structs.replace(management, policies=("root", "p"))) == (
+        token_digest(management)
+    )
+
+
+def test_built_in_token_has_no_digest() -> None:
+    assert token_digest(Token(accessor="a", created_at=NOW)) is None
 
 
 # ---- tokens of tasks ----------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.acl.token_ttl import compute_ttl, format_ttl
+from daemon.acl.token_ttl import TokenLifetime, compute_ttl, format_ttl
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,11 @@ def test_token_ttl_is_limited(
     token_lifetime = compute_ttl(wanted, period, limits, elapsed)
     assert token_lifetime.ttl == ttl
     assert bool(token_lifetime.warnings) is warned
+
+
+def test_new_token_may_use_its_whole_limit() -> None:
+    assert compute_ttl(300, 0, (0, 300)) == TokenLifetime(300)
+    assert compute_ttl(600, 300, (300, 3600)) == TokenLifetime(300)
 
 
 def test_warning_has_the_requested_ttl_and_the_limit() -> None:

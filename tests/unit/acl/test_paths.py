@@ -138,6 +138,7 @@ def test_parameters_are_checked(limits: str, parameters: dict[str, Any], *, acce
         ('min_wrapping_ttl = "1m"', 0, False),
         ('min_wrapping_ttl = "1m"', 60, True),
         ('max_wrapping_ttl = "1m"', 0, False),
+        ('max_wrapping_ttl = "1m"', 1, True),
         ('max_wrapping_ttl = "1m"', 61, False),
         ('max_wrapping_ttl = "1m"', 60, True),
     ],

@@ -93,6 +93,25 @@ def test_deeply_nested_or_oversized_input_is_refused(text: str) -> None:
         parse_policy_text(text)
 
 
+@pytest.mark.parametrize(
+    ("begin", "core", "end", "levels"),
+    [
+        ("a {", "", "}", MAX_DEPTH),
+        ("[", "", "]", MAX_DEPTH),
+        ('{"a":', "1", "}", MAX_DEPTH - 1),
+    ],
+)
+def test_depth_of_a_policy_is_limited_exactly(begin: str, core: str, end: str, levels: int) -> None:
+    prefix = "a = " if begin == "[" else ""
+    parse_policy_text(f"{prefix}{begin * levels}{core}{end * levels}")
+    with pytest.raises(Malformed, match=f"nested more than {MAX_DEPTH} levels deep"):
+        parse_policy_text(f"{prefix}{begin * (levels + 1)}{core}{end * (levels + 1)}")
+
+
+def test_depth_is_counted_anew_for_each_value() -> None:
+    parse_policy_text("a = [[]]\n" * (MAX_DEPTH + 1))
+
+
 def test_long_text_is_parsed_in_linear_time() -> None:
     text = "a = <<E\n" + "line\n" * 50_000 + "E\n" + 'path "x" { c = 1 }\n' * 10_000
     assert len(parse_policy_text(text).items) == 10_001

@@ -106,6 +106,12 @@ def test_wrong_value_of_a_role_is_refused(fields: Mapping[str, object], problem:
         changed(fields)
 
 
+def test_unlimited_uses_can_be_restored() -> None:
+    limited = changed({"token_num_uses": 3})
+    assert limited.token_num_uses == 3
+    assert changed({"token_num_uses": 0}, limited).token_num_uses == 0
+
+
 def test_wrong_network_of_a_role_is_refused_by_both_names() -> None:
     for name in ("bound_cidrs", "token_bound_cidrs"):
         with pytest.raises(Invalid, match='error parsing address "x"'):
