@@ -22,6 +22,7 @@ import trio.testing
 
 from daemon.clock import SystemClock
 from daemon.config.settings import Settings
+from daemon.jobs.payload_files import PayloadFiles, PayloadLimits
 from daemon.launcher.client import Launcher
 from daemon.runner.core.driver import Attempt, StartFailed
 from daemon.runner.drivers.permitted_users import ANY_USER, TaskUsers, of, without_rules
@@ -84,7 +85,10 @@ class Stage:
         self.store, self.directory = store, directory
         self.secrets: list[str] = []
         self.tools = programs(seventeen)
-        self.wrapper_api = WrapperApi(store, SystemClock(), self._fresh, cast(KeptUploads, None))
+        limits = PayloadLimits(file=1000, namespace=2500)
+        payloads = PayloadFiles(store, str(directory / "payloads"), limits)
+        kept = KeptUploads(store, payloads, str(directory / "staging"), SystemClock().now)
+        self.wrapper_api = WrapperApi(store, SystemClock(), self._fresh, kept)
         self._numbers: Iterator[int] = count()
         given = Pool(engine=SLURM, directory="/hosts", **pool)
         self.cluster = SlurmCluster(
@@ -361,6 +365,90 @@ async def test_many_names_are_requested_in_several_queries(stage: Stage) -> None
     await stage.cluster.listed(*(f"alloc-{number}" for number in range(2001)))
     asked = [words[-1].removeprefix("--name=") for words in stage.asked("squeue")]
     assert [len(some.split(",")) for some in asked] == [2000, 1]
+
+
+def pending(job_id: str, comment: str) -> Answer:
+    """Return the answers of a cluster with one job, which waits and has this comment."""
+
+    async def answer(program: str, words: list[str]) -> str:
+        if program == "sbatch":
+            raise SlurmCommandFailed("sbatch did not answer within 30 s", unsure=True)
+        if program != "squeue":
+            return ""
+        if "--format=%k" in words:
+            return f"{comment if f'--jobs={job_id}' in words else ''}\n"
+        return f"{job_id}|PENDING|Priority||{NAME}|{os.geteuid()}\n"
+
+    return answer
+
+
+async def test_job_of_a_submission_without_a_response_is_recorded(stage: Stage) -> None:
+    stage.answers(pending("21", f"{ALLOC}/main/0"))
+    run = await stage.start()
+    stage.answers(pending("21", run.row.comment))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run.wait_for_start, silent)
+        await stage.until(lambda: stage.row().status == RunStatus.WAITING)
+        assert stage.row().job_id == "21"
+        assert len(stage.asked("sbatch")) == 1
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+async def test_withdrawn_attempt_without_a_job_number_is_identified_by_its_comment(
+    stage: Stage, is_own: bool
+) -> None:
+    await stage.start()
+    void = msgspec.structs.replace(stage.row(), status=RunStatus.VOID)
+    await stage.store.write(lambda tx: cluster_runs.put(tx, void))
+    stage.answers(pending("21", void.comment if is_own else "another"))
+
+    def is_deleted() -> bool:
+        return stage.store.read(lambda db: cluster_runs.find(db, ALLOC, "main", 0)) is None
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.cluster.run)
+        await stage.until(lambda: bool(stage.asked("scancel")) or is_deleted())
+        nursery.cancel_scope.cancel()
+    assert stage.asked("scancel") == ([[f"--name={NAME}", "21"]] if is_own else [])
+    assert is_deleted() != is_own
+
+
+async def test_stop_ends_the_pause_before_another_submission(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daemon.runner.drivers.slurm.attempt.LATE", 0.0)
+    run = await stage.start()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run.wait_for_start, silent)
+        for number in (1, 2):  # there is no pause before the second submission
+            await stage.until(lambda number=number: len(stage.asked("sbatch")) == number)
+            await stage.until(lambda: stage.row().status == RunStatus.WAITING)
+            await trio.testing.wait_all_tasks_blocked()
+            run.update_jobs([], trio.current_time())
+            await stage.until(lambda: stage.row().status == RunStatus.SUBMITTING)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(stage.asked("sbatch")) == 2
+        await run.stop("SIGINT", 0)
+    end = await run.wait()
+    assert (end.code, end.signal) == (137, 9)
+    assert end.message == "the task was stopped before it started"
+    assert len(stage.asked("sbatch")) == 2
+
+
+async def test_repeated_claim_keeps_the_time_of_the_first(stage: Stage) -> None:
+    run = await stage.start()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run.wait_for_start, silent)
+        await stage.until(lambda: stage.row().job_id == "17")
+        claim = stage.claim_of()
+        (await stage.wrapper_api.claim(claim, nonce="n", job_id="17", host="h")).close()
+        first = stage.row()
+        assert await run.intakes["stdout"].take(0, b"x") == 1
+        (await stage.wrapper_api.claim(claim, nonce="n", job_id="17", host="h")).close()
+    second = stage.row()
+    assert (second.claimed_at, second.stdout_base) == (first.claimed_at, first.stdout_base)
+    assert second.token_hash != first.token_hash
 
 
 # ---- race conditions -----------------------------------------------------------------------------

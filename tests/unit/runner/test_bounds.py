@@ -1,5 +1,6 @@
 """Cgroups of version 1 that limit tasks: their paths and contents."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -88,6 +89,14 @@ def test_tasks_without_exclusive_cores_avoid_those_of_others(tmp_path: Path) -> 
     shutil.rmtree(tmp_path / "root/cpuset/b.main")  # as the kernel does
     bounds.remove("b", "main")
     assert cores.read_text() == "0,2,3"
+
+
+def test_delegated_cpuset_accepts_processes(tmp_path: Path) -> None:
+    bounds = cpusets(tmp_path / "root")
+    bounds.delegate((os.getuid(), os.getgid()))
+    base = tmp_path / "root/cpuset"
+    assert (base / "cpuset.cpus").read_text() == "0-3\n"
+    assert (base / "cpuset.mems").read_text() == "0\n"
 
 
 def test_controllers_with_a_common_mount_are_entered_once(tmp_path: Path) -> None:
