@@ -5,6 +5,7 @@ import os
 import random
 from collections.abc import Iterator, Mapping
 
+import msgspec
 import pytest
 
 from daemon.flow.advance import (
@@ -18,7 +19,7 @@ from daemon.flow.advance import (
 )
 from daemon.flow.graph import Graph, Step
 from daemon.jobspec.steward_meta.step_values import Allowance, When
-from storage.records.flow import FlowRun, FlowStatus, Outcome, RunStep, StepState
+from storage.records.flow import ONLY_REASON, FlowRun, FlowStatus, Outcome, RunStep, StepState
 from tests.unit.flow.models import outcomes, random_graph
 
 GRAPHS = int(os.environ.get("TEST_GRAPHS", "400"))
@@ -419,3 +420,32 @@ def test_step_with_queues_requests_slots_and_starts_with_one() -> None:
     known = {one.name: one for one in granted.steps}
     later = advance(queued, RUN, known, {"b": Elements(good=1)}, now=8)
     assert (later.wanted_steps, later.ask) == ({"b"}, frozenset())  # b waits for its next slot
+
+
+@pytest.mark.parametrize(
+    ("found", "most", "reason"),
+    [
+        ({}, 1, ""),
+        ({"at_work": 1}, 1, ""),
+        ({"good": 1}, None, "2 of 3 elements were skipped"),
+    ],
+)
+def test_single_element_of_a_limited_run_takes_one_place(
+    found: dict[str, int], most: int | None, reason: str
+) -> None:
+    steps = (Step(name="a", count=3), Step(name="b"))
+    alone = msgspec.structs.replace(RUN, only_step="a", only_element=1)
+    left_out = RunStep(
+        name="b", state=StepState.SKIPPED, outcome=Outcome.NEUTRAL, reason=ONLY_REASON
+    )
+    begun = advance(
+        graph(*steps),
+        alone,
+        {"b": left_out},
+        {"a": Elements(**found)},
+        now=5,
+        limits=RunLimits(parallel=2),
+    )
+    assert begun.max_elements.get("a") == most
+    assert begun.only == {"a": 0b010}
+    assert begun.steps[0].reason == reason

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 import pytest
 
-from daemon.flow.advance import RunLimits, advance, changes_at, timed
+from daemon.flow.advance import Elements, RunLimits, advance, changes_at, timed
 from daemon.flow.begin_times import Window, next_time_of_day, window
 from daemon.flow.graph import Graph, Step, graph_of, problems
 from daemon.jobspec.steward_meta.check import problems as key_problems
@@ -156,6 +156,13 @@ def test_invalid_times_have_an_error_with_a_fix(key: str, text: str, error: str)
             "Task group a can never begin: steward_not_after is before steward_not_before",
         ),
         (
+            {
+                "steward_not_before": "2026-11-27T13:00:00Z",
+                "steward_not_after": "2026-11-27T12:00:00Z",
+            },
+            "Task group a can never begin: steward_not_after is before steward_not_before",
+        ),
+        (
             {"steward_not_after": "+0s"},
             'Task group a can never begin: steward_not_after is "+0s"; '
             "write a longer delay, such as +15m",
@@ -289,3 +296,41 @@ def test_canceled_run_starts_no_failure_steps() -> None:
     ended = advance(graph, run, {one.name: one for one in begun.steps}, {}, now=NOON)
     assert [one.state for one in ended.steps] == ["canceled", "canceled"]
     assert ended.run.status == FlowStatus.CANCELED
+
+
+def test_delay_counts_from_the_end_of_the_needs() -> None:
+    late = msgspec.structs.replace(timed_step("+1h", "+2h"), needs=("b",))
+    graph = Graph(steps=(late, Step(name="b")))
+    begun = advance(graph, RUN, {}, {}, now=NOON)
+    steps = {one.name: one for one in begun.steps}
+    held = advance(graph, RUN, steps, {"b": Elements(good=1)}, now=NOON + 30 * MINUTE)
+    assert held.steps[0].reason == "time: it begins at 2026-11-27T13:30:00Z"
+    assert held.due_times == (NOON + 90 * MINUTE, NOON + 150 * MINUTE)
+
+
+def test_step_that_is_not_held_needs_no_decision_at_its_time() -> None:
+    later = msgspec.structs.replace(timed_step("13:00", "15:00"), needs=("b",))
+    graph = Graph(steps=(later, Step(name="b")))
+    begun = advance(graph, RUN, {}, {}, now=NOON)
+    assert begun.due_times == ()
+    assert changes_at(later, RUN, begun.steps[0]) is None
+
+
+def test_held_step_changes_at_its_next_limit() -> None:
+    step = timed_step("13:00", "15:00")
+    graph = Graph(steps=(step,))
+    early = advance(graph, RUN, {}, {}, now=NOON)
+    assert changes_at(step, RUN, early.steps[0]) == NOON + HOUR
+    rows = {one.name: one for one in early.steps}
+    queued = advance(graph, RUN, rows, {}, now=NOON + HOUR, slot="slot: none is free")
+    assert changes_at(step, RUN, queued.steps[0]) == NOON + 3 * HOUR
+    ended = msgspec.structs.replace(RUN, status=FlowStatus.FAILED)
+    assert changes_at(step, ended, queued.steps[0]) is None
+
+
+def test_gate_changes_at_its_deadline() -> None:
+    step = Step(name="a", gate="Go?", within=HOUR, not_after=BeginTime(delay=2 * HOUR))
+    (held,) = advance(Graph(steps=(step,)), RUN, {}, {}, now=NOON).steps
+    assert changes_at(step, RUN, held) == NOON + HOUR
+    endless = msgspec.structs.replace(step, within=None)
+    assert changes_at(endless, RUN, held) is None

@@ -424,3 +424,73 @@ def test_errors_of_a_large_calendar_take_limited_work(fields: dict[str, Any]) ->
     assert time.thread_time() - before < 0.1  # seconds of CPU; each took 0.5 s or more
     assert 0 < len(found) <= MAX_FAULTS
     assert sum(map(len, found)) < 10_000
+
+
+def test_maximum_number_of_periods_is_accepted() -> None:
+    hours = [f"{hour:02}:00-{hour:02}:30" for hour in range(24)]
+    assert list(faults(Calendar(name="own", hours=hours))) == []
+    assert list(faults(Calendar(name="own", hours=[*hours, "23:40-23:50"]))) == [
+        "Hours has 25 periods; the maximum is 24"
+    ]
+
+
+def test_calendar_at_its_limits_is_accepted() -> None:
+    days = {str(date(2026, 1, 1) + timedelta(days=number)): "n" * 200 for number in range(2000)}
+    blackouts = [Blackout(begin="2026-01-01", end="2026-01-01", reason="r" * 200)] * 500
+    names = [f"c{number}" for number in range(16)]
+    calendar = Calendar(
+        name="n" * 128,
+        description="d" * 256,
+        holidays=days,
+        extra_days=days,
+        blackouts=blackouts,
+        only=names[:8],
+        except_=names[8:],
+    )
+    assert list(faults(calendar)) == []
+    longer = msgspec.structs.replace(
+        calendar,
+        name="n" * 129,
+        description="d" * 257,
+        holidays={"2026-01-01": "n" * 201},
+        extra_days={"1969-12-31": ""},
+        blackouts=[*blackouts, blackouts[0]],
+        except_=[*names[8:], "more"],
+    )
+    assert [text.partition(";")[0] for text in faults(longer)] == [
+        f'Name is "{"n" * 129}": use 1 to 128 letters, digits, - and _',
+        "Description has 257 characters",
+        "Holidays[2026-01-01] has 201 characters",
+        'ExtraDays has "1969-12-31": use a date such as 2026-12-25, of the years 1970 to 2199',
+        "Blackouts has 501",
+        "Only and Except have 17 names",
+    ]
+
+
+def test_day_has_the_reason_at_the_beginning_of_its_hours() -> None:
+    calendar = made(
+        weekdays=WORKDAYS,
+        hours=["08:00-09:00", "20:00-21:00"],
+        blackouts=[Blackout(begin="2026-11-26T08:00:00Z", end="2026-11-26T10:00:00Z", reason="r")],
+    )
+    assert calendar.why_closed_on(date(2026, 11, 28)) == "Saturday"
+    assert calendar.why_closed_on(date(2026, 11, 26)) == "blackout (r)"
+    assert calendar.why_closed_on(date(2026, 11, 27)) == ""
+    skipped = made(time_zone="Europe/Berlin", hours=["02:15-02:45"])
+    assert skipped.why_closed_on(date(2026, 3, 29)) == "a clock change skips its hours on this day"
+
+
+def test_steps_are_days_periods_and_comparisons_of_spans() -> None:
+    calendar = made(
+        Calendar(name="other", hours=[f"{hour:02}:00-{hour:02}:30" for hour in range(24)]),
+        weekdays=WORKDAYS,
+        hours=["08:00-09:00", "20:00-21:00"],
+        only=["other"],
+    )
+    steps = Steps()
+    assert calendar.day_spans(date(2026, 11, 28), steps) == []
+    assert steps.number == 1  # a closed day
+    steps = Steps()
+    assert len(calendar.day_spans(date(2026, 11, 27), steps)) == 2
+    # Two periods of a day, 24 of the other calendar; 2 spans with 13 between 08:00 and 21:00.
+    assert steps.number == (1 + 2) + (1 + 24) + (1 + (2 + 13) // 8)

@@ -4,21 +4,27 @@ import itertools
 import random
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from daemon.flow import graph as flow
 from daemon.flow.graph import (
+    Step,
     again,
     count_problems,
     graph_of,
+    predecessors,
     problems,
     shortest_cycle,
+    successors,
     view,
     warnings,
 )
+from daemon.flow.lists import Reference
 from daemon.flow.workflow_keys import is_workflow
 from daemon.jobspec.steward_meta.check import problems as key_problems
+from daemon.jobspec.steward_meta.step_values import BeginTime, When
 from storage.errors import Malformed
 from storage.records.group import TaskGroup
 from storage.records.job import Job
@@ -325,3 +331,58 @@ def test_step_with_redo_runs_again_with_all_later_steps(chosen: list[str], found
         )
     )
     assert again(graph, chosen) == found
+
+
+@pytest.mark.parametrize(
+    ("fields", "only_begins"),
+    [
+        ({}, True),
+        ({"when": When.ALWAYS, "needs": ("b",)}, True),
+        ({"when": When.FAILURE}, False),
+        ({"condition": "run.number == 1"}, False),
+        ({"gate": "Go?"}, False),
+        ({"calendar": "c"}, False),
+        ({"source": Reference("b", "x")}, False),
+        ({"inherits": "b"}, False),
+        ({"each_of": frozenset("b")}, False),
+        ({"queues": ("q",)}, False),
+        ({"not_before": BeginTime(delay=1)}, False),
+        ({"not_after": BeginTime(delay=1)}, False),
+    ],
+)
+def test_step_certainly_begins_unless_it_has_another_condition(
+    fields: dict[str, Any], only_begins: bool
+) -> None:
+    assert Step(name="a", **fields).only_begins == only_begins
+
+
+def test_possible_times_of_a_step_are_accepted() -> None:
+    for first, last in (("2026-11-27T12:00:00Z", "2026-11-27T13:00:00Z"), ("+1h", "+2h")):
+        timed = step("a", not_before=first, not_after=last)
+        assert list(problems(workflow(timed))) == []
+
+
+def test_queue_is_for_runs_or_for_steps() -> None:
+    groups = [step("a", concurrency="db"), step("b", "a", concurrency="gpu")]
+    queued = job("etl", *groups, type="batch", meta={"steward_run_concurrency": "db"})
+    assert list(problems(queued)) == [
+        'Task group a names the queue "db", which steward_run_concurrency also names; '
+        "a queue is for runs or for steps"
+    ]
+    other = job("etl", *groups, type="batch", meta={"steward_run_concurrency": "runs"})
+    assert list(problems(other)) == []
+
+
+def test_only_a_batch_job_is_a_workflow() -> None:
+    assert is_workflow(workflow(step("a", "b")))
+    assert not is_workflow(workflow(step("a", "b"), type="service"))
+
+
+def test_steps_that_many_paths_connect_are_visited_once() -> None:
+    names = [f"{side}{number}" for number in range(30) for side in "ab"]
+    needs = [", ".join(names[at : at + 2]) for at in range(0, len(names), 2) for _ in "ab"]
+    first = [step(name) for name in names[:2]]
+    graph = graph_of(workflow(*first, *map(step, names[2:], needs)))
+    # There are 2**29 paths from the first step to the last ones.
+    assert successors(graph, ["a0"]) == set(names[2:])
+    assert predecessors(graph, ["a29"]) == set(names[:-2])

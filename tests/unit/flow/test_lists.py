@@ -161,3 +161,11 @@ def test_malformed_list_has_one_error() -> None:
     wrong = workflow(step("a", for_each="[1,"), step("b", "a"))
     assert list(problems(wrong)) == []
     assert len([*check.problems(wrong)]) == 1
+
+
+def test_only_an_object_has_values_by_name() -> None:
+    assert lists.values(Item("0", [1]), 3) == {
+        "each.key": "0",
+        "each.value": "[1]",
+        "each.index": "3",
+    }

@@ -8,7 +8,7 @@ from daemon.flow.graph import problems
 from daemon.flow.lists import Reference
 from storage.records.flow import StepOutputs
 from storage.records.group import TaskGroup
-from storage.records.task import Template
+from storage.records.task import Artifact, Template
 from tests.samples import task
 from tests.unit.flow.test_graph import step, workflow
 
@@ -153,4 +153,15 @@ def test_template_output_must_belong_to_an_earlier_step() -> None:
     wrong = with_template('{{ output "c" "x" }}')
     assert list(problems(workflow(step("a"), wrong, step("c")))) == [
         'Task group b refers to output "c.x", but c does not come before it'
+    ]
+
+
+def test_unknown_source_does_not_hide_an_invalid_one() -> None:
+    found = step("b", "a")
+    sources = ("kept://${meta.step}/x", "kept://c/x", "kept://a/x", "kept:///x")
+    found.tasks[:] = [task(artifacts=[Artifact(getter_source=source) for source in sources])]
+    assert list(problems(workflow(step("a"), found))) == [
+        'Task group b has the artifact "kept://c/x", but c does not come before it',
+        'Task group b has the artifact "kept://a/x", but a keeps no files: it needs "steward_keep"',
+        'Task group b has the artifact "kept:///x", but no step does not come before it',
     ]

@@ -83,3 +83,39 @@ def test_a_rule_ends_with_its_last_day() -> None:
 def test_an_unknown_weekday_is_refused(text: str) -> None:
     with pytest.raises(Invalid):
         weekday(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("MO", (0, 0)), ("-1SU", (6, -1)), ("+2tu", (1, 2)), ("53FR", (4, 53)), ("-20we", (2, -20))],
+)
+def test_weekday_has_its_number(text: str, found: tuple[int, int]) -> None:
+    assert weekday(text) == found
+
+
+@pytest.mark.parametrize(
+    ("frequency", "months", "entry", "days"),
+    [
+        ("YEARLY", (), (0, 20), ["2026-05-18", "2027-05-17"]),  # the 20th Monday of the year
+        ("YEARLY", (), (6, -1), ["2026-12-27", "2027-12-26"]),
+        ("YEARLY", (), (3, 1), ["2026-01-01", "2027-01-07"]),
+        ("YEARLY", (), (3, -53), ["2026-01-01"]),  # 2027 has only 52 Thursdays
+        ("YEARLY", (11,), (3, 4), ["2026-11-26", "2027-11-25"]),
+        ("YEARLY", (11,), (0, -1), ["2026-11-30", "2027-11-29"]),
+        ("MONTHLY", (1, 2), (4, 2), ["2026-01-09", "2026-02-13", "2027-01-08", "2027-02-12"]),
+        ("MONTHLY", (2,), (4, -4), ["2026-02-06", "2027-02-05"]),
+        ("MONTHLY", (1,), (3, 5), ["2026-01-29"]),  # January 2027 has four Thursdays
+    ],
+)
+def test_numbered_weekday_is_counted_in_its_month_or_year(
+    frequency: str, months: tuple[int, ...], entry: tuple[int, int], days: list[str]
+) -> None:
+    rule = Repetition(frequency=frequency, months=frozenset(months), weekdays=frozenset({entry}))
+    found = occurrences(rule, date(2026, 1, 1), date(2027, 12, 31))
+    assert [day.isoformat() for day in found] == days
+
+
+def test_a_count_includes_only_days_from_the_start() -> None:
+    rule = Repetition(frequency="MONTHLY", month_days=frozenset({1, 2, 3}), count=4)
+    found = list(occurrences(rule, date(2026, 11, 2), LAST))
+    assert found == [date(2026, 11, 2), date(2026, 11, 3), date(2026, 12, 1), date(2026, 12, 2)]
