@@ -1,13 +1,16 @@
 """Cgroups of version 2: their processes, and their removal, with directories as cgroups."""
 
 import os
+from errno import EMFILE, ENFILE
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import trio
 
 from daemon.launcher.client import Launcher
 from daemon.launcher.messages import KillAttempt
+from daemon.runner.drivers import cgroup_v2
 from daemon.runner.drivers.cgroup_v2 import CgroupV2
 
 
@@ -47,7 +50,9 @@ async def test_processes_that_do_not_end_are_named(tmp_path: Path, autojump_cloc
     group = populated(tmp_path / "a1.main", 3, 4)
     populated(group / "child", 5)
     other = KillingLauncher(tmp_path / "other")
+    began = trio.current_time()
     fault = await CgroupV2(str(group)).clear(cast(Launcher, other))
+    assert trio.current_time() == began + 10.0
     assert fault == "these processes do not end: 3 4 5"
     assert await CgroupV2(str(group)).members(cast(Launcher, other), 1) == [3, 4, 5]
     assert await CgroupV2(f"{group}/none").members(cast(Launcher, other), 1) == []
@@ -75,3 +80,29 @@ def test_missing_parent_is_created_unless_another_daemon_gave_it(tmp_path: Path)
     with pytest.raises(FileNotFoundError):
         CgroupV2(f"{tmp_path}/other/a1.main", is_given=True).prepare()
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "is_threaded"), [(None, False), ("domain\n", False), ("threaded\n", True)]
+)
+def test_cgroup_of_an_earlier_daemon_may_be_threaded(
+    tmp_path: Path, content: str | None, is_threaded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroup_v2, "_write", lambda path, text: False)  # the kernel refuses
+    if content is not None:
+        (tmp_path / "cgroup.type").write_text(content)
+    assert cgroup_v2._make_threaded(str(tmp_path)) == is_threaded
+
+
+@pytest.mark.parametrize("number", [EMFILE, ENFILE])
+def test_shortage_of_descriptors_is_no_answer(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(path: Path) -> str:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "read_text", read)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        cgroup_v2._make_threaded(str(tmp_path))
+    with pytest.raises(OSError, match=os.strerror(number)):
+        CgroupV2(str(tmp_path)).is_populated()

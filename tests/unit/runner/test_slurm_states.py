@@ -119,6 +119,11 @@ def test_job_has_its_state() -> None:
     assert sighting("PENDING", "Priority").description == (
         "job 7 waits: other waiting jobs of the cluster have precedence (Priority)"
     )
+    assert sighting("STAGE_OUT").description == "job 7 is stage out"
+    assert sighting("CONFIGURING").description == "job 7: the cluster is preparing a host"
+    assert sighting("CONFIGURING", host="node1").description == (
+        "job 7: the cluster is preparing node1"
+    )
 
 
 @pytest.mark.parametrize(

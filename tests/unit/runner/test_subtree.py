@@ -317,3 +317,13 @@ def test_cgroup_tree_without_controllers_enforces_nothing(controllers: str) -> N
     found = find(Path("/data"), "", CgroupMount(MOUNT, "/"), kernel)
     assert found == f"cgroup v2 has none of the controllers cpu, cpuset, memory, pids at {MOUNT}"
     assert find(Path("/data"), "", None, kernel) == "no cgroup v2 is mounted"
+
+
+def test_child_cgroups_are_the_directories(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "cgroup.procs").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    files = CgroupFiles()
+    assert sorted(files.groups(str(tmp_path))) == [f"{tmp_path}/a", f"{tmp_path}/b"]
+    assert files.groups(f"{tmp_path}/none") == []
