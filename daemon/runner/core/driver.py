@@ -194,7 +194,7 @@ def is_queued(running: TaskHandle | None) -> TypeGuard[QueuedTask]:
 
 def writes_files(driver: "Driver | None") -> bool:
     """Return whether a driver writes `Attempt.files` when it starts an attempt."""
-    return hasattr(driver, "writes_files")
+    return getattr(driver, "writes_files", False)
 
 
 class ExecStream(Protocol):

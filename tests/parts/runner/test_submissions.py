@@ -414,6 +414,15 @@ async def test_withdrawn_attempt_without_a_job_number_is_identified_by_its_comme
     assert is_deleted() != is_own
 
 
+async def test_unknown_attempt_is_not_adopted(stage: Stage) -> None:
+    driver = SlurmDriver(stage.cluster, stage.wrapper_api)
+    assert await driver.adopt(stage.attempt(), b"") is None
+    run = await stage.start()
+    adopted = await driver.adopt(stage.attempt(), b"")
+    assert isinstance(adopted, SlurmAttempt)
+    assert adopted.key == run.key
+
+
 async def test_stop_ends_the_pause_before_another_submission(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,3 +106,10 @@ def test_shortage_of_descriptors_is_no_answer(
         cgroup_v2._make_threaded(str(tmp_path))
     with pytest.raises(OSError, match=os.strerror(number)):
         CgroupV2(str(tmp_path)).is_populated()
+
+
+def test_removed_cgroup_counts_as_frozen(tmp_path: Path) -> None:
+    assert cgroup_v2._has_event(f"{tmp_path}/none", "frozen 1") is True
+    (tmp_path / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+    assert not cgroup_v2._has_event(str(tmp_path), "frozen 1")
+    assert cgroup_v2._has_event(str(tmp_path), "frozen 0")

@@ -1,17 +1,29 @@
-"""The fingerprints of drivers that run local processes."""
+"""Drivers that run local processes: their fingerprints, and the usage of hidden processes."""
 
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
+
+import pytest
 
 from daemon.launcher.client import Launcher
+from daemon.launcher.messages import GetProcessInfo
+from daemon.runner.core.driver import InvalidConfig, writes_files
+from daemon.runner.core.resource_usage import CpuAccount
+from daemon.runner.drivers.exec import ExecDriver
+from daemon.runner.drivers.mock import MockDriver
+from daemon.runner.drivers.process_handle import ProcessHandle, StartedTask
 from daemon.runner.drivers.process_scan import ProcessScanner
 from daemon.runner.drivers.raw_exec import RawExecDriver
 
 
+def launcher(trouble: str = "") -> Launcher:
+    """Return a launcher that reports this trouble with its tools."""
+    return cast(Launcher, SimpleNamespace(walls=SimpleNamespace(tools=trouble)))
+
+
 def driver(trouble: str = "", *, enabled: bool = True) -> RawExecDriver:
     """Return a driver whose launcher reports this trouble with its tools."""
-    launcher = cast(Launcher, SimpleNamespace(walls=SimpleNamespace(tools=trouble)))
-    return RawExecDriver(ProcessScanner(), {}, launcher, enabled=enabled)
+    return RawExecDriver(ProcessScanner(), {}, launcher(trouble), enabled=enabled)
 
 
 def test_driver_without_its_tools_has_a_reason() -> None:
@@ -30,3 +42,85 @@ def test_enabled_driver_has_its_attributes() -> None:
     assert found.trouble == ""
     assert found.attributes["driver.raw_exec"] == "true"
     assert all(name.startswith("driver.raw_exec") for name in found.attributes)
+
+
+class Stage:
+    """A launcher and a process group with one process, which /proc hides from the daemon."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts, self.requests = texts, list[GetProcessInfo]()
+
+    async def members(self, launcher: Launcher, attempt: int) -> list[int]:
+        return [2**22 + 1] if self.texts else []  # above the highest process ID
+
+    async def usage(self, request: GetProcessInfo) -> list[str]:
+        self.requests.append(request)
+        return list(self.texts)
+
+    def account(self) -> CpuAccount | None:
+        return None
+
+
+def files_of(pid: int, user_ticks: int) -> tuple[str, str]:
+    """Return the texts of two files in /proc."""
+    status = f"Pid:\t{pid}\nTgid:\t{pid}\nVmRSS:\t8 kB\n"
+    return status, f"{pid} (a b) S {' '.join(['0'] * 10)} {user_ticks} 0 {' '.join(['0'] * 30)}"
+
+
+def started_with(stage: Any) -> StartedTask:
+    return StartedTask(
+        alloc_id="a1",
+        task="main",
+        number=2,
+        path="/claim",
+        group=stage,
+        bounded=stage,
+        shim=1,
+        outputs=None,
+    )
+
+
+async def test_launcher_reads_the_usage_of_hidden_processes() -> None:
+    stage: Any = Stage(*files_of(7, 3), *files_of(9, 5))
+    started = started_with(stage)
+    found = await ProcessHandle(stage, started, None).usage()
+    assert {pid: sample.rss for pid, sample in found.processes.items()} == {7: 8192, 9: 8192}
+    assert found.processes[9].user * 3 == found.processes[7].user * 5 > 0
+    assert stage.requests == [GetProcessInfo(allocation="a1", task="main", attempt=2)]
+
+
+async def test_usage_of_no_processes_needs_no_launcher() -> None:
+    stage: Any = Stage()
+    started = started_with(stage)
+    assert (await ProcessHandle(stage, started, None).usage()).processes == {}
+    assert stage.requests == []
+
+
+@pytest.mark.parametrize(
+    ("block", "fault"),
+    [
+        ({"seccomp": "off"}, 'seccomp "off": the agent\'s configuration does not permit it'),
+        ({"user_namespaces": True}, "user_namespaces true: the agent's configuration does not"),
+        ({"seccomp": "some"}, 'seccomp "some": must be default or off'),
+        ({"pid_mode": "host"}, "pid_mode 'host': only private is supported"),
+        ({"ipc_mode": "host"}, "ipc_mode 'host': only private is supported"),
+        ({"cap_add": ["kill"]}, "exec grants no capabilities"),
+    ],
+)
+def test_setting_that_weakens_the_sandbox_is_refused(block: dict[str, Any], fault: str) -> None:
+    with pytest.raises(InvalidConfig, match=fault):
+        ExecDriver(ProcessScanner(), {}, launcher()).check({"command": "x", **block})
+
+
+@pytest.mark.parametrize("block", [{"seccomp": "off"}, {"user_namespaces": True}])
+def test_agent_can_permit_a_relaxed_filter(block: dict[str, Any]) -> None:
+    permitting = ExecDriver(ProcessScanner(), {}, launcher(), unfiltered=True)
+    permitting.check({"command": "x", **block})
+
+
+def test_driver_writes_files_only_if_it_says_so() -> None:
+    assert writes_files(driver())
+    assert not writes_files(MockDriver())
+    assert not writes_files(None)
+    changed: Any = SimpleNamespace(writes_files=False)
+    assert not writes_files(changed)
