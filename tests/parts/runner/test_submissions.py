@@ -414,6 +414,20 @@ async def test_withdrawn_attempt_without_a_job_number_is_identified_by_its_comme
     assert is_deleted() != is_own
 
 
+async def test_pool_without_client_programs_has_a_reason(stage: Stage, tmp_path: Path) -> None:
+    driver = SlurmDriver(stage.cluster, stage.wrapper_api)
+    names = ("sbatch", "squeue", "scancel", "srun", "scontrol")
+    for name in names[2:]:
+        (tmp_path / name).touch(0o755)
+    stage.cluster.tools = programs(seventeen, path=str(tmp_path))
+    found = driver.fingerprint()
+    assert found.trouble.startswith(f"sbatch, squeue cannot be found in {tmp_path}: install the ")
+    assert found.attributes == {}
+    for name in names[:2]:
+        (tmp_path / name).touch(0o755)
+    assert driver.fingerprint().attributes == {"driver.slurm": "true"}
+
+
 async def test_unknown_attempt_is_not_adopted(stage: Stage) -> None:
     driver = SlurmDriver(stage.cluster, stage.wrapper_api)
     assert await driver.adopt(stage.attempt(), b"") is None

@@ -140,3 +140,18 @@ def test_host_without_cgroups_enforces_nothing() -> None:
     assert bounds.entries("a", "main", ResourceLimits()) == []
     assert not bounds.killed("a", "main")
     assert bounds.account("a", "main") is None
+
+
+def test_shared_cores_follow_the_allocations(tmp_path: Path) -> None:
+    bounds = cpusets(tmp_path / "root", "b.main", "shared")
+    cores = tmp_path / "root/cpuset/shared/cpuset.cpus"
+    bounds.prepare("a", "main", ResourceLimits())
+    bounds.prepare("b", "main", ResourceLimits(cores=(0, 2)))
+    assert cores.read_text() == "1,3"
+    shutil.rmtree(tmp_path / "root/cpuset/b.main")  # as the kernel does
+    bounds.remove_all("b")
+    assert cores.read_text() == "0,1,2,3"
+    for file in cores.parent.iterdir():
+        file.unlink()
+    bounds.remove_all("a")  # the last task without reserved cores
+    assert not cores.parent.exists()

@@ -1,12 +1,15 @@
-"""The specifications of Podman's containers: image names, rejected settings and DNS."""
+"""Podman's containers: image names, rejected settings, DNS and usage."""
 
 from typing import Any
 
 import pytest
 
 from daemon.runner.core.driver import Attempt, InvalidConfig
+from daemon.runner.core.resource_usage import UsageReading
 from daemon.runner.drivers.limits import ResourceLimits
+from daemon.runner.drivers.podman.api import ContainerStats
 from daemon.runner.drivers.podman.container_spec import PodmanConfig, check, container, full_name
+from daemon.runner.drivers.podman.driver import ContainerTask
 from storage.records.task import NetworkDNS
 
 
@@ -47,9 +50,9 @@ def test_permitted_volumes_and_capabilities_are_accepted() -> None:
     check(PodmanConfig(image="i"), volumes=False)
 
 
-def spec(dns: NetworkDNS | None = None, mode: str = "", **settings: Any) -> dict[str, object]:
-    """Return the specification of a task whose group has a network of this mode."""
-    attempt = Attempt(
+def attempt(dns: NetworkDNS | None = None, mode: str = "") -> Attempt:
+    """Return an attempt whose group has a network of this mode."""
+    return Attempt(
         alloc_id="a1",
         task="main",
         number=0,
@@ -61,7 +64,12 @@ def spec(dns: NetworkDNS | None = None, mode: str = "", **settings: Any) -> dict
         dns=dns,
         network_mode=mode,
     )
-    return container(attempt, PodmanConfig(image="i", **settings), ResourceLimits(), "/log")
+
+
+def spec(dns: NetworkDNS | None = None, mode: str = "", **settings: Any) -> dict[str, object]:
+    """Return the specification of the attempt's container."""
+    configured = PodmanConfig(image="i", **settings)
+    return container(attempt(dns, mode), configured, ResourceLimits(), "/log")
 
 
 DNS = NetworkDNS(servers=["192.0.2.1"], searches=["lan"], options=["ndots:2"])
@@ -105,3 +113,28 @@ def test_network_of_the_task_precedes_that_of_its_group(mode: str, own: str, net
 def test_container_does_not_join_the_bridge_of_its_group() -> None:
     with pytest.raises(InvalidConfig, match="a container cannot join the network of a group"):
         spec(mode="bridge")
+
+
+class StatsClient:
+    """A client of Podman that knows the usage of one container, if at all."""
+
+    def __init__(self, stats: ContainerStats | None) -> None:
+        self.found, self.names = stats, list[str]()
+
+    async def stats(self, name: str) -> ContainerStats | None:
+        self.names.append(name)
+        return self.found
+
+
+async def test_usage_of_a_container_separates_user_and_system_time() -> None:
+    client: Any = StatsClient(ContainerStats(cpu=7000, system=2000, memory=4096))
+    found = await ContainerTask(client, attempt()).usage()
+    assert found.account is not None
+    assert (found.account.user, found.account.system) == (5000, 2000)
+    assert found.account.memory.usage == 4096
+    assert client.names == ["steward-a1-main-0"]
+
+
+async def test_removed_container_has_no_usage() -> None:
+    client: Any = StatsClient(None)
+    assert await ContainerTask(client, attempt()).usage() == UsageReading()

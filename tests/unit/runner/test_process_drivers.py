@@ -1,12 +1,14 @@
 """Drivers that run local processes: their fingerprints, and the usage of hidden processes."""
 
+import os
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import trio
 
 from daemon.launcher.client import Launcher
-from daemon.launcher.messages import GetProcessInfo
+from daemon.launcher.messages import GetProcessInfo, SendSignal
 from daemon.runner.core.driver import InvalidConfig, writes_files
 from daemon.runner.core.resource_usage import CpuAccount
 from daemon.runner.drivers.exec import ExecDriver
@@ -124,3 +126,37 @@ def test_driver_writes_files_only_if_it_says_so() -> None:
     assert not writes_files(None)
     changed: Any = SimpleNamespace(writes_files=False)
     assert not writes_files(changed)
+
+
+class StubbornTask:
+    """A launcher, and a group, of a task that ends only when its shim is killed."""
+
+    def __init__(self) -> None:
+        self.sent = list[tuple[float, str, bool]]()
+        self.handle: Any = None
+
+    async def signal(self, request: SendSignal) -> bool:
+        self.sent.append((round(trio.current_time(), 3), request.signal, request.to_shim))
+        if request.to_shim and request.signal == "SIGKILL":
+            self.handle._ended.set()
+        return True
+
+    async def clear(self, launcher: Launcher, attempt: int) -> str:
+        return ""
+
+
+async def test_stop_kills_a_stubborn_task_and_at_last_its_shim(autojump_clock: Any) -> None:
+    task: Any = StubbornTask()
+    descriptor = os.open(os.devnull, os.O_RDONLY)
+    task.handle = ProcessHandle(task, started_with(task), descriptor)
+    began = trio.current_time()
+    assert await task.handle.stop("SIGINT", 1.0) == ""
+    os.close(descriptor)
+    sent = [(round(at - began, 3), name, to_shim) for at, name, to_shim in task.sent]
+    assert sent[:2] == [(0.0, "SIGCONT", True), (0.0, "SIGINT", False)]
+    kills = [at for at, name, to_shim in sent if name == "SIGKILL" and not to_shim]
+    assert kills[:3] == [1.0, 1.05, 1.1]
+    assert sent[-1] == (kills[-1], "SIGKILL", True)
+    assert 3.0 < kills[-1] <= 3.1
+    wakes = [at for at, name, _ in sent[1:] if name == "SIGCONT"]
+    assert wakes == kills
