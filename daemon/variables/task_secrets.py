@@ -48,9 +48,15 @@ class TaskSecretStore:
         self._in_use.setdefault(alloc_id, {})[task] = values
 
     async def recall(self, alloc_id: str) -> list[str]:
-        """Return the secrets that the tasks of an allocation received, oldest first."""
-        rows = await self._store.read_any(lambda db: secrets.below(db, _prefix(alloc_id)))
-        return decrypted(self._seal, rows)
+        """Return the secrets that the tasks of an allocation received, oldest first.
+
+        Raises `Refused` if they cannot be read.
+        """
+        try:
+            rows = await self._store.read_any(lambda db: secrets.below(db, _prefix(alloc_id)))
+            return decrypted(self._seal, rows)
+        except (StorageUnavailable, Unsealable) as error:
+            raise Refused(f"recorded secrets cannot be read for masking: {error}") from error
 
     async def store(self, alloc_id: str, values: Sequence[str]) -> None:
         """Store secrets before a task receives them. Raises `Refused` if they cannot be stored.

@@ -10,7 +10,10 @@ class SecretKeeper(Protocol):
     """Stores the secrets of tasks, encrypted."""
 
     async def recall(self, alloc_id: str) -> list[str]:
-        """Return the secrets that the tasks of an allocation received, oldest first."""
+        """Return the secrets that the tasks of an allocation received, oldest first.
+
+        Raises `Refused`.
+        """
         ...
 
     async def store(self, alloc_id: str, values: Sequence[str]) -> None:
@@ -44,6 +47,7 @@ class GivenSecrets:
         self._secrets = TaskSecrets()
         self._in_use: dict[str, dict[str, None]] = {}  # by source; the latest source is last
         self._recalled: frozenset[str] = frozenset()  # stored secrets, used now or earlier
+        self._has_recalled = False
         self._unstored: list[str] = []
 
     def add(self, source: str, *secrets: str) -> None:
@@ -73,6 +77,8 @@ class GivenSecrets:
 
     async def store(self) -> None:
         """Store the new secrets. Call this before the task receives them. Raises `Refused`."""
+        if self._in_use and not self._has_recalled:
+            await self.recall()
         in_use = [secret for present in self._in_use.values() for secret in present]
         self._secrets.drop_oldest(in_use)
         self._recalled = frozenset()
@@ -89,12 +95,17 @@ class GivenSecrets:
                 raise
 
     async def recall(self) -> None:
-        """Restore the secrets that the task received from an earlier daemon."""
+        """Restore the secrets that the task received from an earlier daemon. Raises `Refused`.
+
+        An earlier daemon may have started the task without storing that it did. So each runner of
+        a task restores them before it stores its own.
+        """
         if self._keeper is not None:
-            secrets = await self._keeper.recall(self._alloc_id)
-            for secret in secrets:
-                self._secrets.add(secret)
-            self._recalled = frozenset(secrets)
+            stored = await self._keeper.recall(self._alloc_id)
+            self._secrets = TaskSecrets([*stored, *self._secrets.values])
+            self._recalled = frozenset(stored)
+            self._unstored = [one for one in self._unstored if one not in self._recalled]
+        self._has_recalled = True
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the secrets as bytes."""

@@ -236,6 +236,25 @@ async def test_mask_of_a_value_used_again_is_stored_again(store: Store) -> None:
     assert len(await store.read_any(lambda db: secrets.below(db, f"output/{ALLOC}/"))) == 3
 
 
+async def test_secrets_of_an_earlier_daemon_stay_masked_without_a_stored_start(
+    store: Store,
+) -> None:
+    # the earlier daemon ended after the start of the process, and before it stored the start
+    keeper = TaskSecretStore(store, SEAL)
+    earlier = GivenSecrets(keeper, ALLOC, "web")
+    earlier.add("variable db", "first value")
+    await earlier.store()
+    later = GivenSecrets(TaskSecretStore(store, SEAL), ALLOC, "web")
+    later.add("variable db", "other value")
+    await later.store()
+    assert [*later] == [b"first value", b"other value"]
+    assert await keeper.recall(ALLOC) == ["first value", "other value"]
+    again = GivenSecrets(TaskSecretStore(store, SEAL), ALLOC, "web")
+    again.add("variable db", "other value")
+    await again.store()
+    assert len(await store.read_any(lambda db: secrets.below(db, f"output/{ALLOC}/"))) == 2
+
+
 async def test_two_hundred_deliveries_become_one_row(store: Store) -> None:
     keeper = TaskSecretStore(store, SEAL)
     for number in range(201):
