@@ -163,6 +163,80 @@ async def test_type_of_a_registered_volume_cannot_be_changed(volumes: Volumes) -
         )
 
 
+@pytest.mark.parametrize(("registered", "size"), [(True, 5), (False, 0)])
+async def test_only_a_registered_volume_has_a_known_size(
+    volumes: Volumes, registered: bool, size: int
+) -> None:
+    wanted = DynamicVolume(
+        name="photos",
+        namespace="default",
+        node_id=volumes.launcher.node_id,
+        capacity_bytes=5,
+        host_path="/srv/photos" if registered else "",
+    )
+    complete = volumes.store.read(
+        lambda db: rules.complete(
+            db, wanted, volumes.launcher.node_id, "global", registered=registered
+        )
+    )
+    assert complete.capacity_bytes == size
+
+
+async def test_new_volume_cannot_have_the_name_of_a_configured_one(volumes: Volumes) -> None:
+    node_id = volumes.launcher.node_id
+
+    def offer(tx: Transaction) -> None:
+        found = nodes.find(tx, node_id)
+        assert found is not None
+        configured: dict[str, dict[str, object]] = {"photos": {"Path": "/srv/photos"}}
+        nodes.put(tx, msgspec.structs.replace(found, host_volumes=configured), "NodeEvent")
+
+    await volumes.store.write(offer)
+    with pytest.raises(Conflict, match=f"'photos' already exists on node {node_id}"):
+        await volumes.create("photos")
+    assert (await volumes.create("other"))["Name"] == "other"
+
+
+@pytest.mark.parametrize(
+    ("volume", "messages"),
+    [
+        (DynamicVolume(name="a", plugin_id=MKDIR), []),
+        (DynamicVolume(name="a", plugin_id=MKDIR, parameters={"mode": "0700", "uid": "1"}), []),
+        (
+            DynamicVolume(name="a", plugin_id=MKDIR, parameters={"size": "1"}),
+            ['unknown parameter "size" of mkdir is ignored'],
+        ),
+        (
+            DynamicVolume(name="a", plugin_id=MKDIR, requested_capacity_max_bytes=1),
+            ["mkdir limits no sizes: the requested capacity has no effect"],
+        ),
+        (
+            DynamicVolume(name="a", plugin_id=MKDIR, requested_capacity_min_bytes=1),
+            ["mkdir limits no sizes: the requested capacity has no effect"],
+        ),
+        (
+            DynamicVolume(name="a", parameters={"mode": "0700"}),
+            ["a registered volume has no plug-in: its Parameters have no effect"],
+        ),
+        (DynamicVolume(name="a", requested_capacity_max_bytes=1), []),
+    ],
+)
+def test_setting_of_a_volume_without_effect_causes_a_warning(
+    volume: DynamicVolume, messages: list[str]
+) -> None:
+    assert rules.warnings(volume) == messages
+
+
+async def test_repeated_removal_of_a_volume_changes_nothing(volumes: Volumes) -> None:
+    made = await volumes.create("photos")
+    ids = map(str, count())
+    first = await rules.retire(volumes.store, made["ID"], ids, now=NOW)
+    before = volumes.store.read(lambda db: host_volumes.find(db, made["ID"]))
+    assert await rules.retire(volumes.store, made["ID"], ids, now=NOW) > first
+    assert volumes.store.read(lambda db: host_volumes.find(db, made["ID"])) == before
+    assert volumes.store.read(lambda db: db.table_index("nodes")) == first
+
+
 async def test_change_of_a_volume_that_was_deleted_is_refused(volumes: Volumes) -> None:
     made = await volumes.create("photos")
     stored = volumes.store.read(lambda db: host_volumes.find(db, made["ID"]))

@@ -165,6 +165,18 @@ async def test_dead_jobs_are_collected_immediately_on_request(cluster: Cluster) 
     assert cluster.job("lives").status == "running"
 
 
+async def test_objects_that_ended_just_now_are_collected_on_request(cluster: Cluster) -> None:
+    await fail_often(cluster, 3)
+    await note(cluster)
+    everything = cluster.allocations()
+    await gc.force_collection(cluster.store, cluster.clock.now(), gc.RetentionLimits())
+    assert cluster.allocations() == everything[-2:]
+    await finish(cluster, "dead")
+    await note(cluster)
+    await gc.force_collection(cluster.store, cluster.clock.now(), gc.RetentionLimits())
+    assert [name for name, _ in cluster.store.read(partial(ids_of, table="jobs"))] == ["web"]
+
+
 async def test_wrong_counts_are_corrected(cluster: Cluster) -> None:
     await cluster.register(job("web"))
     await cluster.work()

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from daemon.evals import explain, failures, job_states
+from daemon.jobs.dispatch import DispatchRequestData, dispatch_job
 from daemon.jobs.evaluate import new_evaluation
 from daemon.runner.core import task_events
 from daemon.text.job_state import SETTLED_AFTER, JobState, State
@@ -291,6 +292,31 @@ PARENT = Parameterized()
 async def test_state_of_a_parent_depends_on_its_runs(full: Cluster) -> None:
     await run(full, job("web", group("g"), type="batch", parameterized_job=PARENT))
     assert state(full) == JobState(State.SCHEDULED, "no run has ended yet")
+
+
+async def test_only_an_ended_run_has_an_end_and_a_duration(full: Cluster) -> None:
+    await run(full, job("web", group("g"), type="batch", parameterized_job=PARENT))
+    nothing = DispatchRequestData(payload=b"", meta={})
+    children = [
+        await dispatch_job(
+            full.store, "default", "web", nothing, now=NOW, ids=full.ids, suffix=str(number)
+        )
+        for number in range(2)
+    ]
+    await full.work()
+    for child in children:
+        await full.run_all(child.job_id)
+    full.wait(5)
+    (alloc,) = full.allocations(children[0].job_id)
+    await full.report(alloc, ClientStatus.COMPLETE)
+    await full.work()
+    active, ended = full.store.read(
+        lambda db: list(job_states.runs(db, "default", "web", full.clock.now(), 9))
+    )
+    assert (ended.id, ended.result) == (children[0].job_id, State.COMPLETE)
+    assert (ended.ended, ended.duration) == (full.clock.now(), 5 * SECOND)
+    assert (active.id, active.result) == (children[1].job_id, State.RUNNING)
+    assert (active.started, active.ended, active.duration) == (NOW, 0, 0)
 
 
 async def test_job_with_a_paused_schedule_is_paused(full: Cluster) -> None:

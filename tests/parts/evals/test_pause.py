@@ -41,6 +41,15 @@ async def test_evaluations_are_removed_only_while_the_scheduler_is_paused(
     assert (count, await cluster.work()) == (1, [])
 
 
+async def test_scheduler_must_be_paused_even_if_no_evaluation_is_chosen(cluster: Cluster) -> None:
+    nothing = compile_filter('Status == "none"', Evaluation)
+    for ids, matches in ((["unknown"], None), ((), nothing), ((), None)):
+        with pytest.raises(Refused, match="must be paused"):
+            await remove_evaluations(cluster.store, ids, matches)
+    await pause(cluster)
+    assert (await remove_evaluations(cluster.store, (), nothing))[0] == 0
+
+
 async def test_evaluation_with_running_allocations_is_not_deleted(cluster: Cluster) -> None:
     made = await cluster.register(job("web"))
     await cluster.work()

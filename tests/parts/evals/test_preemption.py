@@ -6,10 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.evals import worker
+from daemon.evals import applier, worker
+from daemon.evals.cluster_state import load_cluster_state
 from daemon.evals.dry_run import dry_run
+from daemon.evals.schedule_with_preemption import decide
 from daemon.evals.scheduler_config import configure
-from storage.queries import invariants
+from daemon.scheduler.state import ClusterState, Plan
+from storage.queries import allocations, invariants, jobs
+from storage.read_pool import ReadSnapshot
 from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
 from storage.records.evaluation import EvalStatus, Evaluation, Trigger
 from storage.records.job import Job
@@ -17,6 +21,7 @@ from storage.records.node import NodeMemory
 from storage.records.operator_api import PreemptionConfig, SchedulerConfig
 from storage.records.task import Resources
 from storage.store import Store
+from storage.writer import Transaction
 from tests.parts.evals.cluster import Cluster
 from tests.samples import NOW, group, job, task
 from tests.unit.scheduler.world import ROLLING, node, resources
@@ -149,6 +154,31 @@ async def test_ended_allocation_is_not_preempted(narrow: Cluster) -> None:
     await narrow.work()
     assert only(narrow, "high").desired.preempted_allocations is None
     assert only(narrow, "low").desired_status == DesiredStatus.RUN
+
+
+@pytest.mark.parametrize("is_purged", [False, True])
+async def test_plan_is_stale_if_a_preempted_allocation_has_changed(
+    narrow: Cluster, *, is_purged: bool
+) -> None:
+    await run(narrow, sized("low", 80, 20))
+    made = await narrow.register(sized("high", 60, 80))
+
+    def plan(db: ReadSnapshot) -> tuple[ClusterState, Plan]:
+        state = load_cluster_state(db, made)
+        return state, decide(db, state, made, now=NOW, ids=narrow.ids)
+
+    def change(tx: Transaction) -> None:
+        if is_purged:
+            jobs.purge(tx, narrow.job("low"))
+        else:
+            allocations.set_desired(tx, only(narrow, "low"), NOW)
+
+    state, planned = narrow.store.read(plan)
+    assert len(planned.evict) == 1
+    await narrow.store.write(change)
+    assert not await applier.apply(narrow.store, made, state, planned, now=NOW)
+    assert narrow.allocations("high") == []
+    assert narrow.evaluation(made.id).status == EvalStatus.PENDING
 
 
 async def test_plan_predicts_the_decision(narrow: Cluster) -> None:

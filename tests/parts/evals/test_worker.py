@@ -519,3 +519,9 @@ async def test_a_burst_of_evaluations_is_decided_in_turns_and_stored_together(
     assert sum(commits) == 10
     assert len(commits) <= 2
     assert sum(len(cluster.allocations(f"job-{number}")) for number in range(10)) == 10
+
+
+def test_evaluation_without_a_plan_has_placed_nothing() -> None:
+    made = evaluation(job("web"), "e")
+    attributes = worker._attributes(worker.EvaluationResult(evaluation=made))
+    assert (attributes["steward.placed"], attributes["steward.is_blocked"]) == (0, False)
