@@ -14,15 +14,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-# `sys.path` must contain the repository before these imports (E402).
-from daemon.jobspec.complete import complete  # noqa: E402
-from daemon.jobspec.hcl.format import formatted  # noqa: E402
-from daemon.jobspec.hcl.parser import read_body  # noqa: E402
-from daemon.jobspec.hcl.scope import FunctionEnvironment  # noqa: E402
-from daemon.jobspec.hcl.source import SourceText  # noqa: E402
-from daemon.jobspec.parse import JobFile, parse_job  # noqa: E402
+from daemon.jobspec.complete import complete
+from daemon.jobspec.hcl.format import formatted
+from daemon.jobspec.hcl.parser import read_body
+from daemon.jobspec.hcl.scope import FunctionEnvironment
+from daemon.jobspec.hcl.source import SourceText
+from daemon.jobspec.parse import JobFile, parse_job
 
+ROOT = Path(__file__).parent.parent
 RUNS = 30
 LOOP = 55.0  # duration of the fixed loop in ms, on the host where the limits were set
 GROUPS = 23  # groups of the large file, which has 1,025 lines

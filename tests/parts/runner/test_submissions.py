@@ -370,13 +370,13 @@ async def test_many_names_are_requested_in_several_queries(stage: Stage) -> None
 def pending(job_id: str, comment: str) -> Answer:
     """Return the answers of a cluster with one job, which waits and has this comment."""
 
-    async def answer(program: str, words: list[str]) -> str:
+    async def answer(program: str, arguments: list[str]) -> str:
         if program == "sbatch":
             raise SlurmCommandFailed("sbatch did not answer within 30 s", unsure=True)
         if program != "squeue":
             return ""
-        if "--format=%k" in words:
-            return f"{comment if f'--jobs={job_id}' in words else ''}\n"
+        if "--format=%k" in arguments:
+            return f"{comment if f'--jobs={job_id}' in arguments else ''}\n"
         return f"{job_id}|PENDING|Priority||{NAME}|{os.geteuid()}\n"
 
     return answer

@@ -880,7 +880,8 @@ async def test_bytes_do_not_overtake_those_of_a_waiting_send(store: Store, tmp_p
             first = b"a" * 1024 * 1024
             nursery.start_soon(connection._send, first)
             await trio.testing.wait_all_tasks_blocked()
-            received = far.recv(len(first))  # there is room now, and the first task has not run yet
+            # Then the buffer has space, and the first task has not run yet.
+            received = far.recv(len(first))
             nursery.start_soon(connection._send, b"b")
             while len(received) <= len(first):
                 await trio.lowlevel.wait_readable(far)

@@ -32,7 +32,7 @@ def test_streams_leave_a_quarter_of_the_connections(
 
 
 class Chunks:
-    """A stream with one chunk, which then waits for ever."""
+    """A stream with one chunk, which then waits indefinitely."""
 
     def __init__(self) -> None:
         self.is_closed = False

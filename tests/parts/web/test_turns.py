@@ -163,7 +163,7 @@ async def test_continued_request_waits_for_its_turn(has_changed: bool | None) ->
         if has_changed is False:
             change.wake()
             await trio.testing.wait_all_tasks_blocked()
-        assert not served.is_set()  # nobody gives turns yet
+        assert not served.is_set()  # no task gives turns yet
         nursery.start_soon(turns.run)
         with trio.fail_after(10):
             await served.wait()
