@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -59,8 +60,9 @@ def read_nested(decoder: msgspec.json.Decoder[T], text: str) -> T:
 
     Raises `msgspec.DecodeError`, or `Invalid` beyond the limit.
     """
+    kind: Any = decoder.type  # a `TypeForm` since msgspec 0.23, a `type` before
     try:
-        decoded = json_steps.decode_as(text.encode(), decoder.type)
+        decoded: T = json_steps.decode_as(text.encode(), kind)
     except Malformed as error:
         raise Invalid(f"cannot be read: {error}") from None
     except RecursionError:
