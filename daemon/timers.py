@@ -31,7 +31,10 @@ class Summary(msgspec.Struct):
         self.count += 1
         self.sum += value
         self.squares += value * value
-        self.min, self.max = min(self.min, value), max(self.max, value)
+        if value < self.min:
+            self.min = value
+        if value > self.max:
+            self.max = value
 
     @property
     def mean(self) -> float:
@@ -94,11 +97,15 @@ class Timers:
 
     def add(self, name: str, seconds: float) -> None:
         """Record a duration in seconds."""
-        self.timers.setdefault(name, Series()).add(self.clock(), seconds * 1_000)
+        if (series := self.timers.get(name)) is None:
+            series = self.timers.setdefault(name, Series())
+        series.add(self.clock(), seconds * 1_000)
 
     def count(self, name: str, number: int = 1) -> None:
         """Add to a counter."""
-        self.counters.setdefault(name, Series()).add(self.clock(), number)
+        if (series := self.counters.get(name)) is None:
+            series = self.counters.setdefault(name, Series())
+        series.add(self.clock(), number)
 
     def last_interval(self, kind: dict[str, Series]) -> dict[str, Summary]:
         """Return the summaries of the last full interval, by the name of the timer or counter.

@@ -9,8 +9,8 @@ import itertools
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from functools import wraps
 from pathlib import Path
@@ -137,18 +137,20 @@ _patience: ContextVar[float] = ContextVar("patience", default=float("inf"))
 _log = logging.getLogger("steward.launcher")
 
 
-@contextmanager
-def impatient() -> Iterator[None]:
-    """Limit each request of the block to `PATIENCE` seconds.
+class Impatience(AbstractContextManager[None]):
+    """A context manager that limits each request of the block to `PATIENCE` seconds.
 
     A request that takes longer raises `LauncherSilent`. Requests that a child process handles may
     take longer, as long as the launcher itself responds.
     """
-    before = _patience.set(PATIENCE)
-    try:
-        yield
-    finally:
-        _patience.reset(before)
+
+    def __enter__(self) -> None:
+        """Set the limit."""
+        self._before = _patience.set(PATIENCE)
+
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        """Restore the previous limit."""
+        _patience.reset(self._before)
 
 
 def longest_wait() -> float:
@@ -163,7 +165,7 @@ _T = TypeVar("_T")
 def _patient(method: Callable[_P, Awaitable[_T]]) -> Callable[_P, Awaitable[_T]]:
     """Repeat a request while the daemon or the launcher has no free file descriptor.
 
-    Requests of clients, which are `impatient`, raise `OSError` instead. Such a shortage passes when
+    Requests of clients, under `Impatience`, raise `OSError` instead. Such a shortage passes when
     tasks, sessions or connections end. A request that waits holds no file descriptor.
     """
 

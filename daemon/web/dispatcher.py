@@ -20,7 +20,7 @@ from daemon.acl.audit import AuditScope
 from daemon.acl.check import ANYONE, Caller, RequiredCapability, Requirement
 from daemon.acl.tokens import STRANGER
 from daemon.app.context import AppContext
-from daemon.app.launcher_patience import bounded_wait
+from daemon.app.launcher_patience import BoundedWait
 from daemon.web import blocking
 from daemon.web import request_head as heads
 from daemon.web.admission import Share, most_connections
@@ -50,7 +50,7 @@ from daemon.web.request import (
 )
 from daemon.web.request_guard import RequestGuard, TrustedProxies
 from daemon.web.request_head import RequestHead
-from daemon.web.request_timers import timed
+from daemon.web.request_timers import RequestTimer
 from daemon.web.response_cache import ResponseCache
 from daemon.web.router import BEFORE_JOB, Router, is_own
 from daemon.web.stream_limit import StreamLimit
@@ -86,6 +86,7 @@ _METHODS = frozenset(
 _OTHER_METHOD = "_OTHER"  # the value of OpenTelemetry's conventions
 _WITHOUT_ROUTE = frozenset({404, 405})
 REQUEST_ID = "X-Request-Id"  # the ID of a request in the log, from its client or generated
+_NO_SPAN = nullcontext()
 _AN_ID = re.compile(r"[\w.:=+/@-]{1,128}", re.ASCII)
 
 _MAY_WAIT = re.compile(r"index|filter|%")
@@ -252,7 +253,7 @@ class Dispatcher:
             span = _RequestSpan(request_context.TRACING.recorder, head, request_id)
             origin = span.origin
         account = RequestAccount(self.fairness, self.client(head))
-        scope = request_context.permission_scope(span.permission) if span else nullcontext()
+        scope = request_context.permission_scope(span.permission) if span else _NO_SPAN
         with request_context.request_scope(origin), charged_to(account), scope:
             answer = await counted(account, self._answered(head, body, match))
         account.settle()
@@ -319,7 +320,7 @@ class Dispatcher:
                     long_body = body if heads.has_long_body(head) else None
                     short_body = b"" if long_body else await body()
                     request = self._request(head, match, query, address, short_body)
-                    with bounded_wait():
+                    with BoundedWait():
                         reply = await self._reply(head, request, match, audit_scope, long_body)
         except StewardError as error:
             reply = of_error(error)
@@ -443,7 +444,7 @@ class Dispatcher:
         if route.needs.asks is not Requirement.NOTHING:
             request_context.show_permission()
         person = request.caller.token.person if self._parts.tokens.asks else ""
-        with timed(request.method, route.path), request_context.person_scope(person):
+        with RequestTimer(request.method, route.path), request_context.person_scope(person):
             reply = await self._handled(route, request, audit_scope)
         if self._parts.tokens.asks:
             reply = await self._masked(route, request, reply)

@@ -15,7 +15,7 @@ import logging
 import os
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import AsyncExitStack, aclosing
 from math import inf
 
 import httptools
@@ -333,6 +333,8 @@ async def _received(stream: trio.SocketStream, turns: ConnectionTurns) -> bytes:
     while True:
         await trio.lowlevel.wait_readable(stream.socket)
         await turns.take()
-        with suppress(BlockingIOError):
+        try:
             # There must be no await after the read, or a cancelled wait would lose the bytes.
             return os.read(stream.socket.fileno(), MOST)
+        except BlockingIOError:  # readable without data: wait again
+            continue

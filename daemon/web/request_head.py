@@ -16,6 +16,7 @@ _FORWARDED = "x-forwarded-for"  # each proxy appends an address; only the last o
 _AUTHORIZATION, _BEARER = "authorization", "Bearer"
 # Separators of repeated headers whose values all count; no value contains them.
 _BETWEEN = {_FORWARDED: ", ", _AUTHORIZATION: "\n"}
+_LENGTH = re.compile("[0-9]{1,15}", re.ASCII)
 
 
 class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +43,7 @@ def has_long_body(head: RequestHead) -> bool:
     if "transfer-encoding" in head.headers:
         return True
     length = head.headers.get("content-length", "0")
-    return not re.fullmatch("[0-9]{1,15}", length, re.ASCII) or int(length) > SHORT_BODY
+    return not _LENGTH.fullmatch(length) or int(length) > SHORT_BODY
 
 
 def headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
@@ -95,13 +96,14 @@ def token(headers: Mapping[str, str], path: str) -> str:
     If a request has the headers of both APIs, that of the requested API counts. The Vault API
     accepts only one spelling of `Bearer` (source: Vault's recorded responses `auth-headers`).
     """
-    of_api = _VAULT_FIRST if VaultApi.serves(path) else _NOMAD_FIRST
+    is_vault = VaultApi.serves(path)
+    of_api = _VAULT_FIRST if is_vault else _NOMAD_FIRST
     for name in ("x-service-token", *of_api):
         if secret := headers.get(name, "").strip():
             return secret
     words = headers.get(_AUTHORIZATION, "").split(_BETWEEN[_AUTHORIZATION])
     # Vault searches all of these headers for a bearer, Nomad only the first
-    if VaultApi.serves(path):
+    if is_vault:
         return next((secret for scheme, secret in map(_credential, words) if scheme == _BEARER), "")
     scheme, secret = _credential(words[0])
     return secret if scheme.lower() == _BEARER.lower() else ""
@@ -114,7 +116,9 @@ def _credential(value: str) -> tuple[str, str]:
 
 def accepts_gzip(headers: Mapping[str, str]) -> bool:
     """Return whether a client accepts gzip: the header names gzip, with a weight above 0."""
-    for coding in headers.get("accept-encoding", "").lower().split(","):
+    if "accept-encoding" not in headers:
+        return False
+    for coding in headers["accept-encoding"].lower().split(","):
         name, *parameters = (part.strip() for part in coding.split(";"))
         if name == "gzip":
             weights = [part.partition("=")[2] for part in parameters if part.startswith("q")]

@@ -30,8 +30,10 @@ def send_now(stream: object, data: bytes) -> bytes:
     For an encrypted or broken connection, nothing is sent.
     """
     if isinstance(stream, trio.SocketStream):
-        with suppress(OSError):  # full or broken: the waiting send finds out which
+        try:
             return data[os.write(stream.socket.fileno(), data) :]
+        except OSError:  # full or broken: the waiting send finds out which
+            return data
     return data
 
 

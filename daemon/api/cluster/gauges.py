@@ -19,7 +19,7 @@ import trio
 
 from daemon.api.cluster.agent import unreadable_rows
 from daemon.app.context import AppContext
-from daemon.app.launcher_patience import bounded_wait
+from daemon.app.launcher_patience import BoundedWait
 from daemon.evals import job_states
 from daemon.text.job_state import State, job_state
 from storage.errors import NotFound, Refused, StorageDamaged, StorageUnreadable, Unavailable
@@ -149,7 +149,7 @@ def _tasks(
 
 async def _usage(parts: AppContext, alloc: Allocation) -> AllocationUsage | None:
     try:
-        with bounded_wait():
+        with BoundedWait():
             return await parts.tasks.usage(alloc.id)
     except (NotFound, Refused, Unavailable):  # the task ended, or the launcher is silent
         return None

@@ -14,9 +14,9 @@ import trio
 from daemon.launcher.channel import Refusal, pair, receive, send
 from daemon.launcher.client import (
     _PLACES_OF_CLIENTS,
+    Impatience,
     Launcher,
     LauncherGone,
-    impatient,
     send_hello,
 )
 from daemon.launcher.messages import (
@@ -195,7 +195,7 @@ async def test_open_requests_do_not_exceed_the_protocol_limit(tmp_path: Path) ->
 
 
 async def _finish_for_a_client(launcher: Launcher) -> None:
-    with impatient():
+    with Impatience():
         await launcher.finish(FINISH)
 
 
@@ -240,7 +240,7 @@ async def test_client_does_not_wait_for_a_thousand_starts(tmp_path: Path) -> Non
                 nursery.start_soon(launcher.finish, FINISH)
             await trio.testing.wait_all_tasks_blocked()
             nursery.start_soon(launcher.claims, ListClaims(allocation=ALLOCATION))
-            with impatient():
+            with Impatience():
                 nursery.start_soon(launcher.claims, ListClaims(allocation=ALLOCATION))
             await trio.testing.wait_all_tasks_blocked()
             sent = [(await fake.question()).body for _ in range(MOST_OPEN - _PLACES_OF_CLIENTS + 1)]
@@ -252,7 +252,7 @@ async def test_slow_requests_of_clients_leave_the_places_of_short_ones(tmp_path:
     with faked() as (launcher, fake):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(launcher.run, trio.CancelScope())
-            with impatient():
+            with Impatience():
                 for _ in range(_PLACES_OF_CLIENTS):
                     nursery.start_soon(launcher._request, RemoveVolume(volume=ALLOCATION))
                 nursery.start_soon(launcher._ping)

@@ -16,7 +16,7 @@ from daemon.api.routes import ROUTES
 from daemon.clock import SystemClock
 from daemon.identity.lazy_methods import LazyMethods
 from daemon.launcher.channel import pair, receive, send
-from daemon.launcher.client import Launcher, LauncherSilent, impatient
+from daemon.launcher.client import Impatience, Launcher, LauncherSilent
 from daemon.launcher.messages import (
     ClaimList,
     ListClaims,
@@ -79,7 +79,7 @@ async def test_client_request_waits_at_most_five_seconds(
     silent: Silent, autojump_clock: trio.testing.MockClock
 ) -> None:
     begun = trio.current_time()
-    with impatient(), pytest.raises(LauncherSilent, match="within 5 s"):
+    with Impatience(), pytest.raises(LauncherSilent, match="within 5 s"):
         await silent.client.claims(LIST)
     assert trio.current_time() == begun + 5
 
@@ -95,7 +95,7 @@ async def test_internal_request_waits_without_limit(
 async def test_client_request_processed_by_a_child_can_take_longer(
     silent: Silent, autojump_clock: trio.testing.MockClock
 ) -> None:
-    with impatient(), trio.move_on_after(1000) as wait:
+    with Impatience(), trio.move_on_after(1000) as wait:
         await silent.client._request(RemoveVolume(volume=ALLOCATION))
     assert wait.cancelled_caught
 
@@ -114,7 +114,7 @@ async def test_silence_is_detected_logged_and_ends(
         await trio.sleep(8)
         assert client.silent_since is not None
         assert "has not answered for 2 s" in caplog.text
-        with impatient(), pytest.raises(LauncherSilent):  # immediately
+        with Impatience(), pytest.raises(LauncherSilent):  # immediately
             await client.claims(LIST)
         session = StartSession(allocation=ALLOCATION, task="main", attempt=0, is_terminal=False)
         with pytest.raises(OSError, match="does not answer"):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from daemon.launcher.client import impatient, longest_wait
+from daemon.launcher.client import Impatience, longest_wait
 from daemon.runner.core import file_descriptors
 from daemon.runner.core.driver import Attempt, StartFailed, TaskHandle
 from daemon.runner.drivers.mock import MockDriver
@@ -306,7 +306,7 @@ async def test_restart_on_request_waits_for_the_launcher_without_limit(
     async with on_stage(service(first, mock(config=FOREVER)), tmp_path) as stage:
         stage.runner._host.drivers["mock_driver"] = watched = Watched()
         await trio.sleep(5)
-        with impatient():
+        with Impatience():
             await stage.runner.tasks.restart(None, all_tasks=True)
         await trio.sleep(10)
         stage.want(desired_status="stop")

@@ -14,7 +14,7 @@ import trio
 from daemon.launcher import client
 from daemon.launcher.channel import DescriptorsLost, pair, receive, send
 from daemon.launcher.child_processes import ChildOperation, ChildOperations
-from daemon.launcher.client import Launcher, impatient
+from daemon.launcher.client import Impatience, Launcher
 from daemon.launcher.messages import Done, OperationFailed, WriteNote
 from daemon.runner import node
 from daemon.runner.alloc import alloc_runner
@@ -145,7 +145,7 @@ async def test_request_of_a_client_fails_during_a_shortage(monkeypatch: pytest.M
 
     monkeypatch.setattr(Launcher, "_request", request)
     near, far = pair()
-    with near, far, impatient(), pytest.raises(OSError, match="Too many open files"):
+    with near, far, Impatience(), pytest.raises(OSError, match="Too many open files"):
         await written(Launcher(near))
 
 
