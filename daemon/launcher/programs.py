@@ -20,7 +20,7 @@ from daemon.launcher.alloc_dir import own_ids
 from daemon.launcher.channel import Refusal, read_sealed
 from daemon.launcher.messages import MOST_PAYLOAD, LauncherPolicy, ProgramCommand
 from daemon.launcher.shim_script import PATH, Tools
-from daemon.launcher.task_start import SIGNALS, ends, usual_scheduling
+from daemon.launcher.task_start import ends, of_new_session
 from daemon.launcher.user_policy import UserPolicy, being
 
 SECONDS = 30  # time limit of a program; a session in a job has none
@@ -131,16 +131,7 @@ def _environment(
 
 def _spawn(words: list[str], env: Mapping[str, str], actions: Sequence[tuple[object, ...]]) -> int:
     with being(own_ids()):  # jobs inherit its umask
-        pid = os.posix_spawn(
-            words[0],
-            words,
-            env,
-            file_actions=actions,
-            setsid=True,
-            setsigmask=(),
-            setsigdef=SIGNALS,
-            **usual_scheduling(),
-        )
+        pid = os.posix_spawn(words[0], words, env, file_actions=actions, **of_new_session())
     # The process may have ended.
     with suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as file:
         file.write("0")  # the program must not inherit the launcher's protection

@@ -254,22 +254,28 @@ def enter_arguments(
     tools: Tools,
     task_command: TaskCommand,
     user: User | None,
-    namespaces: Mapping[str, int],
+    namespaces: Mapping[str, tuple[int, int]],
     *,
     filtered: bool,
+    is_terminal: bool,
 ) -> list[str]:
     """Return the command line that enters a sandbox; an exec session's command is appended to it.
 
-    `namespaces` maps the kind of each namespace to its descriptor number in the child. A process
-    with a filter cannot enter namespaces. A second bubblewrap, which changes nothing else,
-    therefore installs the filter after the command has entered the namespaces.
+    `namespaces` is the result of `opened`. A process with a filter cannot enter namespaces. A
+    second bubblewrap, which changes nothing else, therefore installs the filter after the command
+    has entered the namespaces.
+
+    On a terminal, the command leads a session that begins inside the PID namespace. Otherwise the
+    numbers of its session and its process group would be 0 there, and no shell could control jobs.
     """
-    command = [tools.nsenter, *(f"--{kind}=/proc/self/fd/{fd}" for kind, fd in namespaces.items())]
+    numbers = {kind: number for kind, (_, number) in namespaces.items()}
+    command = [tools.nsenter, *(f"--{kind}=/proc/self/fd/{fd}" for kind, fd in numbers.items())]
     command += ["--preserve-credentials"] if "user" in namespaces else []
     command += ["--"]
     if filtered:
         command += [tools.bwrap, *_filter(filtered=True), "--die-with-parent"]
         command += ["--dev-bind", "/", "/", "--"]
+    command += [tools.setsid, "-c"] if is_terminal else []
     chdir = f"--chdir={task_command.work_dir or OWN_HOME}"
     return [*command, *without_rights(tools, user), tools.env, chdir]
 

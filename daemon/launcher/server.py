@@ -225,7 +225,9 @@ class Server:
         payload = read_record(sent, messages.MOST_PAYLOAD, _task_command)
         own = self._shims.pid_of(_key(request))
         pid, descriptors = self._starter.open_session(request, payload, own)
-        return messages.SessionOpened(session=self._sessions.register(pid)), descriptors
+        is_nested = request.is_terminal and payload.driver == "exec"
+        number = self._sessions.register(pid, is_nested=is_nested)
+        return messages.SessionOpened(session=number), descriptors
 
     def start_program(self, request: messages.StartProgram, sent: int, *more: int) -> Given:
         """Start a client program of a cluster, or a notification command.

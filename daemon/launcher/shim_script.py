@@ -152,11 +152,9 @@ def command_line(
         steps.append(_ENTER_GROUPS)
     enter = "\n".join(steps)
     most = f" ulimit -d {data} &&" if data else ""
-    if inside:
-        text = _INSIDE.format(enter=enter, expose=_EXPOSE, data=most, launch=" ".join(command))
-    else:
-        launch = " ".join([quote(tools.setsid), *command])
-        text = _TEXT.format(enter=enter, expose=_EXPOSE, data=most, launch=launch)
+    launch = " ".join(command if inside else [quote(tools.setsid), *command])
+    form = _INSIDE if inside else _TEXT
+    text = form.format(enter=enter, expose=_EXPOSE, data=most, launch=launch)
     line = [tools.sh, "-c", text, "steward-shim", str(open_files), *argv]
     values = {carriers[name]: f"{name}={value}" for name, value in carried.items()}
     own = {"STEWARD_SHIM_PLACE": shim_dir, "STEWARD_SHIM_GROUPS": entry}

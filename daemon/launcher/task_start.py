@@ -55,7 +55,7 @@ _DISABLED = "raw_exec is off: set raw_exec = true in the agent's configuration, 
 _NO_SECCOMP = "the kernel has no system call filters (CONFIG_SECCOMP_FILTER)"
 _NO_NETWORK = "raw_exec can deny a task the network only if the agent is root; use exec"
 # Python and the daemon's parent may ignore signals; tasks get the default actions.
-SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+_SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 Line = tuple[list[str], dict[str, str]]  # arguments and variables
 
 
@@ -72,10 +72,14 @@ class PreparedCommand(msgspec.Struct, frozen=True):
     namespaces: Mapping[str, tuple[int, int]]
 
 
-def usual_scheduling() -> dict[str, Any]:
-    """Return the arguments of `posix_spawn` that undo the launcher's own scheduling policy."""
+def of_new_session() -> dict[str, Any]:
+    """Return the arguments of `posix_spawn` for a session without the launcher's own settings.
+
+    The process gets the default actions of signals, and the usual scheduling policy.
+    """
     is_batch = os.sched_getscheduler(0) == os.SCHED_BATCH
-    return {"scheduler": (os.SCHED_OTHER, os.sched_param(0))} if is_batch else {}
+    scheduler = {"scheduler": (os.SCHED_OTHER, os.sched_param(0))} if is_batch else {}
+    return {"setsid": True, "setsigmask": (), "setsigdef": _SIGNALS, **scheduler}
 
 
 class Starter:
@@ -149,7 +153,8 @@ class Starter:
             prepared = self._prepared(request, task, folder, stack, shim)
             if not own and shim_of(folder, request.task, request.attempt) != shim:
                 raise Refusal(sandbox.NOT_THERE)  # the process ID may have been reused
-            own_ends, actions = ends(prepared.user, stack, is_terminal=request.is_terminal)
+            flags = os.O_NOCTTY if prepared.namespaces else 0  # leaders inside take the terminal
+            own_ends, actions = ends(prepared.user, stack, flags, is_terminal=request.is_terminal)
             pid = self._spawn(prepared, task, request.allocation, folder, actions)
             copies = [os.dup(descriptor) for descriptor in own_ends]
             return pid, [os.pidfd_open(pid), *copies]
@@ -183,19 +188,24 @@ class Starter:
         home = stack.enter_context(below(folder, request.task))
         path = f"{self._directory}/{request.allocation}/{request.task}"
         env = _environment(task, user)
-        if isinstance(request, StartSession) and request.is_terminal:
+        if is_terminal := isinstance(request, StartSession) and request.is_terminal:
             env.setdefault("TERM", _TERMINAL)
         command = [*map(os.fsdecode, (task.command, *task.args))]
         wrap: list[str] = []
         namespaces: dict[str, tuple[int, int]] = {}
         if task.driver == "exec":
+            if problem := self.probe().walls:
+                raise Refusal(problem)
             cwd, becomes = home, None
             env |= {} if shim else {"PWD": task.work_dir or OWN_HOME}
             if shim is None:
                 wrap = self._sandbox(request, task, command, env, user, folder, home, stack)
             else:
                 namespaces = sandbox.opened(shim, user, stack, alone=self._is_alone(task))
-                wrap = self._enter_arguments(task, user, namespaces)
+                has_filter = bool(self._filter(task))
+                wrap = sandbox.enter_arguments(
+                    self.tools, task, user, namespaces, filtered=has_filter, is_terminal=is_terminal
+                )
         else:
             cwd, becomes = self._raw_exec(task, command, env, user, home, path, stack, shim), user
         line = command_line(
@@ -290,8 +300,6 @@ class Starter:
 
         Replace the command `words[0]` by the path of its executable. Raises `Refusal`.
         """
-        if problem := self.probe().walls:
-            raise Refusal(problem)
         # No other user may replace directories that are mounted into the sandbox.
         if os.geteuid() == 0:
             top = alloc_dir.made(folder, request.task, None, alloc_dir.own_ids(), is_handed_on=True)
@@ -318,17 +326,6 @@ class Starter:
             task=request.task,
             filtered=bool(self._filter(task)),
             alone=self._is_alone(task),
-        )
-
-    def _enter_arguments(
-        self, task: TaskCommand, user: User | None, namespaces: Mapping[str, tuple[int, int]]
-    ) -> list[str]:
-        """Return the arguments that enter a sandbox. Raises `Refusal`."""
-        if problem := self.probe().walls:
-            raise Refusal(problem)
-        numbers = {kind: number for kind, (_, number) in namespaces.items()}
-        return sandbox.enter_arguments(
-            self.tools, task, user, numbers, filtered=bool(self._filter(task))
         )
 
     @staticmethod
@@ -369,10 +366,7 @@ class Starter:
                 command,
                 env,
                 file_actions=[*actions, *more],
-                setsid=True,
-                setsigmask=(),
-                setsigdef=SIGNALS,
-                **usual_scheduling(),
+                **of_new_session(),
             )
 
     def _network(
@@ -406,28 +400,23 @@ class Starter:
         return self._support
 
     def _probe(self) -> SandboxSupport:
-        tools = self.tools
-        missing = [tool for tool in ("sh", "setsid", "env") if not getattr(tools, tool)]
-        shell = f"programs are missing on this host: {', '.join(missing)}" if missing else ""
-        missing = [
-            tool for tool in ("bwrap", "nsenter", "setpriv", "stat") if not getattr(tools, tool)
-        ]
-        if missing:
-            problem = (
-                f"programs are missing on this host: {', '.join(missing)} (package bubblewrap)"
-            )
-            return SandboxSupport(tools=shell, walls=problem, no_filter="")
-        problem = self._try(b"")
-        if problem:
-            problem = f"this host does not allow a sandbox: {problem}"
-            return SandboxSupport(tools=shell, walls=problem, no_filter="")
+        shell, walls = self._missing("sh", "setsid", "env"), ""
+        if missing := self._missing("bwrap", "nsenter", "setpriv", "stat"):
+            walls = f"{missing} (package bubblewrap)"
+        elif problem := self._try(b""):
+            walls = f"this host does not allow a sandbox: {problem}"
         no_filter = self._policy.no_filter or ("" if supports_filters() else _NO_SECCOMP)
-        if not no_filter and (problem := self._try(self._policy.filter)):
-            if not self._policy.is_dev:
-                problem = f"this host does not allow a system call filter: {problem}"
-                return SandboxSupport(tools=shell, walls=problem, no_filter="")
-            no_filter = problem
-        return SandboxSupport(tools=shell, walls="", no_filter=no_filter)
+        if not (walls or no_filter) and (problem := self._try(self._policy.filter)):
+            if self._policy.is_dev:
+                no_filter = problem
+            else:
+                walls = f"this host does not allow a system call filter: {problem}"
+        return SandboxSupport(tools=shell, walls=walls, no_filter="" if walls else no_filter)
+
+    def _missing(self, *names: str) -> str:
+        """Return the error for the programs that this host lacks; empty if it has them all."""
+        missing = [name for name in names if not getattr(self.tools, name)]
+        return f"programs are missing on this host: {', '.join(missing)}" if missing else ""
 
     def _try(self, program: bytes) -> str:
         """Build a sandbox like a task's sandbox, with the filter `program`, which may be empty.
@@ -471,12 +460,12 @@ def _outputs(folder: int, request: StartTask, stack: ExitStack) -> list[int]:
 
 
 def ends(
-    user: User | None, stack: ExitStack, *, is_terminal: bool
+    user: User | None, stack: ExitStack, flags: int = 0, *, is_terminal: bool
 ) -> tuple[list[int], list[tuple[object, ...]]]:
     """Create a terminal, or three pipes, for the standard streams of a command.
 
     Return the daemon's ends, and the file actions that give the command its ends. `stack` closes
-    all ends.
+    all ends. The child opens the terminal with `flags`.
     """
 
     def pair(ends: tuple[int, int]) -> tuple[int, int]:
@@ -487,8 +476,8 @@ def ends(
     if is_terminal:
         master, slave = pair(os.openpty())
         os.fchown(slave, user.uid if user else os.geteuid(), -1)
-        # A session leader that opens a terminal makes it its controlling terminal.
-        opened = (os.POSIX_SPAWN_OPEN, 0, os.ttyname(slave), os.O_RDWR, 0)
+        # Without O_NOCTTY, a session leader makes the terminal its controlling terminal.
+        opened = (os.POSIX_SPAWN_OPEN, 0, os.ttyname(slave), os.O_RDWR | flags, 0)
         return [master], [opened, *((os.POSIX_SPAWN_DUP2, 0, descriptor) for descriptor in (1, 2))]
     (reader, writer), out, err = (pair(os.pipe()) for _ in range(3))
     child_ends = (reader, out[1], err[1])

@@ -24,10 +24,10 @@ HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 TEXT = "echo one >$NOMAD_TASK_DIR/f; echo two >>$NOMAD_TASK_DIR/f; exec sleep 600"
 
 
-def lingering(job_id: str = "linger") -> Any:
+def lingering(job_id: str = "linger", driver: str = "raw_exec") -> Any:
     task = {
         "Name": "main",
-        "Driver": "raw_exec",
+        "Driver": driver,
         "Config": {"command": "/bin/sh", "args": ["-c", TEXT]},
         "KillTimeout": SECOND,
         "Actions": [{"Name": "say", "Command": "/bin/echo", "Args": ["hello", "there"]}],
@@ -99,6 +99,27 @@ async def test_a_terminal_reaches_the_command(steward: Steward, alloc_id: str) -
         await until_shown(master, "ready")
         os.write(master, b"\x03")
         assert await process.wait() == 3
+
+
+async def test_a_shell_in_a_sandbox_has_job_control(steward: Steward) -> None:
+    (node,) = await steward.get("/v1/nodes")
+    if not node["Drivers"]["exec"]["Healthy"]:
+        pytest.skip(node["Drivers"]["exec"]["HealthDescription"])
+    (alloc,) = await steward.run_job(lingering(driver="exec"))
+    job = b"sh -c 'echo begi''ns; exec sleep 600'\n"
+    async with at_a_terminal(steward, "alloc", "exec", alloc["ID"], "sh", "-i") as (master, shell):
+        os.write(master, b"echo rea''dy\n")
+        shown = await until_shown(master, "ready\r")
+        for key, status in ((b"\x03", 128 + signal.SIGINT), (b"\x1a", 128 + signal.SIGTSTP)):
+            os.write(master, job)
+            shown += await until_shown(master, "begins")
+            os.write(master, key)
+            os.write(master, b"echo stat''us $?\n")
+            shown += await until_shown(master, f"status {status}")
+        os.write(master, b"kill -9 %1; fg; exit 6\n")
+        assert await shell.wait() == 6
+    assert "tty" not in shown, shown
+    assert "job control" not in shown, shown
 
 
 async def test_exec_through_the_socket_of_the_operators(steward: Steward, alloc_id: str) -> None:
