@@ -95,6 +95,11 @@ def start_daemon(arguments: list[str], channel: socket.socket) -> NoReturn:
 
     `channel` is the socket to the launcher process.
     """
+    if any("=" in word for word in arguments):
+        # imported late, because few daemons have such an option
+        from daemon.cli.core.boolean_options import with_boolean_values
+
+        arguments = with_boolean_values(agent, arguments)
     try:
         agent.main(arguments, prog_name="steward agent", standalone_mode=False, obj=channel)
     except click.ClickException as error:

@@ -20,7 +20,8 @@ class Word(str):
         return self.typed
 
 
-def _word(spelling: str, typed: str) -> Word:
+def respelled(spelling: str, typed: str) -> Word:
+    """Return an argument in another spelling, which remembers the typed text."""
     word = Word(spelling)
     word.typed = str(typed)
     return word
@@ -33,7 +34,7 @@ def normalize_options(arguments: list[str]) -> list[str]:
     """
     end = arguments.index("--") if "--" in arguments else len(arguments)
     return [
-        _word(f"-{word}", word) if _has_one_dash(word) else word for word in arguments[:end]
+        respelled(f"-{word}", word) if _has_one_dash(word) else word for word in arguments[:end]
     ] + (arguments[end:])
 
 
@@ -51,4 +52,4 @@ def short_option(word: str) -> str:
     if match is None:
         return word
     letter, value, number = match.groups()
-    return _word(f"-{letter}{value or number or ''}", word)
+    return respelled(f"-{letter}{value or number or ''}", word)

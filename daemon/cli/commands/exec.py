@@ -79,6 +79,7 @@ _INPUT = click.option(
 )
 _TTY = click.option(
     "-t/--no-tty",
+    "--tty",
     "tty",
     default=None,
     help="Use a terminal (default: if input and output are terminals).",

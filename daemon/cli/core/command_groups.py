@@ -2,6 +2,8 @@
 
 import click
 
+from daemon.cli.core.boolean_options import with_boolean_values
+
 
 class CommandGroup(click.Group):
     """A group whose help describes its commands with the lines in `daemon/cli/core/help.py`."""
@@ -22,7 +24,10 @@ class CommandGroup(click.Group):
         name = args[0]
         command_names = self.list_commands(ctx)
         if name in command_names or name.startswith("-"):
-            return super().resolve_command(ctx, args)
+            found, command, rest = super().resolve_command(ctx, args)
+            if command is not None:
+                rest = with_boolean_values(command, rest, ctx)
+            return found, command, rest
         import difflib  # slow to import, and needed only here
 
         similar = difflib.get_close_matches(name, command_names, n=1)

@@ -17,6 +17,7 @@ from typing import NoReturn, Union
 
 import click
 
+from daemon.cli.core.boolean_options import with_boolean_values
 from daemon.cli.core.command_groups import CommandGroup
 from daemon.text.control_characters import visible_lines
 from daemon.text.option_syntax import short_option
@@ -356,6 +357,7 @@ class CommandLine(LazyGroup):
         if sys.stdin is None:  # the caller closed it; commands then read an empty input
             sys.stdin = io.TextIOWrapper(io.BytesIO())
         try:
+            words = with_boolean_values(self, words)
             status: object = click.Group.main(self, words, prog_name, standalone_mode=False)
             if sys.stdout is not None:
                 sys.stdout.flush()  # else the interpreter would report a full disk at its end
