@@ -19,6 +19,7 @@ from daemon.jobs.periodic import (
     load_periodic_job,
     next_launches,
     openings_of,
+    upcoming,
     zone_of,
 )
 from daemon.jobs.periodic import pause as pause_clock
@@ -147,21 +148,23 @@ def periodic_schedule(request: Request, db: ReadSnapshot) -> HandlerReply:
 
 def upcoming_launches(request: Request, db: ReadSnapshot) -> HandlerReply:
     """List the next launches of periodic jobs, soonest first."""
+    now = request.parts.clock.now()
 
     def rows(db: ReadSnapshot, start: Key | None, reverse: bool) -> Iterator[DueLaunch]:
         first = None
         if start is not None:
             namespace, _, job_id = str(start[1]).partition(".")
             first = (int(start[0]), namespace, job_id)
-        return periodic.upcoming(db, request.namespace, first, reverse=reverse)
+        return upcoming(db, request.namespace, now, first, reverse=reverse)
 
     listing = Listing[DueLaunch](
         rows=rows,
-        key=lambda upcoming: (upcoming.launch or 0, f"{upcoming.namespace}.{upcoming.job_id}"),
+        key=lambda item: (item.launch or 0, f"{item.namespace}.{item.job_id}"),
         line=_launch,
-        wanted=lambda _, upcoming: request.sees(upcoming.namespace),
+        wanted=lambda _, item: request.sees(item.namespace),
     )
-    return show(listing, request.query, db, max(db.table_index("periodic_jobs"), 1))
+    index = max(db.table_index("periodic_jobs"), db.table_index("freezes"), 1)
+    return show(listing, request.query, db, index)
 
 
 def _launch(db: ReadSnapshot, due_launch: DueLaunch) -> bytes:

@@ -238,7 +238,9 @@ ROUTES: tuple[Route, ...] = (
         long=True,
         methods=frozenset({"GET", "POST"}),
     ),
-    ReadRoute("/v1/jobs/launches", dispatch.upcoming_launches, LIST, ("periodic",), long=True),
+    ReadRoute(
+        "/v1/jobs/launches", dispatch.upcoming_launches, LIST, ("periodic", "freezes"), long=True
+    ),
     ReadRoute("/v1/job/{job_id}", jobs.read, READ, _JOB, tables=("jobs",), is_definition=True),
     WriteRoute("POST", "/v1/job/{job_id}", jobs.update, SUBMIT),
     WriteRoute("DELETE", "/v1/job/{job_id}", jobs.deregister_job, STOP),

@@ -11,7 +11,7 @@ import msgspec
 from daemon.evals.cluster_state import load_cluster_state, step_openings
 from daemon.evals.schedule_with_preemption import decide
 from daemon.jobs.evaluate import new_evaluation
-from daemon.jobs.periodic import each_launch, openings_of
+from daemon.jobs.periodic import next_launch
 from daemon.jobspec.canonicalize import keep_scaling_ids, same_definition
 from daemon.jobspec.diff import diff_jobs
 from daemon.jobspec.diffs.annotations import annotate
@@ -75,7 +75,7 @@ def dry_run(db: ReadSnapshot, job: Job, *, now: int, ids: Iterator[str]) -> DryR
             msgspec.structs.replace(evaluation, snapshot_index=0) for evaluation in created
         ],
         failed=dict(plan.failed),
-        next_launch=_next_launch(db, job, now),
+        next_launch=next_launch(db, job, now),
         # The plan may be about the active run of an earlier version.
         opened=frozenset(_opened(plan) if state.next_version is None else ()),
     )
@@ -181,9 +181,3 @@ def _as_one_instance(job: Job) -> Job:
     if not job.launches_children:
         return job
     return msgspec.structs.replace(job, periodic=None, parameterized_job=None)
-
-
-def _next_launch(db: ReadSnapshot, job: Job, now: int) -> int | None:
-    if job.periodic is None or not job.periodic.enabled:
-        return None
-    return next(each_launch(job.periodic, openings_of(db, job), now), None)

@@ -16,7 +16,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import tzinfo
-from functools import partial
+from functools import cache, partial
 from hashlib import blake2b
 from heapq import heapify, heappop, heapreplace
 from itertools import islice, takewhile
@@ -106,6 +106,68 @@ def next_launches(
     return [*islice(_launches_with_freezes(job, job.periodic, after, openings, holding), _SHOWN)]
 
 
+def next_launch(db: ReadSnapshot, job: Job, after: int) -> int | None:
+    """Return the time of the next launch, in nanoseconds; None without a further launch.
+
+    The time is the first of `next_launches`. May take long for a job with a calendar.
+    """
+    if job.periodic is None or not periodic.is_followed(job):
+        return None
+    openings, holding = openings_of(db, job), holding_freezes(db, job)
+    return next(_launches_with_freezes(job, job.periodic, after, openings, holding), None)
+
+
+def upcoming(
+    db: ReadSnapshot,
+    namespace: str,
+    now: int,
+    start: tuple[int, str, str] | None = None,
+    *,
+    reverse: bool = False,
+) -> Iterator[periodic.DueLaunch]:
+    """Yield the jobs with an upcoming launch in a namespace, or in all (`*`), earliest first.
+
+    `start` is the time, the namespace and the ID of the first job. A freeze moves launches, so it
+    changes the order: all launches are then computed first. May take long.
+    """
+    if not freezes.any_open(db):
+        yield from periodic.upcoming(db, namespace, start, reverse=reverse)
+        return
+    holding = cache(partial(_holding, db))
+    moved = [
+        item
+        for due in periodic.followed(db, namespace)
+        if (item := _moved(db, due, holding(due.namespace), now))
+    ]
+
+    def place(item: periodic.DueLaunch) -> tuple[int, str, str]:
+        return item.launch or 0, item.namespace, item.job_id
+
+    for item in sorted(moved, key=place, reverse=reverse):
+        if start is None or (place(item) <= start if reverse else place(item) >= start):
+            yield item
+
+
+def _moved(
+    db: ReadSnapshot, due: periodic.DueLaunch, holding: Iterable[Freeze], now: int
+) -> periodic.DueLaunch | None:
+    """Return the next launch of a job, as freezes move it; None without a further launch.
+
+    `holding` has the freezes of the namespace that hold slots. Most jobs need no look at the job
+    itself: no freeze covers their next slot.
+    """
+    stored = due.launch
+    if stored is None:
+        return None
+    covering = [freeze for freeze in holding if freeze.covers(due.job_id, "", freeze.queue)]
+    is_unknown = stored == periodic.NEVER and bool(covering)  # perhaps waits for the end of one
+    if not is_unknown and not _is_held(stored, covering):
+        return None if stored == periodic.NEVER else due
+    job = jobs.current(db, due.namespace, due.job_id)
+    time = None if job is None else next_launch(db, job, now)
+    return None if time is None else msgspec.structs.replace(due, next_launch=time)
+
+
 def _launches_with_freezes(
     job: Job,
     block: Periodic,
@@ -148,11 +210,14 @@ def _end_of_hold(time: int, holding: Sequence[Freeze]) -> int | None:
 
 def holding_freezes(db: ReadSnapshot, job: Job) -> list[Freeze]:
     """Return the present and future freezes that hold the slots of a job."""
-    return [
-        freeze
-        for freeze in freezes.not_ended(db, job.namespace)
-        if freeze.strength != Strength.CHANGES and freeze.covers(job.id, "", queue_of(job))
-    ]
+    queue = queue_of(job)
+    return [freeze for freeze in _holding(db, job.namespace) if freeze.covers(job.id, "", queue)]
+
+
+def _holding(db: ReadSnapshot, namespace: str) -> list[Freeze]:
+    """Return the present and future freezes in a namespace that hold slots."""
+    open_freezes = freezes.not_ended(db, namespace)
+    return [freeze for freeze in open_freezes if freeze.strength != Strength.CHANGES]
 
 
 def has_openings(job: Job) -> bool:

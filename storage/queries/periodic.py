@@ -75,6 +75,7 @@ _COMING = """
      WHERE (namespace = :namespace OR :namespace = '*') AND next_slot < :never
        AND coalesce(next_launch, next_slot) < :never
 """
+_FOLLOWED = "SELECT * FROM periodic_jobs WHERE namespace = :namespace OR :namespace = '*'"
 _PARTS = ("coalesce(next_launch, next_slot)", "namespace", "job_id")
 _PLACE = ", ".join(_PARTS)
 _ZONE = """
@@ -182,6 +183,12 @@ def upcoming(
         values |= dict(zip(("at", "first", "second"), start, strict=True))
     order_by = ", ".join(f"{part} DESC" for part in _PARTS) if reverse else _PLACE
     for row in db.each(f"{sql} ORDER BY {order_by}", values):
+        yield _due(row)
+
+
+def followed(db: ReadSnapshot, namespace: str) -> Iterator[DueLaunch]:
+    """Yield the jobs with a schedule in a namespace, or in all (`*`), in no defined order."""
+    for row in db.each(_FOLLOWED, {"namespace": namespace}):
         yield _due(row)
 
 

@@ -155,7 +155,8 @@ def add_rest(tx: Transaction) -> None:
         calendars.put(tx, calendar, person="somebody", now=NOW)
         calendars.put(tx, Calendar(name=name, namespace="default", version=1), person="", now=NOW)
         concurrency.set_limit(tx, ("default", name), 1, "")
-        freezes.add(tx, Freeze(id=name, namespace="default", begin=NOW))
+        no_job = f"absent-{number}"  # a freeze of jobs would hold their launches, without an end
+        freezes.add(tx, Freeze(id=name, namespace="default", jobs=no_job, begin=NOW))
         trigger = JobTrigger(
             id=0,
             namespace="default",

@@ -1,13 +1,22 @@
 """Slots of schedules in a freeze: undecided until the end, then missed."""
 
 from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
 
+from daemon.evals.dry_run import dry_run
 from daemon.jobs import freezes as rules
 from daemon.jobs.freezes import FreezeRequest
-from daemon.jobs.periodic import decide_slot, precompute_slots
+from daemon.jobs.periodic import (
+    decide_slot,
+    holding_freezes,
+    next_launch,
+    next_launches,
+    precompute_slots,
+    upcoming,
+)
 from storage.queries import evaluations, freezes, job_status, jobs, periodic
 from storage.records.base import MINUTE, SECOND
 from storage.records.job import Periodic
@@ -134,3 +143,72 @@ async def test_missed_slots_start_in_the_order_and_at_the_rate_of_frozen_jobs(st
 def evaluations_of(store: Store, job_id: str) -> list[str]:
     found = store.read(lambda db: evaluations.unfinished(db, "default", job_id))
     return [evaluation.triggered_by for evaluation in found]
+
+
+# --- the next launches, as lists and plans show them ---
+
+
+async def upcoming_at(store: Store, now: int) -> list[tuple[str, int | None]]:
+    """Return the listed launches, after a check that all other views agree with the list."""
+    listed = store.read(lambda db: [*upcoming(db, "default", now)])
+    for name in ("web", "db"):
+        made = store.read(partial(jobs.current, namespace="default", job_id=name))
+        if made is not None:
+            ahead = store.read(
+                lambda db, made=made: next_launches(made, now, holding=holding_freezes(db, made))
+            )
+            first = next(iter(ahead), None)
+            assert first == store.read(lambda db, made=made: next_launch(db, made, now))
+            assert first == store.read(
+                lambda db, made=made: dry_run(db, made, now=now, ids=map(str, count())).next_launch
+            )
+            assert [first] * bool(first) == [due.launch for due in listed if due.job_id == name]
+    return [(due.job_id, due.launch) for due in listed]
+
+
+@pytest.mark.parametrize(
+    ("policy", "until", "launch"),
+    [("last", "+10m", START + 10 * MINUTE), ("none", "+10m", START + 10 * MINUTE), ("last", "", 0)],
+)
+async def test_a_listed_launch_is_not_in_a_freeze(
+    store: Store, policy: str, until: str, launch: int
+) -> None:
+    await register(store, steward_catch_up=policy)
+    await decide(store, START)
+    assert await upcoming_at(store, START) == [("web", START + MINUTE)]
+    await freeze(store, START, **({"until": until} if until else {}))
+    expected = [("web", launch)] if launch else []
+    assert await upcoming_at(store, START) == expected
+    for minute in (1, 2):  # the first slot in the freeze is due and stays undecided
+        await decide(store, START + minute * MINUTE)
+        assert await upcoming_at(store, START + minute * MINUTE) == expected
+    await rules.thaw(store, "f", now=START + 3 * MINUTE)
+    await decide(store, START + 3 * MINUTE)
+    assert await upcoming_at(store, START + 3 * MINUTE) == [("web", START + 4 * MINUTE)]
+
+
+async def test_launches_are_listed_in_the_order_that_a_freeze_gives_them(store: Store) -> None:
+    await register(store)
+    hourly = Periodic(specs=["35 * * * *"])
+    other = job("db", type="batch", periodic=hourly, submit_time=START)
+    await store.write(lambda tx: jobs.append_version(tx, other))
+    await decide(store, START)
+    db_at, web_at = ("db", START + 5 * MINUTE), ("web", START + 20 * MINUTE)
+    assert await upcoming_at(store, START) == [("web", START + MINUTE), db_at]
+    await freeze(store, START, jobs="we*", until="+20m")
+    assert await upcoming_at(store, START) == [db_at, web_at]
+    backwards = store.read(lambda db: [*upcoming(db, "*", START, reverse=True)])
+    assert [due.job_id for due in backwards] == ["web", "db"]
+    place = (web_at[1], "default", "web")
+    for reverse, names in ((False, ["web"]), (True, ["web", "db"])):
+        rest = store.read(
+            lambda db, reverse=reverse: [*upcoming(db, "default", START, place, reverse=reverse)]
+        )
+        assert [due.job_id for due in rest] == names
+
+
+async def test_a_freeze_of_changes_moves_no_launch(store: Store) -> None:
+    await register(store)
+    await decide(store, START)
+    await freeze(store, START, strength="changes")
+    assert await upcoming_at(store, START) == [("web", START + MINUTE)]
