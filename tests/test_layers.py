@@ -46,6 +46,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "daemon.matching": (*NOUNS, "storage.loop_share"),
     "daemon.jobspec": (
         *NOUNS,
+        "daemon.templates",
         "storage.loop_share",
         "storage.request_context",
         "daemon.matching",
@@ -60,7 +61,12 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.text.hints",
     ),
     "daemon.scheduler": (*NOUNS, "daemon.flow", "daemon.matching"),
-    "daemon.templates": (*NOUNS, "daemon.matching", "daemon.text.go_format"),
+    "daemon.templates": (
+        *NOUNS,
+        "daemon.matching",
+        "daemon.text.go_format",
+        "daemon.text.hints",
+    ),
     # Access and identity.
     "daemon.acl": (
         *STORAGE,
@@ -257,6 +263,7 @@ ONLY_IN = {
     "yaml": (
         "daemon.cli.core.job_file",
         "daemon.jobspec.hcl.functions.yaml_codec",
+        "daemon.templates.yaml_reader",
         "daemon.templates.documents",
     ),
     "re2": ("daemon.matching.regexp", "daemon.text.masking"),

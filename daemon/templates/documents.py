@@ -1,7 +1,8 @@
 """JSON and YAML in templates. No I/O."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -10,6 +11,7 @@ from daemon.templates.values import MissingValue, bounded, text_of
 from storage.errors import Malformed
 from storage.records import json_steps
 
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _READ = 4  # characters per step; a short text can hold many values
 _WRITTEN_YAML = 20  # steps per value
 _HTML = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -25,6 +27,16 @@ def parse_json(budget: StepBudget, document: object) -> object:
         return _checked(json_steps.decode(text.encode()))
     except (Malformed, msgspec.DecodeError, UnicodeError) as error:
         raise TemplateError(str(error)) from error
+
+
+def parse_yaml(budget: StepBudget, document: object) -> object:
+    """Parse a YAML text. Raises `TemplateError`."""
+    text = text_of(document)
+    if not text:
+        return {}
+    from daemon.templates import yaml_reader  # a large library, and few templates read YAML
+
+    return yaml_reader.read(budget, text)
 
 
 def _checked(value: object) -> object:
@@ -51,6 +63,11 @@ def to_json_pretty(budget: StepBudget, value: object) -> str:
 def to_unescaped_json(budget: StepBudget, value: object) -> str:
     """Return a value as JSON on one line, in which `<`, `>` and `&` are not escaped."""
     return _dumped(budget, value, None, escaped=False)
+
+
+def to_unescaped_json_pretty(budget: StepBudget, value: object) -> str:
+    """Return a value as indented JSON, in which `<`, `>` and `&` are not escaped."""
+    return _dumped(budget, value, 2, escaped=False)
 
 
 def _dumped(budget: StepBudget, value: object, indent: int | None, *, escaped: bool = True) -> str:
@@ -88,6 +105,68 @@ def to_yaml(budget: StepBudget, value: object) -> str:
     )
     budget.make(len(text))
     return text.removesuffix("...\n").rstrip("\n")
+
+
+def to_toml(budget: StepBudget, value: object) -> str:
+    """Return a map as TOML. Raises `TemplateError` for another value."""
+    plain = _plain(budget, value, _WRITTEN_YAML)
+    if not isinstance(plain, dict):
+        raise TemplateError("toml: only a map can be the top level of a document")
+    text = "\n".join(_toml_lines(budget, plain, ""))
+    budget.make(len(text))
+    return text.strip("\n")
+
+
+def _toml_lines(budget: StepBudget, table: Mapping[str, object], path: str) -> Iterator[str]:
+    """Yield the lines of a table: first its values, then the tables in it."""
+    margin = "  " * path.count("\n")
+    names = sorted(name for name, value in table.items() if value is not None)
+    for name in names:
+        if not _tables(table[name]):
+            yield f"{margin}{_toml_key(name)} = {_toml_value(table[name])}"
+    for name in names:
+        for member in _tables(table[name]):
+            inner = f"{path}\n{_toml_key(name)}"
+            budget.make(len(inner))
+            full, is_list = ".".join(inner.split("\n")[1:]), isinstance(table[name], list)
+            yield ""
+            yield f"{margin}[[{full}]]" if is_list else f"{margin}[{full}]"
+            yield from _toml_lines(budget, member, inner)
+
+
+def _tables(value: object) -> Sequence[Mapping[str, object]]:
+    """Return the tables that a value consists of; empty for any other value."""
+    if isinstance(value, dict):
+        return [value]
+    if isinstance(value, list) and value and all(isinstance(member, dict) for member in value):
+        return value
+    return []
+
+
+def _toml_key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+
+
+def _toml_value(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case float() if value.is_integer():
+            return f"{value:.1f}"
+        case list():
+            if None in value:
+                raise TemplateError("toml: a list cannot contain nil")
+            return f"[{', '.join(map(_toml_value, value))}]"
+        case dict():
+            pairs = (
+                f"{_toml_key(name)} = {_toml_value(member)}"
+                for name, member in sorted(value.items())
+                if member is not None
+            )
+            return f"{{{', '.join(pairs)}}}"
+        case str():
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return str(value)
 
 
 def _plain(budget: StepBudget, value: object, steps: int) -> object:

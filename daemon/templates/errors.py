@@ -13,6 +13,14 @@ class TemplateError(ValueError):
     """Parsing or rendering failed. The message contains the position and the reason."""
 
 
+class UnknownFunction(TemplateError):
+    """A template calls a function that does not exist."""
+
+    def __init__(self, position: str, name: str) -> None:
+        super().__init__(f'{position}: function "{name}" not defined')
+        self.name = name
+
+
 class TemplateOutputTooLong(TemplateError):
     """Rendering needs more steps than the limit."""
 

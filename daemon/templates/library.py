@@ -7,20 +7,26 @@ the last one, so that a pipeline can supply it.
 import base64
 import binascii
 import hashlib
+import hmac
 import re
 from collections.abc import Callable, Mapping
+from itertools import zip_longest
 
 from daemon.matching import regexp
 from daemon.templates.documents import (
     parse_json,
+    parse_yaml,
     to_json,
     to_json_pretty,
+    to_toml,
     to_unescaped_json,
+    to_unescaped_json_pretty,
     to_yaml,
 )
 from daemon.templates.errors import StepBudget, TemplateError
 from daemon.templates.evaluate import TemplateFunction
-from daemon.templates.values import bounded, equal, list_of, number_of, text_of, whole_of
+from daemon.templates.values import bounded, equal, is_true, list_of, number_of, text_of, whole_of
+from daemon.text.go_format import quote
 from storage.errors import Invalid
 
 _LONGEST_NUMBER = 30  # digits that are parsed
@@ -251,7 +257,138 @@ def _md5(text: str) -> str:
     return hashlib.md5(text.encode(errors="replace"), usedforsecurity=False).hexdigest()
 
 
+def _hmac(budget: StepBudget, message: object, key: object) -> str:
+    text, secret = text_of(message), text_of(key)
+    budget.make(4 * (len(text) + len(secret)))
+    return hmac.new(
+        secret.encode(errors="replace"), text.encode(errors="replace"), "sha256"
+    ).hexdigest()
+
+
+# --- maps ---
+
+
+def _split_to_map(budget: StepBudget, apart: object, between: object, value: object) -> object:
+    """Return a map of the text `k:v,k:v`, given its separators. Parts without a value are left out."""
+    inner, pairs = text_of(between), _split(budget, apart, value)
+    if not inner:
+        raise TemplateError("the separator between keys and values is empty")
+    budget.make(len(text_of(value)))
+    parts = (pair.partition(inner) for pair in pairs)
+    return {key: text for key, found, text in parts if found}
+
+
+def _merge(*, overrides: bool) -> Callable[[StepBudget, object, object], object]:
+    """Return a function that merges its second map into its first. Maps in them are merged too.
+
+    Without `overrides`, a value of the second map replaces only an empty value.
+    """
+
+    def call(budget: StepBudget, destination: object, source: object) -> object:
+        if not isinstance(source, Mapping) or not isinstance(destination, Mapping):
+            raise TemplateError("both arguments must be maps")
+        budget.spend(2 + len(source) + len(destination))
+        budget.enter()
+        merged = dict(destination)
+        for key, value in source.items():
+            before = merged.get(key)
+            if isinstance(value, Mapping) and isinstance(before, Mapping):
+                merged[key] = call(budget, before, value)
+            elif overrides or not is_true(before):
+                merged[key] = value
+        budget.exit_block()
+        return merged
+
+    return call
+
+
+# --- sprig ---
+
+
+def _default(_: StepBudget, default: object, value: object = None) -> object:
+    return value if is_true(value) else default
+
+
+def _coalesce(_: StepBudget, *values: object) -> object:
+    return next((value for value in values if is_true(value)), None)
+
+
+def _ternary(_: StepBudget, yes: object, no: object, condition: object) -> object:
+    return yes if is_true(condition) else no
+
+
+def _list(budget: StepBudget, *values: object) -> list[object]:
+    budget.spend(len(values))
+    return list(values)
+
+
+def _dict(budget: StepBudget, *values: object) -> dict[str, object]:
+    budget.spend(len(values))
+    keys = [text_of(key) for key in values[::2]]
+    return dict(zip_longest(keys, values[1::2], fillvalue=""))
+
+
+def _repeat(budget: StepBudget, times: object, value: object) -> str:
+    number, text = max(0, whole_of(times)), text_of(value)
+    budget.make(number * len(text))
+    return text * number
+
+
+def _truncate(_: StepBudget, length: object, value: object) -> str:
+    number, text = whole_of(length), text_of(value)
+    return text[:number] if number >= 0 else text[number:]
+
+
+def _next_line_indent(budget: StepBudget, spaces: object, value: object) -> str:
+    return f"\n{_indent(budget, spaces, value)}"
+
+
+def _has_prefix(_: StepBudget, prefix: object, value: object) -> bool:
+    return text_of(value).startswith(text_of(prefix))
+
+
+def _has_suffix(_: StepBudget, suffix: object, value: object) -> bool:
+    return text_of(value).endswith(text_of(suffix))
+
+
+def _has_text(budget: StepBudget, part: object, value: object) -> bool:
+    return _in(budget, text_of(value), part)
+
+
+def _split_list(budget: StepBudget, apart: object, value: object) -> list[str]:
+    mark, text = text_of(apart), text_of(value)
+    budget.spend(text.count(mark) if mark else len(text))
+    return text.split(mark) if mark else list(text)
+
+
 _ARGUMENTS = 3
+_ANY = 100  # arguments
+SPRIG: dict[str, TemplateFunction] = {
+    "sprig_upper": _on_text(str.upper),
+    "sprig_lower": _on_text(str.lower),
+    "sprig_title": _on_text(_title),
+    "sprig_trim": _on_text(str.strip),
+    "sprig_quote": _on_text(quote),
+    "sprig_squote": _on_text(lambda text: f"'{text}'"),
+    "sprig_b64enc": _on_text(_encoded),
+    "sprig_b64dec": _on_text(_decoded),
+    "sprig_sha256sum": _on_text(_sha256),
+    "sprig_default": TemplateFunction(_default, 1, 2),
+    "sprig_coalesce": TemplateFunction(_coalesce, 0, _ANY),
+    "sprig_ternary": TemplateFunction(_ternary, _ARGUMENTS, _ARGUMENTS),
+    "sprig_list": TemplateFunction(_list, 0, _ANY),
+    "sprig_dict": TemplateFunction(_dict, 0, _ANY),
+    "sprig_repeat": TemplateFunction(_repeat, 2, 2),
+    "sprig_trunc": TemplateFunction(_truncate, 2, 2),
+    "sprig_indent": TemplateFunction(_indent, 2, 2),
+    "sprig_nindent": TemplateFunction(_next_line_indent, 2, 2),
+    "sprig_replace": TemplateFunction(_replace_all, _ARGUMENTS, _ARGUMENTS),
+    "sprig_join": TemplateFunction(_join, 2, 2),
+    "sprig_splitList": TemplateFunction(_split_list, 2, 2),
+    "sprig_contains": TemplateFunction(_has_text, 2, 2),
+    "sprig_hasPrefix": TemplateFunction(_has_prefix, 2, 2),
+    "sprig_hasSuffix": TemplateFunction(_has_suffix, 2, 2),
+}
 LIBRARY: dict[str, TemplateFunction] = {
     "join": TemplateFunction(_join, 2, 2),
     "split": TemplateFunction(_split, 2, 2),
@@ -294,5 +431,13 @@ LIBRARY: dict[str, TemplateFunction] = {
     "toJSON": TemplateFunction(to_json, 1, 1),
     "toUnescapedJSON": TemplateFunction(to_unescaped_json, 1, 1),
     "toJSONPretty": TemplateFunction(to_json_pretty, 1, 1),
+    "toUnescapedJSONPretty": TemplateFunction(to_unescaped_json_pretty, 1, 1),
+    "parseYAML": TemplateFunction(parse_yaml, 1, 1),
+    "toTOML": TemplateFunction(to_toml, 1, 1),
+    "hmacSHA256Hex": TemplateFunction(_hmac, 2, 2),
+    "splitToMap": TemplateFunction(_split_to_map, _ARGUMENTS, _ARGUMENTS),
+    "mergeMap": TemplateFunction(_merge(overrides=False), 2, 2),
+    "mergeMapWithOverride": TemplateFunction(_merge(overrides=True), 2, 2),
+    **SPRIG,
     "toYAML": TemplateFunction(to_yaml, 1, 1),
 }

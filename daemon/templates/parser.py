@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Container, Iterable, Iterator
 
-from daemon.templates.errors import DEEPEST, TemplateError
+from daemon.templates.errors import DEEPEST, TemplateError, UnknownFunction
 from daemon.templates.go_literals import char, number, text
 from daemon.templates.lexer import TemplateToken, TokenType, tokenize
 from daemon.templates.nodes import (
@@ -305,7 +305,7 @@ class _Parser:
         if name in _CONSTANTS:
             return ConstantNode(_CONSTANTS[name])
         if name not in self._functions:
-            raise self._fault(f"function {quote(name)} not defined")
+            raise UnknownFunction(f"line {self._last.line}", name)
         return FunctionNode(name)
 
     def _bracket(self) -> PipeNode:

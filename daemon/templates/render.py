@@ -5,12 +5,13 @@ from collections.abc import Mapping
 import msgspec
 
 from daemon.templates.builtin import BUILTIN
-from daemon.templates.errors import StepBudget
+from daemon.templates.errors import StepBudget, TemplateError, UnknownFunction
 from daemon.templates.evaluate import evaluate
 from daemon.templates.library import LIBRARY
 from daemon.templates.lookups import Answers, LookupKey, LookupResults
 from daemon.templates.nodes import ParsedTemplate
 from daemon.templates.parser import parse
+from daemon.text.hints import closest
 
 # A step takes one or two microseconds.
 FEW_STEPS = 5_000  # few enough not to block the caller
@@ -30,6 +31,21 @@ class RenderResult(msgspec.Struct, frozen=True, kw_only=True):
 def read(source: str, left: str = "", right: str = "") -> ParsedTemplate:
     """Parse a template. Raises `TemplateError`."""
     return parse(source, _NAMES, left, right)
+
+
+def syntax_error(source: str, left: str = "", right: str = "") -> tuple[str, str]:
+    """Return why a template cannot be parsed, and the nearest name of an unknown function.
+
+    Both texts are empty for a valid template.
+    """
+    try:
+        read(source, left, right)
+    except UnknownFunction as error:
+        names = {name.lower(): name for name in sorted(_NAMES)}
+        return str(error), names.get(closest(error.name.lower(), names), "")
+    except TemplateError as error:
+        return str(error), ""
+    return "", ""
 
 
 def render(

@@ -12,10 +12,25 @@ from storage.errors import Invalid
 from storage.records.base import MINUTE, SECOND
 from storage.records.group import TaskGroup
 from storage.records.job import Job, Periodic
-from storage.records.task import Identity, Service, Task
+from storage.records.task import Identity, Service, Task, Template
 
 _SECRETS_IDENTITY = "vault_"
+_MOST_PARSED = 32 * 1024  # characters of the templates of a job: parsing takes up to 15 µs each
 _LOOKED_AT = 10  # launches per cron expression
+
+
+class _ParsedCharacters:
+    """The length of all templates of a job that were parsed. Longer ones are not parsed."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_PARSED
+
+    def add(self, length: int) -> bool:
+        """Count a template; return whether it may be parsed."""
+        if length > self._left:
+            return False
+        self._left -= length
+        return True
 
 
 def warnings(job: Job, *, oversubscription: bool) -> Iterator[str]:
@@ -24,8 +39,9 @@ def warnings(job: Job, *, oversubscription: bool) -> Iterator[str]:
     `oversubscription` means that tasks may use more memory than they reserve.
     """
     groups = job.task_groups or []
+    parsed = _ParsedCharacters()
     for group in groups:
-        yield from wrap_error(f"Group {quote(group.name)} has warnings", _group(group))
+        yield from wrap_error(f"Group {quote(group.name)} has warnings", _group(group, parsed))
     for group in groups:
         yield from _shutdown_delays(group)
     yield from _auto_promote(groups)
@@ -84,7 +100,7 @@ def _closest(periodic: Periodic) -> int:
     return min((later - earlier for earlier, later in pairwise(sorted(slots))), default=MINUTE)
 
 
-def _group(group: TaskGroup) -> Iterator[str]:
+def _group(group: TaskGroup, parsed: _ParsedCharacters) -> Iterator[str]:
     if group.update and 1 < group.count < group.update.max_parallel:
         yield (
             "Update max parallel count is greater than task group count "
@@ -100,10 +116,10 @@ def _group(group: TaskGroup) -> Iterator[str]:
     if group.tasks and all(task.lifecycle and task.lifecycle.hook for task in group.tasks):
         yield "Group has no main task: its sidecars are stopped as soon as they run"
     for task in group.tasks or ():
-        yield from wrap_error(f"Task {quote(task.name)} has warnings", _task(task))
+        yield from wrap_error(f"Task {quote(task.name)} has warnings", _task(task, parsed))
 
 
-def _task(task: Task) -> Iterator[str]:
+def _task(task: Task, parsed: _ParsedCharacters) -> Iterator[str]:
     if task.resources.iops:
         yield "IOPS has been deprecated as of Nomad 0.9.0. Please remove IOPS from resource block."
     if task.resources.networks:
@@ -117,11 +133,26 @@ def _task(task: Task) -> Iterator[str]:
                 f"Template[{number}] VaultGrace has been deprecated as of Nomad 0.11 and ignored "
                 "since Vault 0.5. Please remove VaultGrace / vault_grace from template block."
             )
+        if problem := _syntax_error(template, parsed):
+            yield f"Template[{number}] cannot be rendered: {problem}"
     yield from _services(task.services)
     for identity in task.identities or ():
         yield from join_errors(
             f"Identity[{identity.name}] {warning}" for warning in _identity(identity)
         )
+
+
+def _syntax_error(template: Template, parsed: _ParsedCharacters) -> str:
+    """Return why the text of a template cannot be parsed; empty if it can, or is not known yet."""
+    source = template.embedded_tmpl
+    if (template.left_delim or "{{") not in source or not parsed.add(len(source)):
+        return ""
+    # imported late, because simple jobs have no templates
+    from daemon.templates.render import syntax_error
+
+    reason, similar = syntax_error(source, template.left_delim, template.right_delim)
+    hint = f"; did you mean {quote(similar)}?" if similar else ""
+    return reason and f"data (EmbeddedTmpl): {reason}{hint}"
 
 
 def _services(services: list[Service] | None) -> Iterator[str]:

@@ -233,6 +233,32 @@ NO_EXPIRATION = "identities without an expiration are insecure"
             ),
         ),
         (
+            job(group(task(Templates=[{"EmbeddedTmpl": "{{ toYml 1 }}", "DestPath": "b"}]))),
+            in_task(
+                'Template[0] cannot be rendered: data (EmbeddedTmpl): line 1: function "toYml" '
+                'not defined; did you mean "toYAML"?'
+            ),
+        ),
+        (
+            job(
+                group(
+                    task(
+                        Templates=[
+                            {
+                                "EmbeddedTmpl": "{{ toYml }}<< if >>",
+                                "DestPath": "b",
+                                "LeftDelim": "<<",
+                                "RightDelim": ">>",
+                            },
+                        ]
+                    )
+                )
+            ),
+            in_task(
+                "Template[0] cannot be rendered: data (EmbeddedTmpl): line 1: missing value for if"
+            ),
+        ),
+        (
             job(group(task(Identities=[{"Name": "a"}]))),
             in_task(
                 f"2 errors occurred:\n\t* Identity[a] {NO_AUDIENCE}\n\t* Identity[a] "
@@ -364,3 +390,16 @@ def periodic(*specs: str, **fields: Any) -> Document:
 )
 def test_launches_within_a_minute_get_a_warning(given: Document, remarks: list[str]) -> None:
     assert list(validate(complete(given)).remarks) == remarks
+
+
+def test_only_the_text_of_a_limited_number_of_templates_is_parsed() -> None:
+    known = [{"EmbeddedTmpl": "{{ 1 }}" * 500, "DestPath": str(number)} for number in range(9)]
+    wrong = {"EmbeddedTmpl": "{{ nope }}", "DestPath": "b"}
+    at_run_time = {"SourcePath": "local/t", "DestPath": "c"}
+    for templates, number in (
+        ([*known, wrong], 1),
+        ([*known, {**wrong, "EmbeddedTmpl": "{{ nope }}" + " " * 2000}], 0),
+        ([at_run_time], 0),
+    ):
+        given = complete(job(group(task(Templates=templates))))
+        assert len(validate(given).remarks) == number

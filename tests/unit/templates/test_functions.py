@@ -1,6 +1,8 @@
 """Template functions in addition to Go's, by tables, and the lookups of templates."""
 
+import hmac
 import json
+import tomllib
 
 import pytest
 
@@ -12,7 +14,7 @@ from daemon.templates.lookups import (
     ServiceStub,
     VariableStub,
 )
-from daemon.templates.render import RenderResult, read, render
+from daemon.templates.render import RenderResult, read, render, syntax_error
 from daemon.templates.values import StringMap
 
 NOW = 1_136_214_245_000_000_000  # 2006-01-02T15:04:05Z
@@ -228,3 +230,181 @@ def test_each_order_of_a_map_counts_its_entries(use: str) -> None:
 def test_number_that_json_does_not_have_is_an_error(function: str) -> None:
     with pytest.raises(TemplateError, match="json: unsupported value"):
         render(read(f"{{{{ multiply 1e308 10.0 | {function} }}}}"), {}, {}, now=0)
+
+
+YAML = """a: &x [1, 0x10, 010, -2.5, yes, ~, "7", 2026-01-02]
+b: *x
+c: {<<: {k: v, own: no}, own: mine}
+1: one
+true: t
+"""
+
+
+def test_yaml_is_read_with_the_types_of_its_scalars() -> None:
+    assert json.loads(write(f"{{{{ parseYAML `{YAML}` | toJSON }}}}")) == {
+        "a": [1, 16, 8, -2.5, True, None, "7", "2026-01-02"],
+        "b": [1, 16, 8, -2.5, True, None, "7", "2026-01-02"],
+        "c": {"k": "v", "own": "mine"},
+        "1": "one",
+        "true": "t",
+    }
+    assert write("{{ (parseYAML `x: {y: [1, 2]}`).x.y }}{{ parseYAML `` | len }}") == "[1 2]0"
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        ("a: [", "yaml: .*flow"),
+        ("a: *x", "yaml: .*x"),
+        ("[1]: x", "a key must be a text"),
+        ("<<: 1", "map merge requires"),
+        ("[" * 200, "nested more than 80 deep"),
+        (f"a: {2**64}", "64"),
+    ],
+)
+def test_unreadable_yaml_is_an_error(document: str, reason: str) -> None:
+    with pytest.raises(TemplateError, match=reason):
+        write(f"{{{{ parseYAML `{document}` }}}}")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        # Each line repeats the line before it ten times.
+        "\n".join(
+            ["a0: &a0 [" + "x," * 9 + "x]"]
+            + [
+                f"a{number}: &a{number} [" + ",".join([f"*a{number - 1}"] * 10) + "]"
+                for number in range(1, 9)
+            ]
+        ),
+        "\n".join(
+            ["- &a0 {k: v}"]
+            + [
+                f"- &a{number} {{<<: [" + ",".join([f"*a{number - 1}"] * 10) + "]}"
+                for number in range(1, 9)
+            ]
+        ),
+        "- x\n" * 100_000,
+    ],
+)
+def test_cost_of_yaml_is_limited(document: str) -> None:
+    with pytest.raises(TemplateOutputTooLong):
+        write(f"{{{{ $x := parseYAML `{document}` }}}}")
+
+
+@pytest.mark.parametrize("digits", ["1" * 5000, ":".join(["1"] * 20_000)])
+def test_a_number_of_any_length_in_yaml_is_cheap(digits: str) -> None:
+    assert write(f"{{{{ $x := parseYAML `{digits}` }}}}{{{{ len $x }}}}") == str(len(digits))
+
+
+def test_a_map_is_written_as_toml() -> None:
+    document = json.dumps(
+        {
+            "b": True,
+            "name": 'a "b"\n',
+            "n": None,
+            "float": 1.5,
+            "list": [1, {"k": "v"}],
+            "table": {"x y": 1, "inner": {"z": []}},
+            "rows": [{"a": 1}, {"a": 2}],
+        }
+    )
+    assert write(f"{{{{ parseJSON `{document}` | toTOML }}}}").split("\n") == [
+        "b = true",
+        "float = 1.5",
+        'list = [1, {k = "v"}]',
+        'name = "a \\"b\\"\\n"',
+        "",
+        "[[rows]]",
+        "  a = 1",
+        "",
+        "[[rows]]",
+        "  a = 2",
+        "",
+        "[table]",
+        '  "x y" = 1',
+        "",
+        "  [table.inner]",
+        "    z = []",
+    ]
+    with pytest.raises(TemplateError, match="only a map can be the top level"):
+        write("{{ toTOML 1 }}")
+    with pytest.raises(TemplateError, match="a list cannot contain nil"):
+        write('{{ parseJSON `{"a": [null]}` | toTOML }}')
+
+
+def test_toml_can_be_read_again() -> None:
+    document = {"a": {"b": {"c": [{"d": "\x7f\u0001ü\\"}]}}, "": {"x.y": -1}, "e": [[1], [2]]}
+    source = "{{ parseJSON `" + json.dumps(document) + "` | toTOML }}"
+    assert tomllib.loads(write(source)) == document
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ('{{ parseJSON `["<"]` | toUnescapedJSONPretty }}', '[\n  "<"\n]'),
+        (
+            "{{ hmacSHA256Hex `text` `key` }}",
+            hmac.new(b"key", b"text", "sha256").hexdigest(),
+        ),
+        ("{{ splitToMap `,` `:` `a:1,b:2:3,c` | toJSON }}", '{"a":"1","b":"2:3"}'),
+        (
+            '{{ parseJSON `{"a":{"x":1,"y":1,"e":1}}` | mergeMap (parseJSON `{"a":{"x":2,"e":""},"b":3}`) | toJSON }}',
+            '{"a":{"e":1,"x":2,"y":1},"b":3}',
+        ),
+        (
+            '{{ parseJSON `{"a":{"x":1}}` | mergeMapWithOverride (parseJSON `{"a":{"x":2,"y":2}}`) | toJSON }}',
+            '{"a":{"x":1,"y":2}}',
+        ),
+        ("{{ env `NONE` | sprig_default `x` }}{{ `y` | sprig_default `x` }}", "xy"),
+        ("{{ sprig_coalesce `` 0 `z` }}{{ true | sprig_ternary `a` `b` }}", "za"),
+        (
+            "{{ sprig_list 1 `a` | toJSON }}{{ sprig_dict `k` 1 `l` | toJSON }}",
+            '[1,"a"]{"k":1,"l":""}',
+        ),
+        (
+            "{{ `ab` | sprig_repeat 2 }}{{ `abc` | sprig_trunc 2 }}{{ `abc` | sprig_trunc -1 }}",
+            "ababab" + "c",
+        ),
+        (
+            "{{ `a` | sprig_nindent 2 }}{{ `a` | sprig_quote }}{{ `a` | sprig_squote }}",
+            "\n  a\"a\"'a'",
+        ),
+        ("{{ `a-b` | sprig_splitList `-` | sprig_join `+` }}", "a+b"),
+        ("{{ `abc` | sprig_contains `b` }} {{ `abc` | sprig_hasPrefix `b` }}", "true false"),
+        ("{{ `abc` | sprig_hasSuffix `c` }} {{ ` A ` | sprig_trim | sprig_lower }}", "true a"),
+    ],
+)
+def test_further_functions(source: str, text: str) -> None:
+    assert write(source) == text
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ `x` | sprig_repeat 2000000 }}",
+        "{{ range loop 100000 }}{{ sprig_list 1 2 3 4 5 6 7 8 9 10 }}{{ end }}",
+        "{{ $m := parseJSON `{MAP}` }}{{ range loop 1000 }}{{ $x := mergeMap $m $m }}{{ end }}",
+    ],
+)
+def test_cost_of_further_functions_is_limited(source: str) -> None:
+    document = json.dumps({str(number): 1 for number in range(1000)})
+    with pytest.raises(TemplateError, match=r"more than (500000 steps|1048576 characters)"):
+        write(source.replace("{MAP}", document))
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("{{ toYml 1 }}", ('line 1: function "toYml" not defined', "toYAML")),
+        (
+            "\n{{ regexreplaceall }}",
+            ('line 2: function "regexreplaceall" not defined', "regexReplaceAll"),
+        ),
+        ("{{ qqqqqq }}", ('line 1: function "qqqqqq" not defined', "")),
+        ("{{ env `A` }} text", ("", "")),
+    ],
+)
+def test_unknown_function_has_a_nearest_name(source: str, found: tuple[str, str]) -> None:
+    assert syntax_error(source) == found
