@@ -8,22 +8,34 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import click
+import msgspec
 
 from daemon.cli.core import formatting, resolve
 from daemon.cli.core.formatting import short
-from daemon.cli.core.http_client import ApiClient, Value, decode, segment
+from daemon.cli.core.http_client import (
+    ApiClient,
+    DaemonUnreachable,
+    RequestRejected,
+    Value,
+    decode,
+    segment,
+)
 from daemon.cli.core.options import Integer, with_client, with_output
 from daemon.cli.core.output import Screen
 from daemon.cli.core.responses import AllocationDetail, AllocationItem, JobListItem, LogFrame
 from daemon.text.placement_message import count_noun
-from storage.errors import Invalid, NotFound
-from storage.records.allocation import ClientStatus
+from storage.errors import Invalid, NotFound, StewardError
+from storage.records.allocation import ClientStatus, TaskPhase
+from storage.records.job import JobStatus
 from storage.records.state import Run
 
 _LINES = 10  # default of -tail
 _STDOUT = "stdout"
 _PER_LINE = 200  # assumed bytes per line
 _LEAST = 64 * 1024  # bytes of the first estimate
+_NOT_FOUND = 404
+_ALIVE = (ClientStatus.PENDING, ClientStatus.RUNNING, ClientStatus.UNKNOWN)
+_INTERRUPTED = "the output is incomplete, because the daemon stopped before the task ended"
 
 
 _RUN = click.option(
@@ -44,6 +56,16 @@ _CONTAINS = click.option(
     "--contains", default="", metavar="TEXT", help="Show only lines that contain TEXT."
 )
 _PREVIOUS = click.option("--previous", is_flag=True, help="Show the previous attempt.")
+
+
+class LogInterrupted(StewardError):
+    """A followed log ended before its task or job: the output is incomplete."""
+
+
+class FollowedJob(msgspec.Struct, frozen=True, rename="pascal"):
+    """The part of a job that says whether it has ended."""
+
+    status: JobStatus
 
 
 class LineSelection(NamedTuple):
@@ -168,16 +190,10 @@ def logs(
         )
         return
     log = LogPosition(f"/v1/client/fs/logs/{segment(allocation.id)}", chosen, kind or _STDOUT)
-    out = sys.stdout.buffer
-    is_empty = True
-    try:
-        for chunk in _log_chunks(client, log, follow=follow, tail=tail, lines=lines, size=size):
-            is_empty = is_empty and not chunk
-            out.write(chunk)
-            out.flush()
-    except KeyboardInterrupt:
-        if not follow:
-            raise
+    chunks = _log_chunks(client, log, follow=follow, tail=tail, lines=lines, size=size)
+    is_empty, has_ended = _write(chunks, follow=follow)
+    if follow and has_ended:
+        _check_end(client, allocation.namespace, allocation.job_id, allocation.id, chosen)
     if is_empty and kind is None and _has_errors(client, log):
         screen.warn("the standard output is empty; see the standard error with --stderr")
 
@@ -276,19 +292,59 @@ def _print(
     """Print lines of the logs of a job, or of one of its allocations."""
     path = f"/v1/job/{segment(job_id)}/logs"
     query = {**lines.query(), **where, "follow": follow}
+    chunks = _streamed(client, path, {**query, "namespace": namespace})
+    is_empty, has_ended = _write(chunks, follow=follow)
+    if follow and has_ended:
+        _check_end(client, namespace, job_id, where.get("allocation", ""), lines.task)
+    if is_empty and lines.previous:
+        screen.warn("there is no earlier attempt, or it has no matching line")
+
+
+def _write(chunks: Iterator[bytes], *, follow: bool) -> tuple[bool, bool]:
+    """Print the chunks of a log as they arrive.
+
+    Return whether there were none, and whether the log has ended. With `follow`, Ctrl-C stops the
+    output without an error.
+    """
     out = sys.stdout.buffer
     is_empty = True
     try:
-        with client.stream(path, namespace=namespace, **query) as chunks:
-            for chunk in chunks:
-                is_empty = False
-                out.write(chunk)
-                out.flush()
+        for chunk in chunks:
+            is_empty = is_empty and not chunk
+            out.write(chunk)
+            out.flush()
     except KeyboardInterrupt:
         if not follow:
             raise
-    if is_empty and lines.previous:
-        screen.warn("there is no earlier attempt, or it has no matching line")
+        return is_empty, False
+    return is_empty, True
+
+
+def _check_end(client: ApiClient, namespace: str, job_id: str, alloc_id: str, task: str) -> None:
+    """Check that a followed log has ended because its task or job has ended.
+
+    Without an allocation, check the job. A daemon that stops ends the response like a complete
+    response. Raises `LogInterrupted`.
+    """
+    try:
+        if alloc_id:
+            path = f"/v1/allocation/{segment(alloc_id)}"
+            alloc = client.fetch(path, AllocationDetail, namespace=namespace)
+            state = (alloc.task_states or {}).get(task)
+            has_ended = state is not None and state.state == TaskPhase.DEAD
+            has_ended = has_ended or _status(alloc) not in _ALIVE
+        else:
+            path = f"/v1/job/{segment(job_id)}"
+            status = client.fetch(path, FollowedJob, namespace=namespace).status
+            has_ended = status == JobStatus.DEAD
+    except DaemonUnreachable as error:
+        raise LogInterrupted(f"{_INTERRUPTED}: {error}") from error
+    except RequestRejected as error:
+        if error.status != _NOT_FOUND:  # else it was deleted after its end
+            raise
+        return
+    if not has_ended:
+        raise LogInterrupted(f"{_INTERRUPTED}: run the command again to continue")
 
 
 def newest(client: ApiClient, job_id: str) -> str:
@@ -310,7 +366,7 @@ def newest(client: ApiClient, job_id: str) -> str:
     return best.id
 
 
-def _status(line: AllocationItem) -> ClientStatus:
+def _status(line: AllocationItem | AllocationDetail) -> ClientStatus:
     return ClientStatus(line.client_status)
 
 
@@ -355,7 +411,11 @@ def _plain(
     client: ApiClient, log: LogPosition, *, follow: bool, origin: str, offset: int
 ) -> Iterator[bytes]:
     query = log.query(plain=True, follow=follow, origin=origin, offset=offset)
-    with client.stream(log.path, **query) as chunks:
+    return _streamed(client, log.path, query)
+
+
+def _streamed(client: ApiClient, path: str, query: Mapping[str, Value]) -> Iterator[bytes]:
+    with client.stream(path, **query) as chunks:
         yield from chunks
 
 

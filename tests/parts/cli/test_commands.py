@@ -676,7 +676,8 @@ def test_log_is_printed_on_arrival(
     logging.tell(LOGS, Told(pieces=(b"one\n", b"\xfftwo\n")))
     result = terminal.type("alloc", "logs", *options, ALLOC)
     assert result.stdout_bytes == b"one\n\xfftwo\n"
-    assert logging.seen[-1].query == {"task": "main", "plain": "true", **query}
+    (asked,) = logging.asked(LOGS)
+    assert asked.query == {"task": "main", "plain": "true", **query}
 
 
 def test_tail_has_the_requested_number_of_lines(logging: FakeDaemon, terminal: Terminal) -> None:

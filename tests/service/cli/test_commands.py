@@ -245,6 +245,38 @@ async def test_a_log_is_followed_until_an_interrupt(steward: Steward) -> None:
     assert b"one" not in said
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "words", [["-job"], ["-n", "1", "-job"], ["-contains", "m", "-job"], []], ids=" ".join
+)
+async def test_a_followed_log_reports_that_the_daemon_stopped(
+    steward: Steward, words: list[str], number: int
+) -> None:
+    script = "while :; do echo more; sleep 0.05; done"
+    await steward.run_job(json.loads(job_file("web", script))["Job"])
+    async with typed(steward, "logs", "-f", *words, "web") as process:
+        await read_until(process, b"more\n")
+        await steward.stop(number)
+        assert await process.wait() == 1
+        assert process.stderr is not None
+        said = await process.stderr.receive_some()
+    assert b"the output is incomplete, because the daemon stopped" in said or (
+        number == signal.SIGKILL and b"cannot reach the daemon" in said
+    )
+    await steward.start()
+
+
+@pytest.mark.parametrize("words", [["-job"], ["-n", "1", "-job"], ["-contains", "m", "-job"], []])
+async def test_a_followed_log_ends_with_its_task(steward: Steward, words: list[str]) -> None:
+    script = "echo more; while test ! -e $NOMAD_TASK_DIR/over; do sleep 0.05; done"
+    [allocation] = await steward.run_job(json.loads(job_file("web", script))["Job"])
+    async with typed(steward, "logs", "-f", *words, "web") as process:
+        await read_until(process, b"more\n")
+        await steward.cli("stop", "-detach", "web")
+        assert await process.wait() == 0
+    assert allocation["JobID"] == "web"
+
+
 async def test_inspected_job_can_run_again_unchanged(steward: Steward) -> None:
     await steward.cli("job", "run", "-", stdin=job_file("web", FOREVER))
     before = await steward.task_pids("web")
