@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -114,7 +114,7 @@ def step_openings(
     db: ReadSnapshot, job: Job, run: FlowRun | None, steps: Sequence[RunStep]
 ) -> "dict[str, Openings]":
     """Return the open times of calendars by name, for all steps that have not begun."""
-    dated = [group for group in job.task_groups or () if CALENDAR.name in (group.meta or ())]
+    dated = facts_of(job).dated
     if not dated:
         return {}
     is_new = run is None or run.version != job.version
@@ -143,7 +143,7 @@ def step_openings(
 
 def _grants(db: ReadSnapshot, job: Job, run: FlowRun) -> dict[str, StepGrant]:
     """Return the slots by step, for steps that hold slots or wait for slots."""
-    if not any(STEP_QUEUES.name in (group.meta or ()) for group in job.task_groups or ()):
+    if not facts_of(job).has_step_queues:
         return {}
     from storage.queries import concurrency, step_slots  # imported late: few steps have queues
 
@@ -218,7 +218,7 @@ def _outputs(
     steps_by_name = {step.name: step for step in steps}
     at_work = {alloc.task_group for alloc in allocations_ if not alloc.client_terminal}
     names, sources = dict[str, None](), dict[lists.Reference, None]()
-    for group in _named_outputs(job):
+    for group in facts_of(job).naming_outputs:
         row, condition = steps_by_name.get(group.name), IF.of(group.meta)
         if row is None or row.state not in _NOT_BEGUN:
             continue
@@ -253,15 +253,6 @@ def _outputs(
         # A list has the key of its reference, which differs from all names of outputs.
         outputs_by_step.setdefault(reference.step, {})[str(reference)] = text
     return outputs_by_step
-
-
-def _named_outputs(job: Job) -> list[TaskGroup]:
-    """Return the groups whose condition or list may name an output."""
-    return [
-        group
-        for group in job.task_groups or ()
-        if (meta := group.meta) and (IF.name in meta or FOR_EACH.name in meta)
-    ]
 
 
 def _is_array(job: Job, name: str) -> bool:
@@ -305,18 +296,11 @@ def _kept(job: Job | None, run: FlowRun | None, steps: Sequence[RunStep]) -> Col
     """Return the ended steps for which an unfinished step needs the result of each element."""
     if job is None or run is None or run.version != job.version:
         return ()
-    ended = {step.name for step in steps if step.outcome is not None}
-    if not ended:
+    needs_of = facts_of(job).element_needs
+    if not needs_of:
         return ()
-    from daemon.flow.lists import element_needs  # imported late: few jobs are workflows
-
-    return {
-        need
-        for group in job.task_groups or ()
-        if group.name not in ended
-        for need in element_needs(group)
-        if need in ended
-    }
+    ended = {step.name for step in steps if step.outcome is not None}
+    return {need for name, needs in needs_of if name not in ended for need in needs & ended}
 
 
 def _allocations(
@@ -418,16 +402,6 @@ def add_placed(
     return tuple(_and(state, by_node.get(state.node.id, [])) for state in states)
 
 
-def takes_dynamic_ports(job: Job) -> bool:
-    """Return whether the allocations of a job get dynamic ports."""
-    return any(
-        network.dynamic_ports
-        for group in job.task_groups or ()
-        for networks in (group.networks, *(task.resources.networks for task in group.tasks or ()))
-        for network in networks or ()
-    )
-
-
 def add_listening_ports(
     states: tuple[NodeState, ...], ports: frozenset[int]
 ) -> tuple[NodeState, ...]:
@@ -448,3 +422,80 @@ def _and(state: NodeState, more: list[AllocatedResources]) -> NodeState:
         devices=state.devices.union(*(resources.device_ids for resources in more)),
         allocations=state.allocations + len(more),
     )
+
+
+class JobGroupFacts:
+    """Facts about the groups of a job that decisions need, computed once for a version of the job.
+
+    Each end of a step causes a decision. For a workflow of a thousand steps, it takes milliseconds
+    to look at all groups.
+    """
+
+    def __init__(self, groups: Sequence[TaskGroup]) -> None:
+        self._groups = groups
+
+    @cached_property
+    def takes_dynamic_ports(self) -> bool:
+        """Whether the allocations of the job get dynamic ports."""
+        return any(
+            network.dynamic_ports
+            for group in self._groups
+            for networks in (
+                group.networks,
+                *(task.resources.networks for task in group.tasks or ()),
+            )
+            for network in networks or ()
+        )
+
+    @cached_property
+    def has_step_queues(self) -> bool:
+        """Whether a step needs slots of queues."""
+        return any(STEP_QUEUES.name in (group.meta or ()) for group in self._groups)
+
+    @cached_property
+    def dated(self) -> Sequence[TaskGroup]:
+        """The groups with a calendar."""
+        return [group for group in self._groups if CALENDAR.name in (group.meta or ())]
+
+    @cached_property
+    def naming_outputs(self) -> Sequence[TaskGroup]:
+        """The groups whose condition or list may name an output."""
+        return [
+            group
+            for group in self._groups
+            if (meta := group.meta) and (IF.name in meta or FOR_EACH.name in meta)
+        ]
+
+    @cached_property
+    def element_needs(self) -> Sequence[tuple[str, frozenset[str]]]:
+        """The groups that need elements of other groups one by one, with the names of the others."""
+        from daemon.flow.lists import element_needs  # imported late: few jobs are workflows
+
+        pairs = ((group.name, frozenset(element_needs(group))) for group in self._groups)
+        return [(name, needs) for name, needs in pairs if needs]
+
+
+class _LastFacts:
+    """A cache of the last facts; it compares the identity of the list of groups.
+
+    Repeated reads of a long definition from the store return the same list.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[object, JobGroupFacts] = (None, JobGroupFacts(()))
+
+    def of(self, job: Job) -> JobGroupFacts:
+        groups, facts = self._last
+        if groups is not None and groups is job.task_groups:
+            return facts
+        facts = JobGroupFacts(job.task_groups or ())
+        self._last = (job.task_groups, facts)
+        return facts
+
+
+_FACTS = _LastFacts()
+
+
+def facts_of(job: Job) -> JobGroupFacts:
+    """Return the facts about the groups of a job."""
+    return _FACTS.of(job)

@@ -18,10 +18,10 @@ from daemon.evals import applier
 from daemon.evals.cluster_state import (
     add_listening_ports,
     add_placed,
+    facts_of,
     load_cluster_state,
     load_freeze,
     node_states,
-    takes_dynamic_ports,
 )
 from daemon.evals.deployment_watcher import watch_deployments
 from daemon.evals.gc import RetentionLimits, collect_garbage
@@ -367,7 +367,7 @@ def _decide(
         state = msgspec.structs.replace(
             state, max_count=max_count, freeze=load_freeze(db, state.job, now)
         )
-        if state.job is not None and takes_dynamic_ports(state.job):
+        if state.job is not None and facts_of(state.job).takes_dynamic_ports:
             state = msgspec.structs.replace(
                 state, nodes=add_listening_ports(state.nodes, listening())
             )

@@ -282,11 +282,30 @@ def environment(list_item: Item) -> dict[str, str]:
 
 def has_lists(job: Job) -> bool:
     """Return whether there is a group whose number of elements may differ from its own count."""
-    return any(
-        FOR_EACH.name in meta or MATRIX.name in meta or EACH in meta.get(NEEDS.name, "")
-        for group in job.task_groups or ()
-        if (meta := group.meta)
-    )
+    return _LISTS.are_in(job)
+
+
+class _LastLists:
+    """A cache of the last result of `has_lists`; it compares the identity of the list of groups."""
+
+    def __init__(self) -> None:
+        self._last: tuple[object, bool] = (None, False)
+
+    def are_in(self, job: Job) -> bool:
+        """Return whether a job has lists."""
+        groups, found = self._last
+        if groups is not None and groups is job.task_groups:
+            return found
+        found = any(
+            FOR_EACH.name in meta or MATRIX.name in meta or EACH in meta.get(NEEDS.name, "")
+            for group in job.task_groups or ()
+            if (meta := group.meta)
+        )
+        self._last = (job.task_groups, found)
+        return found
+
+
+_LISTS = _LastLists()
 
 
 def with_totals(job: Job, steps: Iterable[RunStep]) -> Job:

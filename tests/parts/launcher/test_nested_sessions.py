@@ -48,7 +48,7 @@ def test_command_that_starts_during_its_kill_does_not_survive(
         sessions.kill(number, hang_up=False)
         assert entering.wait() == -signal.SIGKILL
         started = os.read(entering.stdout.fileno(), 100)
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError):  # it has ended
             if started:
                 os.kill(int(started), signal.SIGKILL)
         assert started == b""
