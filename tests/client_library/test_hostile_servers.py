@@ -1,11 +1,25 @@
 """Responses that no server of this API sends: for each, the library raises an error."""
 
-from collections.abc import Awaitable, Callable
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
 import trio
-from steward_client import ApiError, Client, Event, InvalidResponse, Retry, Unreachable, transport
+from steward_client import (
+    ApiError,
+    Client,
+    Event,
+    InvalidResponse,
+    NotFound,
+    Retry,
+    Unreachable,
+    transport,
+)
+
+from tests.fakes.authority import Authority
 
 Work = Callable[[Client], Awaitable[object]]
 
@@ -25,6 +39,66 @@ async def follow(opened: Client) -> list[bytes]:
 
 async def listen(opened: Client) -> list[Event]:
     return [event async for event in opened.events()]
+
+
+@asynccontextmanager
+async def refusing_server(authority: Authority) -> AsyncIterator[str]:
+    """Yield the address of a TLS server that refuses each request, and just closes the connection."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.certify("server"))
+    refusal = b"HTTP/1.1 404 Not Found\r\nContent-Length: 7\r\n\r\nunknown"
+
+    async def refuse(stream: trio.SSLStream[trio.SocketStream]) -> None:
+        await stream.receive_some(65536)
+        await stream.send_all(refusal)
+        await trio.aclose_forcefully(stream)
+
+    async with trio.open_nursery() as nursery:
+        [listener] = await trio.open_ssl_over_tcp_listeners(0, context, host="127.0.0.1")
+        port = listener.transport_listener.socket.getsockname()[1]
+        nursery.start_soon(trio.serve_listeners, refuse, [listener])
+        yield f"https://localhost:{port}"
+        nursery.cancel_scope.cancel()
+
+
+async def test_refused_exec_session_over_tls_has_the_reason(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    async with (
+        refusing_server(authority) as address,
+        Client(address, verify=authority.client()) as opened,
+    ):
+        with pytest.raises(NotFound, match="unknown"):
+            await opened.exec_run("a", ["/bin/true"], task="main")
+
+
+async def execute(opened: Client) -> object:
+    return await opened.exec_run("a", ["/bin/true"], task="main")
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda opened: opened.jobs(),
+        lambda opened: opened.stop("a"),
+        lambda opened: follow(opened),
+        lambda opened: listen(opened),
+        execute,
+    ],
+    ids=["read", "write", "logs", "events", "exec"],
+)
+async def test_untrusted_certificate_is_reported_at_once(work: Work, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    trusting = Authority(tmp_path / "other").client()
+    async with (
+        refusing_server(Authority(tmp_path)) as address,
+        Client(address, verify=trusting) as opened,
+    ):
+        with (
+            trio.fail_after(5),
+            pytest.raises(Unreachable, match="certificate is not trusted: ") as error,
+        ):
+            await work(opened)
+    assert "_ssl.c" not in str(error.value)
 
 
 REDIRECT = {"Location": "http://elsewhere/"}

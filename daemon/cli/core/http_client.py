@@ -579,6 +579,38 @@ def _tls_context(connection: HttpConnection) -> ssl.SSLContext:
     return context
 
 
+_OF_AN_UNKNOWN_AUTHORITY = "name its CA certificate with --ca-cert or STEWARD_CACERT"
+_OF_ANOTHER_NAME = (
+    "use a name of the certificate in the address, or pass the name with --tls-server-name"
+)
+_OF_ITS_FORM = "replace the certificate of the daemon, or that of its authority"
+_CERTIFICATE_REMEDIES = {  # by OpenSSL's numbers in openssl/x509_vfy.h
+    **dict.fromkeys((2, 18, 19, 20, 21, 27), _OF_AN_UNKNOWN_AUTHORITY),
+    9: "check the clocks of this host and of the daemon's host, or replace its certificate",
+    10: "renew the expired certificate and reload the daemon, or correct the clock of this host",
+    23: "replace its certificate, because the authority has revoked it",
+    62: _OF_ANOTHER_NAME,
+    64: _OF_ANOTHER_NAME,
+}
+_ALERT = re.compile(r"(?:SSLV3|TLSV1|TLSV13)_ALERT_(\w+)")  # the reason that the daemon sent
+
+
+def _tls_reason(reason: str) -> tuple[str, str]:
+    """Return an error of TLS, and how to fix it. `reason` is OpenSSL's name of the error."""
+    words = reason.lower().replace("_", " ") or "no reason given"
+    alert = _ALERT.fullmatch(reason)
+    if alert and ("CERTIFICATE" in alert[1] or alert[1] == "UNKNOWN_CA"):
+        words = alert[1].lower().replace("_", " ")
+        remedy = (
+            "pass a valid certificate and its key with --client-cert and --client-key, or "
+            "STEWARD_CLIENT_CERT and STEWARD_CLIENT_KEY"
+        )
+        return f"it refuses the certificate of this client ({words})", remedy
+    if alert:
+        return f"TLS failed ({words})", "check the log of the daemon"
+    return f"TLS failed ({words})", "check whether the address needs http://"
+
+
 def _reason(error: Exception) -> tuple[str, str]:
     """Return why a daemon cannot be reached, and how to fix that."""
     elsewhere = "name another address with --address or STEWARD_ADDR"
@@ -590,12 +622,11 @@ def _reason(error: Exception) -> tuple[str, str]:
         case PermissionError():
             return "permission denied", f"run the command as root, or {elsewhere}"
         case ssl.SSLCertVerificationError():
-            return (
-                f"its certificate is not trusted ({error.verify_message})",
-                "name its CA certificate with --ca-cert or STEWARD_CACERT",
-            )
+            message = error.verify_message.rstrip(".")
+            remedy = _CERTIFICATE_REMEDIES.get(error.verify_code, _OF_ITS_FORM)
+            return f"its certificate is not trusted ({message})", remedy
         case ssl.SSLError():
-            return f"TLS failed ({error.reason})", "check whether the address needs http://"
+            return _tls_reason(error.reason or "")
         case TimeoutError():
             return "no response in time", f"check its log, or {elsewhere}"
         case http.client.RemoteDisconnected() | http.client.IncompleteRead():

@@ -31,15 +31,22 @@ class Unreachable(ClientError):
     """No usable response arrived.
 
     `refused` is true if the server cannot have acted on the request, so that a repetition is safe.
-    `retry_after` is the delay in seconds that the server requested, or None.
+    `retry_after` is the delay in seconds that the server requested, or None. `untrusted` is true if
+    the client does not trust the server's certificate. The client does not repeat such a request.
     """
 
     def __init__(
-        self, message: str, *, refused: bool = False, retry_after: float | None = None
+        self,
+        message: str,
+        *,
+        refused: bool = False,
+        retry_after: float | None = None,
+        untrusted: bool = False,
     ) -> None:
         super().__init__(message)
         self.refused = refused
         self.retry_after = retry_after
+        self.untrusted = untrusted
 
 
 class InvalidResponse(ClientError):

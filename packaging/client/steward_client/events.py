@@ -130,7 +130,7 @@ class _Reader:
         if self._last_sign is None:
             self._last_sign = now
         delay = self._connection.delay(self._failures)
-        if now + delay > self._last_sign + self._connection.retry.within:
+        if error.untrusted or now + delay > self._last_sign + self._connection.retry.within:
             raise error
         self._failures += 1
         await anyio.sleep(delay)

@@ -76,9 +76,12 @@ async def follow_log(
                         data, seen = frame.after(seen), max(seen, frame.end)
                         if data:
                             yield data
-        except Unreachable:
+        except Unreachable as error:
             delay = connection.delay(failures)
-            if anyio.current_time() + delay > last_sign + connection.retry.within:
+            if (
+                error.untrusted
+                or anyio.current_time() + delay > last_sign + connection.retry.within
+            ):
                 raise
         else:
             return

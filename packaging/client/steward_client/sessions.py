@@ -28,7 +28,7 @@ from wsproto.events import (
 from wsproto.utilities import LocalProtocolError
 
 from steward_client.errors import ExecFailed, InvalidResponse, Unreachable, error_of
-from steward_client.transport import Connection, Query, headers_of, segment
+from steward_client.transport import Connection, Query, headers_of, not_connected, segment
 from steward_client.wire import UNREADABLE
 
 _CONNECT_WITHIN = 10.0  # timeout in seconds
@@ -187,11 +187,17 @@ async def _connect(connection: Connection) -> ByteStream:
                 return await anyio.connect_unix(connection.socket)
             if address.scheme != "https":
                 return await anyio.connect_tcp(host, address.port or 80)
+            # The closing frame of the WebSocket already marks the end. The standard's own end of
+            # TLS would replace the reason for a refusal, if the server has closed the connection.
             return await anyio.connect_tcp(
-                host, address.port or 443, tls=True, ssl_context=_context(connection.verify)
+                host,
+                address.port or 443,
+                tls=True,
+                ssl_context=_context(connection.verify),
+                tls_standard_compatible=False,
             )
     except (OSError, TimeoutError) as error:
-        raise Unreachable(f"{connection.given_address}: {error}", refused=True) from error
+        raise not_connected(connection.given_address, error) from error
 
 
 def _context(verify: ssl.SSLContext | bool) -> ssl.SSLContext:

@@ -206,7 +206,7 @@ class Connection:
             except Unreachable as error:
                 delay = error.retry_after or self.delay(attempt)
                 may_repeat = call.repeatable or error.refused
-                if not may_repeat or anyio.current_time() + delay > last:
+                if error.untrusted or not may_repeat or anyio.current_time() + delay > last:
                     raise
             await anyio.sleep(delay)
             attempt += 1
@@ -312,9 +312,20 @@ def _socket_of(address: str) -> str | None:
 
 
 def _unreachable(address: str, error: httpx.TransportError) -> Unreachable:
-    never_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-    reason = str(error) or type(error).__name__
-    return Unreachable(f"{address}: {reason}", refused=never_sent)
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        return not_connected(address, error)
+    return Unreachable(f"{address}: {str(error) or type(error).__name__}")
+
+
+def not_connected(address: str, error: Exception) -> Unreachable:
+    """Return the error for a connection that could not be opened."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is not None:
+        message = f"the server's certificate is not trusted: {cause.verify_message}"
+        return Unreachable(f"{address}: {message}", refused=True, untrusted=True)
+    return Unreachable(f"{address}: {str(error) or type(error).__name__}", refused=True)
 
 
 def segment(text: str) -> str:

@@ -10,6 +10,7 @@ from daemon.cli.core.http_client import (
     DaemonUnreachable,
     HttpConnection,
     RequestRejected,
+    _reason,
     _tls_context,
     parse_address,
 )
@@ -303,3 +304,44 @@ def test_certificates_are_verified_unless_disabled() -> None:
     lax = _tls_context(HttpConnection(address="https://x", tls_skip_verify=True))
     assert (strict.verify_mode, strict.check_hostname) == (ssl.CERT_REQUIRED, True)
     assert (lax.verify_mode, lax.check_hostname) == (ssl.CERT_NONE, False)
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "remedy"),
+    [
+        (10, "certificate has expired", "renew the expired certificate"),
+        (9, "certificate is not yet valid", "check the clocks"),
+        (62, "Hostname mismatch, certificate is not valid for 'a'.", "--tls-server-name"),
+        (64, "IP address mismatch", "--tls-server-name"),
+        (23, "certificate revoked", "replace its certificate"),
+        (18, "self-signed certificate", "--ca-cert or STEWARD_CACERT"),
+        (20, "unable to get local issuer certificate", "--ca-cert or STEWARD_CACERT"),
+        (66, "EE certificate key too weak", "replace the certificate of the daemon"),
+    ],
+)
+def test_remedy_fits_the_reason_why_a_certificate_is_not_trusted(
+    code: int, message: str, remedy: str
+) -> None:
+    error = ssl.SSLCertVerificationError()
+    error.verify_code, error.verify_message = code, message
+    reason, found = _reason(error)
+    assert message.rstrip(".") in reason
+    assert remedy in found
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "remedy"),
+    [
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "(certificate required)", "--client-cert"),
+        ("SSLV3_ALERT_CERTIFICATE_EXPIRED", "(certificate expired)", "--client-cert"),
+        ("TLSV1_ALERT_UNKNOWN_CA", "(unknown ca)", "--client-cert"),
+        ("SSLV3_ALERT_HANDSHAKE_FAILURE", "TLS failed", "check the log of the daemon"),
+        ("WRONG_VERSION_NUMBER", "(wrong version number)", "http://"),
+    ],
+)
+def test_remedy_fits_the_alert_of_the_daemon(name: str, words: str, remedy: str) -> None:
+    error = ssl.SSLError()
+    error.reason = name
+    reason, found = _reason(error)
+    assert words in reason
+    assert remedy in found
