@@ -258,6 +258,7 @@ ONLY_IN = {
         "daemon.identity.keypair",
         "daemon.acl.seal",
         "daemon.jobspec.hcl.functions.crypto",
+        "daemon.web.certificate_files",
     ),
     "bcrypt": ("daemon.jobspec.hcl.functions.crypto",),
     "yaml": (

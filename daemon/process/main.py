@@ -15,6 +15,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -30,6 +31,9 @@ from daemon.process.systemd import ServiceManager, run_watchdog
 from storage import garbage
 from storage.errors import StewardError, StorageBusy, StorageError, leaf_errors
 from storage.loop_share import SWITCH_INTERVAL
+
+if TYPE_CHECKING:
+    from daemon.web.certificate_files import ServerContext
 
 log = logging.getLogger("steward")
 
@@ -119,6 +123,12 @@ async def _operate(parts: DaemonParts, stopping: trio.Event) -> None:
         )
         watch = partial(parts.launcher.watch, parts.context.clock.now)
         nursery.start_soon(parts.fences.keep_running, "launcher", watch)
+        if contexts := _contexts(parts):
+            # Imported late: most daemons have no certificate.
+            from daemon.web.certificate_files import watch_validity
+
+            watch = partial(watch_validity, contexts, parts.context.clock)
+            nursery.start_soon(parts.fences.keep_running, "certificates", watch)
         # This is the only line on standard output, for users and for scripts that wait for it.
         print(f"steward is ready at {config.address}", flush=True)  # noqa: T201
         manager.ready(_status(config))
@@ -126,6 +136,12 @@ async def _operate(parts: DaemonParts, stopping: trio.Event) -> None:
         await stopping.wait()
         manager.stopping()
         nursery.cancel_scope.cancel()
+
+
+def _contexts(parts: DaemonParts) -> "list[ServerContext]":
+    """Return the TLS settings of all listeners that have a certificate."""
+    listeners = (parts.listeners, parts.wrapper_listeners)
+    return [one.context for one in listeners if one is not None and one.context is not None]
 
 
 def _status(config: Settings) -> str:
@@ -161,6 +177,10 @@ async def _reload_on_hangup(
                 parts.wrapper_listeners,
             )
             await reload()
+            if contexts := _contexts(parts):
+                from daemon.web.certificate_files import report_validity
+
+                report_validity(contexts, parts.context.clock.now())
             manager.ready(_status(parts.config))
 
 

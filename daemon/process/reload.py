@@ -50,10 +50,15 @@ class SettingsReloader:
             fresh = self._read()
             policies = JobPolicySet(fresh.job_policies)
             async with self._opened(fresh) as opened:
+                renewed: list[tuple[ConnectionListeners, Settings]] = []
                 if self._wrappers and fresh.of_wrappers.is_encrypted:
-                    self._wrappers.reload(fresh.of_wrappers, opened)
+                    renewed.append((self._wrappers, fresh.of_wrappers))
                 if fresh.is_encrypted == self._config.is_encrypted:
-                    self._listeners.reload(fresh, opened)
+                    renewed.append((self._listeners, fresh))
+                for listeners, config in renewed:
+                    listeners.check(config, opened)
+                for listeners, config in renewed:
+                    listeners.reload(config, opened)
         except StewardError as error:
             log.error("the settings are unchanged: %s", error)  # noqa: TRY400  # no defect
             return

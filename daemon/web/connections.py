@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h11
 import msgspec
@@ -40,12 +40,22 @@ from daemon.config.settings import Settings
 from daemon.web.admission import Acceptor, Admission, Share
 from daemon.web.fast_path import HEAD_TIMEOUT, MOST, FastPath, Handover
 from daemon.web.library_methods import checked, private_override
-from daemon.web.listeners import ListeningSockets, PeerAddress, load_certificate, peer_of
+from daemon.web.listeners import (
+    ListeningSockets,
+    PeerAddress,
+    check_certificate,
+    load_certificate,
+    peer_of,
+)
 from daemon.web.reason import reason
 from daemon.web.send import Stream, send_now, send_with_timeout
 from daemon.web.turns import ConnectionTurns, Turns
 from daemon.web.websocket import MAX_HANDSHAKE, announces_handshake
 from storage.errors import leaf_errors
+
+if TYPE_CHECKING:
+    from daemon.web.certificate_files import ServerContext
+    from daemon.web.handshakes import HandshakeLog
 
 log = logging.getLogger("steward.web")
 
@@ -106,7 +116,7 @@ class ConnectionListeners(msgspec.Struct, frozen=True):
 
     port: int
     places: Sequence[ConnectionListener]
-    context: ssl.SSLContext | None = None
+    context: "ServerContext | None" = None
 
     def reload(self, config: Settings, opened: Mapping[Path, Path] = MappingProxyType({})) -> None:
         """Reload the certificate, if there is one. `opened` is described at `load_certificate`.
@@ -115,6 +125,11 @@ class ConnectionListeners(msgspec.Struct, frozen=True):
         """
         if self.context is not None:
             load_certificate(self.context, config, opened)
+
+    def check(self, config: Settings, opened: Mapping[Path, Path] = MappingProxyType({})) -> None:
+        """Raise `Invalid` if `reload` would."""
+        if self.context is not None:
+            check_certificate(config, opened)
 
 
 def listeners_at(sockets: ListeningSockets) -> ConnectionListeners:
@@ -220,6 +235,7 @@ class _Handler:
     ) -> None:
         self._app, self._settings, self._context, self._lean = app, settings, context, fast_path
         self._listener, self._streams, self._turns = listener, streams, turns
+        self._failures: HandshakeLog | None = None
 
     async def serve(self, stream: Stream, client: str) -> None:
         """Serve one connection of a client."""
@@ -248,6 +264,10 @@ class _Handler:
             if handed is None:
                 return
             handover = handed
+        if isinstance(stream, trio.SSLStream):
+            await turns.take()
+            if not await self._complete(stream):
+                return
         app = _Introduced(self._app, peer, client)
         # It also accepts plain streams, contrary to its types.
         connection = _Connection(app, self._settings, self._context, ConnectionState({}), stream)  # type: ignore[arg-type]
@@ -258,6 +278,16 @@ class _Handler:
             # Its protocol refers to the connection. Without this cycle, all objects of the
             # connection are freed now, and not by the next garbage collection.
             vars(connection).clear()
+
+    async def _complete(self, stream: trio.SSLStream[trio.SocketStream]) -> bool:
+        """Complete the TLS handshake; return whether the connection can be used."""
+        # Imported late: most daemons have no certificate.
+        from daemon.web.handshakes import HandshakeLog, complete_handshake
+
+        if self._failures is None:
+            self._failures = HandshakeLog()
+        within = self._settings.ssl_handshake_timeout
+        return await complete_handshake(stream, within, self._failures)
 
 
 @checked

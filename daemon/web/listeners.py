@@ -14,12 +14,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
 
 from daemon.config.settings import Settings
 from storage.errors import Invalid, StewardError
+
+if TYPE_CHECKING:
+    from daemon.web.certificate_files import CertificateFile, ServerContext
 
 log = logging.getLogger("steward.web")
 
@@ -53,13 +57,13 @@ class ListeningSockets(msgspec.Struct, frozen=True, kw_only=True):
 
     port: socket.socket
     tasks: socket.socket
-    context: ssl.SSLContext | None = None
+    context: "ServerContext | None" = None
     operators: socket.socket | None = None
     group: int | None = None
     public: socket.socket | None = None
-    public_context: ssl.SSLContext | None = None
+    public_context: "ServerContext | None" = None
     wrappers: socket.socket | None = None
-    wrappers_context: ssl.SSLContext | None = None
+    wrappers_context: "ServerContext | None" = None
 
 
 @contextmanager
@@ -86,7 +90,7 @@ def open_listening_sockets(
             wrappers_context = tls_context(config.of_wrappers)
             wrappers = sockets.enter_context(listen(config.wrapper_host, config.wrapper_port))
         if config.issuer_bind:
-            public_context = tls_context(config)
+            public_context = context  # the same object, so that a reload renews both
             public = sockets.enter_context(listen(config.issuer_bind, config.issuer_port))
         yield ListeningSockets(
             port=port,
@@ -130,11 +134,14 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def tls_context(config: Settings) -> ssl.SSLContext | None:
+def tls_context(config: Settings) -> "ServerContext | None":
     """Return the TLS context, if there is a certificate. Raises `Invalid`."""
     if config.tls_cert == Path():
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    # Imported late, here and below: most daemons have no certificate.
+    from daemon.web.certificate_files import ServerContext
+
+    context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(["http/1.1"])
@@ -146,39 +153,56 @@ def tls_context(config: Settings) -> ssl.SSLContext | None:
 
 
 def load_certificate(
-    context: ssl.SSLContext, config: Settings, opened: Mapping[Path, Path] = MappingProxyType({})
+    context: "ServerContext", config: Settings, opened: Mapping[Path, Path] = MappingProxyType({})
 ) -> None:
-    """Load the certificate files for new connections. Raises `Invalid`.
+    """Load the certificate files for new connections.
 
-    `opened` maps files that only root can read to readable copies.
+    `opened` maps files that only root can read to readable copies. Raises `Invalid`; then nothing
+    has changed.
     """
-    cert, key, authorities = (
-        opened.get(path, path) for path in (config.tls_cert, config.tls_key, config.tls_client_ca)
+    check_certificate(config, opened)
+    _load(context, config, opened)
+
+
+def check_certificate(config: Settings, opened: Mapping[Path, Path] = MappingProxyType({})) -> None:
+    """Raise `Invalid` unless `load_certificate` would succeed."""
+    from daemon.web.certificate_files import ServerContext
+
+    _load(ServerContext(ssl.PROTOCOL_TLS_SERVER), config, opened)
+
+
+def _load(context: "ServerContext", config: Settings, opened: Mapping[Path, Path]) -> None:
+    from daemon.web.certificate_files import CertificateFile, load_pair
+
+    # The listener for cluster hosts can have another certificate (`of_wrappers`).
+    prefix = "wrapper_" if config.tls_cert == config.wrapper_tls_cert else ""
+    certificate, key, authorities = (
+        CertificateFile(setting, path, opened.get(path, path))
+        for setting, path in (
+            (f"{prefix}tls_cert", config.tls_cert),
+            (f"{prefix}tls_key", config.tls_key),
+            ("tls_client_ca", config.tls_client_ca),
+        )
     )
-    try:
-        # This test uses another context, so that an invalid pair does not replace the valid one.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
-        context.load_cert_chain(cert, key)
-    except OSError as error:  # includes ssl.SSLError
-        raise Invalid(
-            f"cannot use the certificate tls_cert = {str(config.tls_cert)!r} with tls_key = "
-            f"{str(config.tls_key)!r}: {error}"
-        ) from error
+    context.validity = load_pair(context, certificate, key)
     if config.tls_client_ca != Path():
         _load_authorities(context, authorities)
 
 
-def _load_authorities(context: ssl.SSLContext, file: Path) -> None:
+def _load_authorities(context: ssl.SSLContext, file: "CertificateFile") -> None:
     """Load the CA certificates and revocation lists for new connections. Raises `Invalid`.
 
     If the file has a revocation list, every CA in the file needs a valid list.
     """
+    content = file.content()
     try:
-        context.load_verify_locations(file)
-        if b"-----BEGIN X509 CRL-----" in file.read_bytes():
-            context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+        context.load_verify_locations(file.opened)
     except OSError as error:
-        raise Invalid(f"cannot use tls_client_ca = {str(file)!r}: {error}") from error
+        raise Invalid(
+            f"cannot use {file}: it contains no valid certificate in PEM format"
+        ) from error
+    if b"-----BEGIN X509 CRL-----" in content:
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
 # --- Unix sockets ------------------------------------------------------------------------------

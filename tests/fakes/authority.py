@@ -34,7 +34,12 @@ class Authority:
         self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
     def _signed(
-        self, name: x509.Name, key: ec.EllipticCurvePrivateKey, *, is_authority: bool = False
+        self,
+        name: x509.Name,
+        key: ec.EllipticCurvePrivateKey,
+        days: tuple[float, float] = (-1, 1),
+        *,
+        is_authority: bool = False,
     ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
         constraints = x509.BasicConstraints(ca=is_authority, path_length=None)
@@ -50,8 +55,8 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
+            .not_valid_before(now + datetime.timedelta(days=days[0]))
+            .not_valid_after(now + datetime.timedelta(days=days[1]))
             .add_extension(constraints, critical=True)
             .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
             .add_extension(
@@ -62,12 +67,14 @@ class Authority:
             .sign(self._key, hashes.SHA256())
         )
 
-    def certify(self, name: str) -> tuple[Path, Path]:
-        """Return the files of a certificate and its key."""
+    def certify(self, name: str, days: tuple[float, float] = (-1, 1)) -> tuple[Path, Path]:
+        """Return the files of a certificate and its key; `days` are its first and last day."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         certificate, private = self._home / f"{name}.pem", self._home / f"{name}.key"
-        certificate.write_bytes(self._signed(subject, key).public_bytes(serialization.Encoding.PEM))
+        certificate.write_bytes(
+            self._signed(subject, key, days).public_bytes(serialization.Encoding.PEM)
+        )
         private.write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM,

@@ -6,8 +6,10 @@ import socket
 import ssl
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -16,12 +18,26 @@ import trio
 from daemon.acl.check import KNOWN, MANAGEMENT
 from daemon.config.settings import Settings
 from daemon.web import admission
-from daemon.web.listeners import ListenError, listen_here, tls_context
+from daemon.web.certificate_files import (
+    CertificateValidity,
+    ServerContext,
+    report_validity,
+    watch_validity,
+)
+from daemon.web.connections import listeners_at
+from daemon.web.listeners import (
+    ListenError,
+    listen_here,
+    load_certificate,
+    open_listening_sockets,
+    tls_context,
+)
 from daemon.web.reply import HandlerReply
 from daemon.web.request import ReadRoute, Request
 from daemon.web.server import open_web
 from storage.errors import Invalid
 from storage.read_pool import ReadSnapshot
+from storage.records.base import SECOND
 from storage.store import Store
 from tests.fakes.authority import Authority
 from tests.listeners import open_listeners
@@ -301,6 +317,214 @@ async def test_old_tls_versions_are_refused(store: Store, home: Path, authority:
     context = tls_context(Settings(tls_cert=certificate, tls_key=key))
     assert context is not None
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+def certificate_of(config: Settings) -> tuple[tuple[CertificateValidity, ...], ServerContext]:
+    context = tls_context(config)
+    assert context is not None
+    return context.validity, context
+
+
+@pytest.mark.parametrize(
+    ("days", "words"),
+    [
+        ((-3, -1), "the certificate expired at "),
+        ((1, 3), "the certificate is not valid before "),
+        ((-80, 10), "the certificate expires at "),
+        ((-1, 90), ""),
+        ((-0.5, 6), ""),  # short-lived certificates are renewed late
+    ],
+)
+def test_certificate_that_clients_refuse_now_or_soon_is_logged(
+    authority: Authority,
+    days: tuple[float, float],
+    words: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    certificate, key = authority.certify("daemon", days)
+    _, context = certificate_of(Settings(tls_cert=certificate, tls_key=key))
+    report_validity([context, context], time.time_ns())
+    messages = [record.getMessage() for record in caplog.records]
+    assert [words in text and str(certificate) in text for text in messages] == [True] * bool(words)
+
+
+def test_expired_certificate_of_the_chain_is_named_as_such(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients can still trust the daemon, through another certificate of the authority."""
+    certificate, key = authority.certify("daemon", (-1, 90))
+    chain, _ = authority.certify("between", (-3, -1))
+    certificate.write_bytes(certificate.read_bytes() + chain.read_bytes())
+    _, context = certificate_of(Settings(tls_cert=certificate, tls_key=key))
+    report_validity([context], time.time_ns())
+    (record,) = caplog.records
+    assert ": certificate 2 of the chain expired at " in record.getMessage()
+
+
+def test_certificate_with_the_older_mark_of_pem_is_accepted(authority: Authority) -> None:
+    certificate, key = authority.certify("daemon", (-1, 90))
+    certificate.write_text(certificate.read_text().replace(" CERTIFICATE", " X509 CERTIFICATE"))
+    validity, _ = certificate_of(Settings(tls_cert=certificate, tls_key=key))
+    assert len(validity) == 1
+
+
+async def test_certificate_is_checked_once_a_day(
+    authority: Authority,
+    caplog: pytest.LogCaptureFixture,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    certificate, key = authority.certify("daemon", (-1, 40))
+    _, context = certificate_of(Settings(tls_cert=certificate, tls_key=key))
+    began = time.time_ns()
+
+    class Later:
+        def now(self) -> int:
+            return began + int(trio.current_time() * SECOND)
+
+    with trio.move_on_after(timedelta(days=43).total_seconds()):
+        await watch_validity([context], Later())
+    texts = [record.getMessage() for record in caplog.records]
+    assert "expires at" in texts[0]
+    assert "expired at" in texts[-1]
+    assert 15 <= len(texts) <= 18
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("tls_cert", "nonsense", "contains no certificate in PEM format"),
+        ("tls_key", "nonsense", "contains no private key in PEM format"),
+        ("tls_key", "-----BEGIN ENCRYPTED PRIVATE KEY-----", "a passphrase protects it"),
+        ("tls_cert", "-----BEGIN CERTIFICATE-----\n", "one file is damaged"),
+        ("tls_client_ca", "nonsense", "contains no valid certificate in PEM format"),
+    ],
+)
+def test_file_with_unusable_content_is_named_with_the_reason(
+    tmp_path: Path, authority: Authority, name: str, content: str, words: str
+) -> None:
+    certificate, key = authority.certify("daemon")
+    bad = tmp_path / "bad.pem"
+    bad.write_text(content)
+    given = {"tls_cert": certificate, "tls_key": key, name: bad}
+    with pytest.raises(Invalid, match=words) as error:
+        tls_context(Settings(**given))
+    assert f"{name} = '{bad}'" in str(error.value)
+    assert "_ssl.c" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["wrapper_tls_cert", "wrapper_tls_key"])
+def test_setting_of_the_listener_for_cluster_hosts_is_named(
+    tmp_path: Path, authority: Authority, name: str
+) -> None:
+    certificate, key = authority.certify("daemon")
+    own, own_key = authority.certify("wrappers")
+    missing = tmp_path / "missing.pem"
+    pairs = {"tls_cert": certificate, "tls_key": key}
+    given = {**pairs, "wrapper_tls_cert": own, "wrapper_tls_key": own_key, name: missing}
+    with pytest.raises(Invalid, match=f"^cannot read {name} = '{missing}': No such file"):
+        tls_context(Settings(**given).of_wrappers)
+
+
+def test_key_of_another_certificate_is_reported(authority: Authority) -> None:
+    certificate, _ = authority.certify("daemon")
+    _, key = authority.certify("other")
+    with pytest.raises(Invalid, match="the key belongs to another certificate"):
+        tls_context(Settings(tls_cert=certificate, tls_key=key))
+
+
+def test_invalid_authority_file_does_not_change_the_certificate(authority: Authority) -> None:
+    certificate, key = authority.certify("daemon")
+    config = Settings(tls_cert=certificate, tls_key=key, tls_client_ca=authority.file)
+    before, context = certificate_of(config)
+    authority.certify("daemon", (-1, 50))
+    authority.file.write_text("nonsense")
+    with pytest.raises(Invalid, match="tls_client_ca"):
+        load_certificate(context, config)
+    assert context.validity == before
+
+
+def test_reload_renews_the_certificate_of_public_documents(
+    authority: Authority, home: Path
+) -> None:
+    certificate, key = authority.certify("daemon")
+    config = Settings(
+        port=0,
+        data_dir=home,
+        tls_cert=certificate,
+        tls_key=key,
+        issuer_bind="127.0.0.1",
+        issuer_port=0,
+    )
+    with open_listening_sockets(config) as sockets:
+        assert sockets.public_context is not None
+        authority.certify("daemon", (-1, 50))
+        listeners_at(sockets).reload(config)
+        renewed, _ = certificate_of(config)
+        assert sockets.public_context.validity == renewed
+
+
+async def test_http_client_of_an_encrypted_port_learns_the_reason(
+    store: Store, home: Path, authority: Authority
+) -> None:
+    certificate, key = authority.certify("daemon")
+    async with serving(store, data_dir=home, tls_cert=certificate, tls_key=key) as port:
+        answer = await ask(await trio.open_tcp_stream("127.0.0.1", port))
+    assert answer.startswith("HTTP/1.1 400 ")
+    assert "Client sent an HTTP request to an HTTPS server" in answer
+
+
+def raw_alert(port: int, context: ssl.SSLContext) -> str:
+    """Return OpenSSL's name of the error that a client gets from the daemon."""
+    with (
+        socket.create_connection(("localhost", port), timeout=10) as plain,
+        pytest.raises(ssl.SSLError) as error,
+        context.wrap_socket(plain, server_hostname="localhost") as encrypted,
+    ):
+        encrypted.recv(1)
+    return error.value.reason
+
+
+@pytest.mark.parametrize("days", [None, (-3, -1)])
+async def test_client_without_a_valid_certificate_gets_an_alert(
+    store: Store,
+    home: Path,
+    authority: Authority,
+    days: tuple[float, float] | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    certificate, key = authority.certify("daemon")
+    own = authority.certify("client", days) if days else ()
+    settings = {"tls_cert": certificate, "tls_key": key, "tls_client_ca": authority.file}
+    async with serving(store, data_dir=home, **settings) as port:
+        alert = await trio.to_thread.run_sync(raw_alert, port, authority.client(*own))
+    expected = "EXPIRED" if days else "REQUIRED"
+    assert alert.endswith(f"ALERT_CERTIFICATE_{expected}")
+    assert "a client was refused because of its certificate" in caplog.text
+
+
+async def test_client_that_refuses_the_certificate_is_logged(
+    store: Store, home: Path, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate, key = authority.certify("daemon", (-3, -1))
+    async with serving(store, data_dir=home, tls_cert=certificate, tls_key=key) as port:
+        with pytest.raises(trio.BrokenResourceError):
+            await encrypted_once(port, authority.client())
+        await trio.testing.wait_all_tasks_blocked(0.05)
+    assert "a client refused the certificate of the daemon" in caplog.text
+
+
+async def encrypted_once(port: int, context: ssl.SSLContext) -> None:
+    plain = await trio.open_tcp_stream("localhost", port)
+    stream = trio.SSLStream(plain, context, server_hostname="localhost", https_compatible=True)
+    try:
+        await stream.do_handshake()
+    except trio.BrokenResourceError:
+        await plain.send_all(stream._outgoing.read())  # Trio does not send the alert itself
+        await plain.send_eof()
+        await plain.receive_some()
+        raise
+    finally:
+        await trio.aclose_forcefully(plain)
 
 
 @pytest.mark.parametrize("name", ["tls_cert", "tls_key", "tls_client_ca"])
