@@ -13,8 +13,8 @@ from daemon.jobs.dispatch import (
     dispatch_job,
     read_request,
 )
-from daemon.jobs.periodic import force as force_launch
 from daemon.jobs.periodic import (
+    decided_until,
     holding_freezes,
     load_periodic_job,
     next_launches,
@@ -22,6 +22,7 @@ from daemon.jobs.periodic import (
     upcoming,
     zone_of,
 )
+from daemon.jobs.periodic import force as force_launch
 from daemon.jobs.periodic import pause as pause_clock
 from daemon.jobspec import cron
 from daemon.jobspec.budgets import Budgets
@@ -132,15 +133,15 @@ async def force_periodic(request: Request) -> HandlerReply:
 
 def periodic_schedule(request: Request, db: ReadSnapshot) -> HandlerReply:
     """Show the next launches of a periodic job, and whether it is paused."""
-    now = request.parts.clock.now()
     job, due = load_periodic_job(db, request.namespace, request["job_id"])
+    after = decided_until(db, job, request.parts.clock.now())
     schedule = PeriodicSchedule(
         job_id=job.id,
         namespace=job.namespace,
         paused=due is not None and due.paused,
         next_launches=[
             rfc3339(launch, zone_of(job))
-            for launch in next_launches(job, now, openings_of(db, job), holding_freezes(db, job))
+            for launch in next_launches(job, after, openings_of(db, job), holding_freezes(db, job))
         ],
     )
     return reply.read_reply(schedule, max(job.modify_index, db.table_index("periodic_slots")))

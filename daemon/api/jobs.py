@@ -14,7 +14,13 @@ from daemon.api.paging import Listing, query_factory, show
 from daemon.evals.placement_precheck import check_placement
 from daemon.evals.scheduler_config import configuration
 from daemon.jobs.evaluate import wait_for_evaluation
-from daemon.jobs.periodic import holding_freezes, next_launches, openings_of, zone_of
+from daemon.jobs.periodic import (
+    decided_until,
+    holding_freezes,
+    next_launches,
+    openings_of,
+    zone_of,
+)
 from daemon.jobs.register import (
     MAY_OPEN,
     PRIORITIES,
@@ -270,8 +276,8 @@ def launch_preview(request: Request, db: ReadSnapshot, job: Job) -> list[str] | 
     """Return the next ten launches of a job, if the request asks for them."""
     if not request.query.own_flag("launches"):
         return UNSET
-    now, openings = request.parts.clock.now(), openings_of(db, job)
-    launches = next_launches(job, now, openings, holding_freezes(db, job))
+    after, openings = decided_until(db, job, request.parts.clock.now()), openings_of(db, job)
+    launches = next_launches(job, after, openings, holding_freezes(db, job))
     return [rfc3339(launch, zone_of(job)) for launch in launches]
 
 

@@ -106,13 +106,14 @@ def next_launches(
     return [*islice(_launches_with_freezes(job, job.periodic, after, openings, holding), _SHOWN)]
 
 
-def next_launch(db: ReadSnapshot, job: Job, after: int) -> int | None:
+def next_launch(db: ReadSnapshot, job: Job, now: int) -> int | None:
     """Return the time of the next launch, in nanoseconds; None without a further launch.
 
     The time is the first of `next_launches`. May take long for a job with a calendar.
     """
     if job.periodic is None or not periodic.is_followed(job):
         return None
+    after = decided_until(db, job, now)
     openings, holding = openings_of(db, job), holding_freezes(db, job)
     return next(_launches_with_freezes(job, job.periodic, after, openings, holding), None)
 
@@ -385,6 +386,15 @@ def launch_jitter(job: Job) -> int:
         return 0
     drawn = blake2b(f"{job.namespace}/{job.id}".encode(), digest_size=8).digest()
     return int.from_bytes(drawn) % (longest // SECOND + 1) * SECOND
+
+
+def decided_until(db: ReadSnapshot, job: Job, now: int) -> int:
+    """Return the time after which slots can still launch children of a job, in nanoseconds.
+
+    This is `now`, unless the clock was set back: Steward decides no slot twice.
+    """
+    due = periodic.of_job(db, job.namespace, job.id)
+    return now if due is None else max(now, due.followed_to + launch_jitter(job))
 
 
 # --- decisions ---

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, tzinfo
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 import msgspec
@@ -13,11 +13,13 @@ import pytest
 import trio
 import trio.testing
 
+from daemon.evals.dry_run import dry_run
 from daemon.fences import ATTEMPTS, Fences
 from daemon.jobs.dispatch import DispatchRequestData, dispatch_job
 from daemon.jobs.periodic import (
     Slots,
     decide_slot,
+    decided_until,
     derive_periodic_child,
     each_slot,
     force,
@@ -332,6 +334,21 @@ async def test_clock_set_back_launches_nothing_twice(store: Store) -> None:
     await look(store, NOW)
     await look(store, FIRST + MINUTE)
     assert len(children(store)) == 1
+
+
+async def test_next_launches_after_the_clock_was_set_back_begin_after_the_last_slot(
+    store: Store,
+) -> None:
+    made = job("web", type="batch", periodic=HOURLY)
+    await register(store)
+    await look(store, NOW)
+    await look(store, FIRST + 5 * HOUR)
+    after = store.read(lambda db: decided_until(db, made, NOW))
+    upcoming = store.read(lambda db: [*periodic.upcoming(db, "default")])
+    assert next_launches(made, after)[0] == upcoming[0].launch == FIRST + 6 * HOUR
+    assert next_launches(made, NOW)[0] == FIRST
+    planned = store.read(lambda db: dry_run(db, made, now=NOW, ids=map(str, count())))
+    assert planned.next_launch == upcoming[0].launch
 
 
 # ---- changes of the job ---------------------------------------------------------------------------
