@@ -53,6 +53,8 @@ _KEYS = {
     "\x1bOF": "end",
 }
 _KEY = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|\x1bO[A-Z]|.", re.DOTALL)
+_WITHOUT_CURSOR = frozenset({"dumb", "unknown"})  # values of TERM
+_UNKNOWN_SIZE = (80, 24)  # of a terminal that does not know its size, such as a serial line
 _AT_ONCE = 1024  # bytes of keys per read
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _SIGNALLED = 128  # plus the signal's number: exit status after a signal
@@ -79,8 +81,9 @@ class FullScreen:
     @property
     def size(self) -> tuple[int, int]:
         """Return the columns and lines of the terminal."""
-        terminal_size = os.get_terminal_size(self._out)
-        return max(1, terminal_size.columns), max(1, terminal_size.lines)
+        size = os.get_terminal_size(self._out)
+        columns, lines = _UNKNOWN_SIZE
+        return size.columns or columns, size.lines or lines
 
     def enter(self) -> None:
         """Switch to full-screen mode."""
@@ -124,7 +127,8 @@ class FullScreen:
         pieces = [] if self._drawn else ["\x1b[2J"]
         for row, line in enumerate(lines):
             if row >= len(self._drawn) or self._drawn[row] != line:
-                pieces.append(f"\x1b[{row + 1};1H{self._styled(line)}\x1b[K")
+                # The row is erased first. After its last column, many terminals would erase that.
+                pieces.append(f"\x1b[{row + 1};1H\x1b[K{self._styled(line)}")
         self._drawn = list(lines)
         if pieces:
             self._write("".join(pieces))
@@ -181,6 +185,11 @@ def opened(*, color: bool) -> Iterator[FullScreen]:
     """Use full-screen mode while the block runs. Raises `Invalid` without a terminal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Invalid('this command needs a terminal; in a script use "steward status -json"')
+    if (kind := os.environ.get("TERM", "")) in _WITHOUT_CURSOR:
+        raise Invalid(
+            f"this command needs a terminal with a movable cursor, and TERM is {kind!r}; "
+            'set TERM to the type of the terminal, or use "steward status"'
+        )
     screen = FullScreen(color=color)
     handlers = {number: signal.signal(number, _end) for number in _ENDING}
     handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, _ignore)

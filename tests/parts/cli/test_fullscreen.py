@@ -163,3 +163,26 @@ def test_stopped_program_releases_the_terminal_until_resumed(terminal: Terminal)
     os.kill(terminal.pid, signal.SIGCONT)
     terminal.until(TAKEN)
     terminal.until(b"ready")
+
+
+def test_terminal_without_a_size_counts_as_80_columns_of_24_lines(terminal: Terminal) -> None:
+    # a new pseudo-terminal has no size, like a serial line
+    terminal.until(b"size (80, 24)")
+
+
+def test_last_column_of_a_line_is_not_erased(terminal: Terminal) -> None:
+    """After its last column, a terminal keeps the cursor there, and would erase this column."""
+    assert b"size (80, 24)\x1b[0m\x1b[2;1H\x1b[Kready" in terminal.until(b"ready")
+
+
+@pytest.mark.parametrize("kind", ["dumb", "unknown"])
+def test_terminal_without_a_movable_cursor_is_refused(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", kind)
+    refused = Terminal(PROGRAM)
+    try:
+        assert TAKEN not in refused.until(f"TERM is '{kind}'".encode())
+        assert refused.wait() == 1
+    finally:
+        os.close(refused.end)
