@@ -1,11 +1,12 @@
 """The schema: created from `schema.sql`, upgraded by numbered migrations.
 
 `user_version` is the schema version of a file. Newer versions are rejected, because an older
-program must not change data that it does not know. Each migration runs in one transaction with the
-update of `user_version`, so a crash leaves a consistent version. Before the first migration, the
-file is copied next to itself, for a rollback to the older program.
+program must not change data that it does not know. All migrations of a file run in one transaction
+with the update of `user_version`, so a crash or a full disk leaves the old version. Before the
+first migration, the file is copied next to itself, for a rollback to the older program.
 """
 
+import errno
 import os
 import re
 import sqlite3
@@ -61,9 +62,9 @@ def migrations() -> dict[int, str]:
 def prepare(path: Path, *, cluster_id: str, now: int) -> None:
     """Create the database, or migrate it to this version.
 
-    Raises `StorageUnusable` when the file is not a Steward store, has a newer version, or is
-    damaged. Raises `StorageFull` when there is no disk space for the copy of the old version. The
-    file is unchanged then.
+    Raises `StorageUnusable` when the file is not a Steward store, has a newer version, is damaged,
+    or cannot be written. Raises `StorageFull` when there is no disk space for the migration or for
+    the copy of the old version. The file is unchanged then.
     """
     try:
         if not path.exists() or path.stat().st_size == 0:
@@ -75,10 +76,37 @@ def prepare(path: Path, *, cluster_id: str, now: int) -> None:
         finally:
             connection.close()
     except sqlite3.DatabaseError as error:
-        raise StorageUnusable(
-            f"{path} cannot be used as a store: {error}; restore a snapshot, or name another "
-            "directory with --data-dir"
-        ) from error
+        remedy = _REMEDIES.get(_primary_code(error), _OF_DAMAGE)
+        raise StorageUnusable(f"{path} cannot be used as a store: {error}; {remedy}") from error
+
+
+_OF_DAMAGE = "restore a snapshot, or name another directory with --data-dir"
+_OF_NO_ACCESS = (
+    "the daemon must be able to write to the file and its directory: check their owner, mode and "
+    "attributes (lsattr), and whether the file system is mounted read-only"
+)
+_REMEDIES = {
+    sqlite3.SQLITE_PERM: _OF_NO_ACCESS,
+    sqlite3.SQLITE_READONLY: _OF_NO_ACCESS,
+    sqlite3.SQLITE_CANTOPEN: _OF_NO_ACCESS,
+    sqlite3.SQLITE_BUSY: "end the program that uses the file, and start again",
+    sqlite3.SQLITE_LOCKED: "end the program that uses the file, and start again",
+    sqlite3.SQLITE_FULL: "free disk space in its directory, and start again",
+    sqlite3.SQLITE_IOERR: "check the disk and the kernel log, and start again",
+}
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    """Return SQLite's code of an error, without its extension."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+def _is_of_space(error: Exception) -> bool:
+    """Return whether an error means that the disk is full."""
+    if isinstance(error, sqlite3.Error):
+        return _primary_code(error) == sqlite3.SQLITE_FULL
+    return isinstance(error, OSError) and error.errno in _NO_SPACE
 
 
 def version_of(connection: sqlite3.Connection) -> tuple[int, int]:
@@ -139,7 +167,10 @@ def _create(connection: sqlite3.Connection, cluster_id: str, now: int) -> None:
 def _check(connection: sqlite3.Connection, path: Path) -> None:
     application, version = version_of(connection)
     if application != APPLICATION_ID:
-        raise StorageUnusable(f"{path} is an SQLite file, but not a store of Steward")
+        raise StorageUnusable(
+            f"{path} is an SQLite file, but not a store of Steward: name another "
+            "directory with --data-dir"
+        )
     if version > VERSION:
         raise StorageUnusable(
             f"{path} has version {version}, but this program supports versions up to {VERSION}: "
@@ -152,15 +183,33 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     if version == VERSION:
         return
     _copy_previous(connection, path, version)
-    for target, step in migrations().items():
-        if target > version:
-            connection.executescript(f"BEGIN; {step}; PRAGMA user_version = {target}; COMMIT")
+    steps = ";\n".join(step for target, step in migrations().items() if target > version)
+    try:
+        connection.executescript(f"BEGIN; {steps}; PRAGMA user_version = {VERSION}; COMMIT")
+    except sqlite3.OperationalError as error:
+        if not _is_of_space(error):
+            raise
+        connection.rollback()
+        raise StorageFull(
+            f"{_versions(path, version)}, and its migration does not fit on the disk: {error}; the "
+            f"store is unchanged; {_freeing(path)}"
+        ) from error
+
+
+def _versions(path: Path, version: int) -> str:
+    return f"{path} has version {version}, but this program works with version {VERSION}"
+
+
+def _freeing(path: Path) -> str:
+    """Return the remedy for a full disk: the copy, the log and the growth of the store need it."""
+    needed = 2 * path.stat().st_size // 1_000_000 + 1
+    return f"free {needed} MB of disk space in {path.parent}, and start again"
 
 
 def _copy_previous(connection: sqlite3.Connection, path: Path, version: int) -> None:
     """Copy the file next to itself, under a name with its version. Keep only the newest copies.
 
-    Raises `StorageFull`.
+    Raises `StorageFull`, `StorageUnusable`.
     """
     copy = path.with_name(f"{path.name}.version-{version:04}")
     unfinished = path.with_name(f"{copy.name}.new")
@@ -175,11 +224,13 @@ def _copy_previous(connection: sqlite3.Connection, path: Path, version: int) -> 
         fsync_path(path.parent)
     except (OSError, sqlite3.OperationalError) as error:
         unfinished.unlink(missing_ok=True)
-        raise StorageFull(
-            f"{path} has version {version}, but this program works with version {VERSION}, "
-            f"and the store cannot be copied before its migration: {error}; free "
-            f"{path.stat().st_size // 1_000_000 + 1} MB of disk space in {path.parent}, and start again"
-        ) from error
+        prefix = (
+            f"{_versions(path, version)}, and the store cannot be copied before its migration: "
+            f"{error}"
+        )
+        if not _is_of_space(error):
+            raise StorageUnusable(f"{prefix}; {_OF_NO_ACCESS}") from error
+        raise StorageFull(f"{prefix}; {_freeing(path)}") from error
     for older in sorted(path.parent.glob(f"{path.name}.version-????"))[:-_KEPT]:
         older.unlink()
 

@@ -53,9 +53,14 @@ def prepare(data_dir: Path, stays: Collection[Path] = ()) -> None:
             os.fsync(top)
     except OSError as error:
         raise StorageUnusable(
-            f"the data directory {data_dir} cannot be migrated: "
-            f"{error.filename or ''} {error.strerror}"
+            f"the data directory {data_dir} cannot be prepared: {_fault(error)}; the daemon must "
+            "be able to write to it: check its owner, its mode and its file system"
         ) from error
+
+
+def _fault(error: OSError) -> str:
+    reason = error.strerror or str(error)
+    return f"{error.filename}: {reason}" if error.filename else reason
 
 
 def _check(data_dir: Path, top: int) -> None:

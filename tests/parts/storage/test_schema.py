@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage import schema
-from storage.errors import StorageLocked, StorageUnusable
+from storage.errors import StorageFull, StorageLocked, StorageUnusable
 from storage.records.allocation import CLIENT_TERMINAL, ClientStatus
 from storage.store import FILE_NAME, LOCK_NAME, lock, open_store
 from tests.samples import NOW
@@ -114,6 +114,55 @@ def test_failed_migration_leaves_the_older_version(
         make(older)
     assert form(older) == before
     assert pragma(older, "user_version") == schema.VERSION - 1
+
+
+def test_full_disk_during_the_migration_leaves_the_older_version(
+    older: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of two migrations needs more pages than the file may have."""
+    before = form(older)
+    fill = (
+        "PRAGMA max_page_count = 1; CREATE TABLE more (x BLOB) STRICT; "
+        "INSERT INTO more VALUES (zeroblob(100000))"
+    )
+    first = "ALTER TABLE namespaces ADD COLUMN color TEXT"
+    monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
+    steps = {schema.VERSION - 1: first, schema.VERSION: fill}
+    monkeypatch.setattr(schema, "migrations", lambda: steps)
+    for _ in range(4):
+        with pytest.raises(StorageFull, match="the store is unchanged; free 2 MB of disk space"):
+            make(older)
+    assert form(older) == before
+    # a copy for each step would have replaced the copies of the versions that have a program
+    assert [path.name for path in older.parent.glob("*.version-*")] == [
+        f"{FILE_NAME}.version-{schema.VERSION - 2:04}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (sqlite3.SQLITE_READONLY, "check their owner, mode and attributes"),
+        (sqlite3.SQLITE_CANTOPEN, "check their owner, mode and attributes"),
+        (sqlite3.SQLITE_BUSY, "end the program that uses the file"),
+        (sqlite3.SQLITE_IOERR | 3 << 8, "check the disk and the kernel log"),
+        (sqlite3.SQLITE_CORRUPT, "restore a snapshot"),
+    ],
+)
+def test_remedy_fits_the_error_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, remedy: str
+) -> None:
+    path = tmp_path / FILE_NAME
+    make(path)
+
+    def fail(*_: object) -> None:
+        error = sqlite3.OperationalError("some error")
+        error.sqlite_errorcode = code
+        raise error
+
+    monkeypatch.setattr(schema, "_check", fail)
+    with pytest.raises(StorageUnusable, match=f"cannot be used as a store: some error; .*{remedy}"):
+        make(path)
 
 
 def test_first_schema_version_is_migrated_to_the_current_schema(
