@@ -189,3 +189,38 @@ async def test_event_with_another_payload_is_an_invalid_response() -> None:
     async with client(frame) as opened:
         with pytest.raises(InvalidResponse):
             await listen(opened)
+
+
+@pytest.mark.parametrize("token", ["abc\n", "a b", "é", "a\r\nX-Other: b"])
+def test_token_that_no_header_can_contain_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(ValueError, match="the token contains") as error:
+        Client("http://server", token=token)
+    assert token not in str(error.value)
+
+
+@pytest.mark.parametrize("port", ["99999", "0", "x", "-1"])
+def test_address_with_an_impossible_port_is_refused(port: str) -> None:
+    with pytest.raises(ValueError, match="is not http://HOST:PORT"):
+        Client(f"http://server:{port}")
+
+
+async def test_path_cannot_change_the_host_that_receives_the_token() -> None:
+    seen: list[str] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request.url.host)
+        return httpx.Response(200, content=b"[]")
+
+    transport = httpx.MockTransport(handler)
+    async with Client("http://server", token="secret", transport=transport) as opened:
+        for path in ("@elsewhere/v1/jobs", ".elsewhere/v1/jobs", "v1/jobs", ""):
+            with pytest.raises(ValueError, match="does not start with /"):
+                await opened.request("GET", path)
+        await opened.request("GET", "/v1/jobs")
+    assert seen == ["server"]
+
+
+async def test_command_that_is_a_text_is_refused() -> None:
+    async with client(b"") as opened:
+        with pytest.raises(TypeError, match="pass a list"):
+            await opened.exec_run("a", "/bin/ls", task="main")

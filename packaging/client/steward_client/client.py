@@ -85,12 +85,13 @@ class _Head(msgspec.Struct, frozen=True, rename="pascal"):
 class Client:
     """A client of one server.
 
-    `address` is `http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`; any other address raises
-    `ValueError`. The defaults of `address`, `token`, `namespace` and `region` come from the
-    environment: STEWARD_ADDR or NOMAD_ADDR, STEWARD_TOKEN or NOMAD_TOKEN, and so on. With `login`,
-    the client logs in with the identity of the host and renews the token. `verify` is the TLS
-    context; with False, certificates are not verified. In tests, `transport` replaces the network,
-    `ids` creates the identifiers, and `chance` returns the random part of delays.
+    `address` is `http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`. Any other address raises
+    `ValueError`, as does a token that no header can contain. The defaults of `address`, `token`,
+    `namespace` and `region` come from the environment: STEWARD_ADDR or NOMAD_ADDR, STEWARD_TOKEN or
+    NOMAD_TOKEN, and so on. With `login`, the client logs in with the identity of the host and renews
+    the token. `verify` is the TLS context; with False, certificates are not verified. In tests,
+    `transport` replaces the network, `ids` creates the identifiers, and `chance` returns the random
+    part of delays.
     """
 
     def __init__(
@@ -159,7 +160,8 @@ class Client:
     ) -> Answer:
         """Send any request. By default, only a GET is repeated.
 
-        Raises `ApiError` and `Unreachable`.
+        Raises `ApiError` and `Unreachable`, and `ValueError` if the path does not start with a
+        slash.
         """
         return await self._connection.send(
             Call(

@@ -164,6 +164,8 @@ async def open_session(
     Raises `ApiError` if the server refuses the connection. A read raises `ExecFailed` if the server
     refuses the command.
     """
+    if isinstance(command, str):  # its type permits a text, as a sequence of characters
+        raise TypeError(f"the command {command!r} is a text; pass a list such as ['/bin/ls', '-l']")
     query: Query = {
         "task": task,
         "command": msgspec.json.encode(list(command)).decode(),

@@ -92,6 +92,12 @@ class StaticToken:
     """A token that does not change."""
 
     def __init__(self, token: str) -> None:
+        """Raise `ValueError` for a token that no header can contain. The error does not show it."""
+        if token and not (token.isascii() and token.isprintable() and " " not in token):
+            raise ValueError(
+                "the token contains a line break, a space or another invalid character; if it "
+                "comes from a file, remove the end of the line, for example with strip()"
+            )
         self._token = token
 
     async def token(self) -> str:
@@ -233,6 +239,8 @@ class Connection:
         return _answer(response)
 
     def _request(self, call: Call, token: str, wait: float) -> httpx.Request:
+        if not call.path.startswith("/"):  # it would become a part of the host name
+            raise ValueError(f"the path {call.path!r} does not start with /")
         headers = dict(headers_of(token))
         content = None
         if call.body is not None:
@@ -304,7 +312,11 @@ def _socket_of(address: str) -> str | None:
     target = urlsplit(address)
     if target.scheme == "unix" and target.path.strip("/"):
         return target.path
-    if target.scheme not in ("http", "https") or not target.hostname:
+    try:
+        is_port_valid = target.port != 0
+    except ValueError:  # not a number from 0 to 65535
+        is_port_valid = False
+    if target.scheme not in ("http", "https") or not target.hostname or not is_port_valid:
         raise ValueError(
             f"the address {address!r} is not http://HOST:PORT, https://HOST:PORT or unix:///PATH"
         )
