@@ -192,3 +192,55 @@ async def test_every_control_is_reachable_by_keyboard(browser: Tab, filled: Stew
     await browser.key("F6", control=True)
     assert await browser.value("document.activeElement.id") == "terminal-end"
     assert browser.faults == []
+
+
+async def test_part_with_the_focus_shows_its_changes_when_the_focus_leaves(
+    browser: Tab, filled: Steward
+) -> None:
+    await browser.open(f"{filled.address}/ui/job/web")
+    await browser.until_text("#live", "live")
+    await browser.value("document.querySelector('#allocations a').focus()")
+    await browser.value("document.getElementById('allocations').dataset.seen = '1'; null")
+    await filled.delete("/v1/job/web")
+    await browser.until_text("#live", "live, changes wait")
+    kept = "document.getElementById('allocations').dataset.seen"
+    assert await browser.value(kept) == "1"
+    assert await browser.value("document.activeElement.closest('#allocations') !== null")
+    await browser.value("document.querySelector('.skip').focus()")
+    await browser.until(f"{kept} === undefined")
+    await browser.until("document.getElementById('live').textContent === 'live'")
+    assert browser.faults == []
+
+
+async def test_times_of_the_part_with_the_focus_do_not_count_as_changes(
+    browser: Tab, filled: Steward
+) -> None:
+    await browser.open(f"{filled.address}/ui/job/web")
+    await browser.until_text("#live", "live")
+    await browser.value("document.querySelector('#allocations a').focus()")
+    times = "document.querySelectorAll('#allocations time')"
+    assert await browser.value(f"{times}.length") > 0
+    await browser.value(f"for (const time of {times}) time.textContent = '9 d ago'")
+    await browser.value("tag = NO_TAG; refresh()")
+    assert await browser.value("[document.getElementById('live').textContent, held.length]") == [
+        "live",
+        0,
+    ]
+    assert browser.faults == []
+
+
+async def test_escape_in_an_open_form_returns_the_focus_to_its_button(
+    browser: Tab, filled: Steward
+) -> None:
+    await browser.open(f"{filled.address}/ui/job/web")
+    await browser.value("document.querySelector('details.act summary').focus()")
+    await browser.key("Enter")
+    await browser.until("document.querySelector('details.act').open")
+    await browser.key("Tab")
+    inside = "document.activeElement.matches('details.act :not(summary)')"
+    assert await browser.value(inside)
+    await browser.key("Escape")
+    await browser.until("!document.querySelector('details.act').open")
+    assert await browser.value(
+        "document.activeElement === document.querySelector('details.act summary')"
+    )

@@ -18,6 +18,8 @@ let stale = false;
 let wanted = index; // index of the newest change that affects the page
 let reloaded = -Infinity;
 let pause = SHORTEST; // milliseconds until the next reload
+let held = []; // IDs of the parts that have new content, which is not shown while they are used
+let isLinked = null; // state of the event stream: true if open, null before its first message
 
 function concerns(told) {
   if (followed === "*") return true;
@@ -35,6 +37,16 @@ function keepOpen(shown, fresh) {
     if (before[place]) one.open = before[place].open;
   });
 }
+
+// The server's content of a part, without the texts of times: they change without a change.
+function contentOf(region) {
+  const copy = region.cloneNode(true);
+  for (const time of copy.querySelectorAll("time[datetime]")) time.textContent = "";
+  return copy.innerHTML;
+}
+
+const served = new Map(); // content of the parts that are shown, by ID
+for (const shown of document.querySelectorAll("[data-live]")) served.set(shown.id, contentOf(shown));
 
 async function refresh() {
   waiting = null;
@@ -57,20 +69,33 @@ async function refresh() {
   }
   if (!answer.ok) return;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-  let isWhole = true;
+  held = [];
   for (const shown of document.querySelectorAll("[data-live]")) {
     if (fresh.getElementById(shown.id)) continue;
-    if (isBusy(shown)) isWhole = false;
+    if (isBusy(shown)) held.push(shown.id);
     else shown.remove();
   }
   [...fresh.querySelectorAll("[data-live]")].forEach((region, place, regions) => {
-    if (!show(region, place, regions)) isWhole = false;
+    if (!show(region, place, regions)) held.push(region.id);
   });
-  tag = isWhole ? fresh.body.dataset.tag : NO_TAG;
+  tag = held.length ? NO_TAG : fresh.body.dataset.tag;
+  showLink();
   localize(document);
   reachByKeys();
   reach(Number(fresh.body.dataset.index));
 }
+
+// A part that the user was using gets its new content when the user leaves it.
+function showHeld() {
+  const isFree = held.some((id) => {
+    const region = document.getElementById(id);
+    return region && !isBusy(region);
+  });
+  if (isFree) refreshSoon();
+}
+
+document.addEventListener("focusout", () => setTimeout(showHeld)); // after the focus has moved
+document.addEventListener("toggle", () => showHeld(), true);
 
 // The page shows all changes up to this index. If a shared response is older than the newest
 // change, the page reloads again.
@@ -88,14 +113,15 @@ function reachByKeys() {
 }
 
 // Show the new content of a region. Insert a new region before the next existing region, or at the
-// end. Return whether it is shown: a region that the user is using does not change.
+// end. Return whether its content is shown: a region that the user is using does not change.
 function show(region, place, regions) {
   const shown = document.getElementById(region.id);
+  const content = contentOf(region);
+  if (shown && isBusy(shown)) return content === served.get(region.id);
+  served.set(region.id, content);
   if (shown) {
     keepOpen(shown, region);
-    if (shown.innerHTML === region.innerHTML) return true;
-    if (isBusy(shown)) return false;
-    shown.replaceWith(region);
+    if (shown.innerHTML !== region.innerHTML) shown.replaceWith(region);
     return true;
   }
   const next = regions.slice(place + 1).map((one) => document.getElementById(one.id)).find(Boolean);
@@ -133,15 +159,22 @@ function renewRegularly() {
   }
 }
 
-function showLink(isOpen) {
+function showLink() {
+  if (isLinked === null) return;
   const mark = document.getElementById("live");
-  mark.textContent = isOpen ? "live" : "not connected";
-  mark.classList.toggle("is-open", isOpen);
+  const words = held.length ? "live, changes wait" : "live";
+  const shown = isLinked ? words : "not connected";
+  if (mark.textContent !== shown) mark.textContent = shown; // screen readers announce each new text
+  mark.title = held.length
+    ? "Changes of the part with the keyboard focus, or with an open form, appear when you leave it"
+    : "Changes appear automatically";
+  mark.classList.toggle("is-open", isLinked);
 }
 
 function hear(told) {
   if (told.open !== undefined) {
-    showLink(told.open);
+    isLinked = told.open;
+    showLink();
     if (told.open && told.index !== null) wanted = told.index;
     if (told.over || (told.open && (told.index === null || told.index > index))) refreshSoon();
   } else if (told.Index > index && concerns(told)) {
@@ -337,7 +370,11 @@ function isWriting(element) {
 
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") {
-    for (const open of document.querySelectorAll("details.act[open]")) open.open = false;
+    for (const open of document.querySelectorAll("details.act[open]")) {
+      // An element in a closed part would lose the focus, and the user's place in the page.
+      if (open.contains(document.activeElement)) open.querySelector("summary").focus();
+      open.open = false;
+    }
     return;
   }
   const inTerminal = event.target.closest(".console") !== null;
