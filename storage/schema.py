@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from functools import cache
 from importlib import resources
@@ -59,8 +60,12 @@ def migrations() -> dict[int, str]:
     return dict(sorted(steps.items()))
 
 
-def prepare(path: Path, *, cluster_id: str, now: int) -> None:
+def prepare(
+    path: Path, *, cluster_id: str, now: int, before_migration: Callable[[], None] = lambda: None
+) -> None:
     """Create the database, or migrate it to this version.
+
+    `before_migration` can refuse a migration by raising an error.
 
     Raises `StorageUnusable` when the file is not a Steward store, has a newer version, is damaged,
     or cannot be written. Raises `StorageFull` when there is no disk space for the migration or for
@@ -72,7 +77,7 @@ def prepare(path: Path, *, cluster_id: str, now: int) -> None:
         connection = sqlite3.connect(path, isolation_level=None)
         try:
             _check(connection, path)
-            _migrate(connection, path)
+            _migrate(connection, path, before_migration)
         finally:
             connection.close()
     except sqlite3.DatabaseError as error:
@@ -178,10 +183,13 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         )
 
 
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+def _migrate(
+    connection: sqlite3.Connection, path: Path, before_migration: Callable[[], None]
+) -> None:
     _, version = version_of(connection)
     if version == VERSION:
         return
+    before_migration()
     _copy_previous(connection, path, version)
     steps = ";\n".join(step for target, step in migrations().items() if target > version)
     try:

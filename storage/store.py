@@ -247,18 +247,24 @@ async def tolerate_disk_full(action: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def open_store(
-    directory: Path, *, cluster_id: str, now: int, is_locked: bool = False
+    directory: Path,
+    *,
+    cluster_id: str,
+    now: int,
+    is_locked: bool = False,
+    before_migration: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Store]:
     """Open the store in `directory`, or create it with this cluster ID.
 
     Writes submitted before the block ends are stored before the file is closed. With `is_locked`
-    the caller holds the lock. Raises `StorageLocked` or `StorageUnusable`.
+    the caller holds the lock. `before_migration` can refuse the migration of an older store by
+    raising an error. Raises `StorageLocked`, `StorageFull` or `StorageUnusable`.
     """
     path = directory / FILE_NAME
     with nullcontext() if is_locked else lock(directory):
         mark = WalWatermark(directory)
         is_log_lost = mark.was_open and not path.with_name(f"{FILE_NAME}-wal").exists()
-        schema.prepare(path, cluster_id=cluster_id, now=now)
+        schema.prepare(path, cluster_id=cluster_id, now=now, before_migration=before_migration)
         topics = TopicSet()
         try:
             writer = Writer(path, topics, mark)

@@ -73,6 +73,12 @@ async def open_seal(store: Store, source: KeySource, now: int) -> EnvelopeCipher
     return EnvelopeCipher(keys)
 
 
+def check_root_key(store: Path, source: KeySource) -> None:
+    """Raise `Unsealable` or `Invalid` unless the source has the root key of a closed store."""
+    if wrapped := read_once(store / FILE_NAME, secrets.data_keys):
+        _unwrap_with_any(wrapped, source)
+
+
 def fitting(store: Path, source: KeySource) -> int:
     """Return the index of the candidate key that decrypts a closed store.
 

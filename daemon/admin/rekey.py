@@ -7,6 +7,7 @@ owner opens the store.
 
 import getpass
 import os
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -21,7 +22,7 @@ from daemon.acl.rootkey import (
     key_from_passphrase,
     new_key_file,
 )
-from daemon.acl.seal import fitting, replace_root_key
+from daemon.acl.seal import check_root_key, fitting, replace_root_key
 from daemon.clock import SystemClock
 from daemon.config.data_directory import find_store
 from daemon.config.settings import Settings
@@ -75,7 +76,8 @@ def _as_owner(
 
 async def _rekey(directory: Path, source: KeySource, new: RootKey) -> int:
     now = SystemClock().now()
-    async with open_store(directory, cluster_id="", now=now) as store:
+    check = partial(check_root_key, directory, source)
+    async with open_store(directory, cluster_id="", now=now, before_migration=check) as store:
         return await replace_root_key(store, source, new, now)
 
 

@@ -8,7 +8,7 @@ Otherwise, another user could have changed the store, so the file is empty.
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -27,16 +27,19 @@ _MOST = 65536  # bytes
 _log = logging.getLogger("steward")
 
 
-def stored_settings(data_dir: Path, store: Path) -> dict[str, str]:
+def stored_settings(
+    data_dir: Path, store: Path, before_migration: Callable[[], None] = lambda: None
+) -> dict[str, str]:
     """Return the old defaults that still apply, as JSON values by setting.
 
-    The first call writes the file. `store` is the directory of the store, whose lock the caller
-    holds. Raises `StorageUnusable`.
+    The first call writes the file, and migrates the store unless `before_migration` raises an
+    error. `store` is the directory of the store, whose lock the caller holds. Raises
+    `StorageUnusable`.
     """
     path = data_dir / NAME
     try:
         if not path.exists():
-            _write(path, _of_store(store))
+            _write(path, _of_store(store, before_migration))
         return _read(path)
     except OSError as error:
         raise StorageUnusable(
@@ -57,12 +60,13 @@ def _read(path: Path) -> dict[str, str]:
         ) from error
 
 
-def _of_store(store: Path) -> dict[str, str]:
+def _of_store(store: Path, before_migration: Callable[[], None]) -> dict[str, str]:
     """Return the old defaults in the store; empty if another user could have written them."""
     file = store / FILE_NAME
     if not file.exists() or store.stat().st_uid != os.geteuid():
         return {}
-    schema.prepare(file, cluster_id="", now=0)  # a migration stores the kept settings
+    # a migration stores the kept settings
+    schema.prepare(file, cluster_id="", now=0, before_migration=before_migration)
     defaults = dict(read_once(file, kept_defaults.list_all))
     if os.geteuid() == 0 and os.path.exists(
         ROOTS_PODMAN

@@ -21,7 +21,7 @@ import trio
 
 from daemon.acl.audit import Audit, open_audit
 from daemon.acl.lockout import LockoutPolicy
-from daemon.acl.seal import EnvelopeCipher, open_seal
+from daemon.acl.seal import EnvelopeCipher, check_root_key, open_seal
 from daemon.acl.tokens import TokenStore, open_tokens
 from daemon.app.context import AppContext, Receivers
 from daemon.clock import Clock
@@ -130,7 +130,14 @@ async def _policies(parts: DaemonParts) -> None:
 async def _store(parts: DaemonParts) -> None:
     directory = parts.config.store_dir
     parts.store = await parts.enter(
-        open_store(directory, cluster_id=next(parts.ids), now=parts.clock.now(), is_locked=True)
+        open_store(
+            directory,
+            cluster_id=next(parts.ids),
+            now=parts.clock.now(),
+            is_locked=True,
+            # Without the key, the daemon cannot use the store, and an older program still can.
+            before_migration=partial(check_root_key, directory, parts.begun.source),
+        )
     )
     delete_partial(directory)
     # A damaged database must stop the start: later, fences would contain the error.

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from daemon.acl.rootkey import KeyFile, KeySource, ReadKey, find_key_source
-from daemon.acl.seal import fitting
+from daemon.acl.seal import check_root_key, fitting
 from daemon.config.data_directory import tasks_dir, weak_places
 from daemon.config.settings import Settings
 from daemon.config.stored_defaults import in_force, stored_settings
@@ -82,14 +82,16 @@ def begin(
         data_dir = stack.enter_context(_data_directory(config))
         present = msgspec.structs.replace(config, data_dir=data_dir)
         stack.enter_context(_locked(present.store_dir))
+        keys = find_key_source(present, os.environ, getpass.getpass)
         # This comes before the store changes its owner, because data that another user could have
         # written is not trusted.
-        present = in_force(present, stored_settings(data_dir, present.store_dir))
+        check = partial(check_root_key, present.store_dir, keys)
+        present = in_force(present, stored_settings(data_dir, present.store_dir, check))
         _settle(present, account)
         sockets = stack.enter_context(
             open_listening_sockets(present, inherited_sockets(os.environ))
         )
-        source = _source(present, account)
+        source = _source(keys, present, account)
         owner = (account.uid, account.gid) if account else (os.geteuid(), os.getegid())
         holding = hold(present, owner)
         _permit_traversal(holding.places)
@@ -229,12 +231,11 @@ def _settle(config: Settings, account: ServiceAccount | None) -> None:
             )
 
 
-def _source(config: Settings, account: ServiceAccount | None) -> KeySource:
+def _source(source: KeySource, config: Settings, account: ServiceAccount | None) -> KeySource:
     """Return the source of the root key; read the key now if the daemon cannot read it later.
 
     Raises `StewardError`.
     """
-    source = find_key_source(config, os.environ, getpass.getpass)
     is_own = account is None and (os.geteuid() == ROOT or config.dev)
     if is_own or not isinstance(source, KeyFile):
         return source

@@ -20,9 +20,8 @@ RECORDED = Path(__file__).parent / "recorded/version-0001.tar.gz"
 READER = "6557e046-169a-418b-8389-02dc9e9c662a"  # a token of the recorded store
 
 
-@pytest.fixture
-async def upgraded(tmp_path: Path) -> AsyncIterator[Steward]:
-    """Run a daemon on the recorded data directory."""
+def unpack(tmp_path: Path) -> Path:
+    """Unpack the recorded data directory and its root key; return the data directory."""
     data = tmp_path / "data"
     with tarfile.open(RECORDED) as archive:
         archive.extractall(data, filter="fully_trusted")  # noqa: S202  # an archive of the repository, with modes
@@ -32,6 +31,13 @@ async def upgraded(tmp_path: Path) -> AsyncIterator[Steward]:
     dump.unlink()
     (data / FILE_NAME).chmod(0o600)
     (data / "root.key").rename(tmp_path / "root.key")
+    return data
+
+
+@pytest.fixture
+async def upgraded(tmp_path: Path) -> AsyncIterator[Steward]:
+    """Run a daemon on the recorded data directory."""
+    unpack(tmp_path)
     async with open_steward(tmp_path, "--socket", "none") as steward:
         yield steward
 
@@ -73,3 +79,14 @@ async def test_upgrade_from_the_first_store_restarts_a_task_that_ended_with_its_
     assert kinds[:3] == ["Received", "Task Setup", "Started"]
     assert kinds[-1] == "Started"
     assert {"Terminated", "Restarting"} <= set(kinds)
+
+
+async def test_first_store_is_not_migrated_without_its_root_key(tmp_path: Path) -> None:
+    data = unpack(tmp_path)
+    (tmp_path / "root.key").write_text("00" * 32)
+    with pytest.raises(AssertionError, match="was not sealed with"):
+        async with open_steward(tmp_path, "--socket", "none"):
+            pass
+    with closing(sqlite3.connect(store_dir(data) / FILE_NAME)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+    assert list(store_dir(data).glob("*.version-*")) == []
