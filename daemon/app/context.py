@@ -1,7 +1,15 @@
 """The components of the daemon that the request handlers use."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from typing import IO, TYPE_CHECKING, Protocol, TypeVar
 
@@ -300,6 +308,8 @@ class AppContext(msgspec.Struct, frozen=True, kw_only=True):
     output: OutputMasks
     job_masks: JobMaskSource | None = None  # None without access control
     wrappers: WrapperProtocol | None = None  # None without clusters
+    # seconds until the certificates of the listeners expire, by setting; the argument is the time
+    certificates: Callable[[int], Mapping[str, float]] = lambda _: {}
     policies: JobPolicySet = JobPolicySet()
     feed: EventFeed = msgspec.field(default_factory=EventFeed)
     brief_feed: EventFeed = msgspec.field(default_factory=lambda: EventFeed(is_brief=True))

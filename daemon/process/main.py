@@ -15,7 +15,6 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -31,9 +30,6 @@ from daemon.process.systemd import ServiceManager, run_watchdog
 from storage import garbage
 from storage.errors import StewardError, StorageBusy, StorageError, leaf_errors
 from storage.loop_share import SWITCH_INTERVAL
-
-if TYPE_CHECKING:
-    from daemon.web.certificate_files import ServerContext
 
 log = logging.getLogger("steward")
 
@@ -123,7 +119,7 @@ async def _operate(parts: DaemonParts, stopping: trio.Event) -> None:
         )
         watch = partial(parts.launcher.watch, parts.context.clock.now)
         nursery.start_soon(parts.fences.keep_running, "launcher", watch)
-        if contexts := _contexts(parts):
+        if contexts := parts.tls_contexts:
             # Imported late: most daemons have no certificate.
             from daemon.web.certificate_files import watch_validity
 
@@ -136,12 +132,6 @@ async def _operate(parts: DaemonParts, stopping: trio.Event) -> None:
         await stopping.wait()
         manager.stopping()
         nursery.cancel_scope.cancel()
-
-
-def _contexts(parts: DaemonParts) -> "list[ServerContext]":
-    """Return the TLS settings of all listeners that have a certificate."""
-    listeners = (parts.listeners, parts.wrapper_listeners)
-    return [one.context for one in listeners if one is not None and one.context is not None]
 
 
 def _status(config: Settings) -> str:
@@ -177,7 +167,7 @@ async def _reload_on_hangup(
                 parts.wrapper_listeners,
             )
             await reload()
-            if contexts := _contexts(parts):
+            if contexts := parts.tls_contexts:
                 from daemon.web.certificate_files import report_validity
 
                 report_validity(contexts, parts.context.clock.now())

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from daemon.otlp.sender import OtlpReceiver
     from daemon.runner.drivers.slurm.backend import SlurmBackend
     from daemon.runner.node import NodeRunner
+    from daemon.web.certificate_files import ServerContext
     from daemon.web.connections import ConnectionListeners
     from daemon.web.rights import RouteRights
 
@@ -90,6 +91,12 @@ class DaemonParts:
     def is_separated(self) -> bool:
         """Return whether the launcher has privileges that the daemon lacks."""
         return self.begun.welcome.is_root and os.geteuid() != ROOT
+
+    @property
+    def tls_contexts(self) -> "list[ServerContext]":
+        """Return the TLS settings of all listeners that have a certificate."""
+        listeners = (self.listeners, self.wrapper_listeners)
+        return [one.context for one in listeners if one is not None and one.context is not None]
 
     async def enter(self, part: AbstractAsyncContextManager[T]) -> T:
         """Open a part, which stays open until the daemon ends."""
@@ -567,7 +574,18 @@ async def _context(parts: DaemonParts) -> None:
         wrappers=parts.engine.wrapper_api if parts.engine else None,
         output=OutputMatchers(parts.store, parts.seal),
         job_masks=JobMasks(parts.store, parts.seal),
+        certificates=partial(_certificates, parts),
     )
+
+
+def _certificates(parts: DaemonParts, now: int) -> dict[str, float]:
+    """Return the remaining validity of the certificates in seconds, by setting."""
+    if not (contexts := parts.tls_contexts):
+        return {}
+    # Imported late: most daemons have no certificate.
+    from daemon.web.certificate_files import remaining_seconds
+
+    return remaining_seconds(contexts, now)
 
 
 def _rights() -> "RouteRights":

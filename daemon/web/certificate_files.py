@@ -41,8 +41,12 @@ class CertificateFile(msgspec.Struct, frozen=True):
 
 
 class CertificateValidity(msgspec.Struct, frozen=True):
-    """The period in which a certificate is valid; `name` is the certificate and its file."""
+    """The period in which a certificate is valid.
 
+    `setting` names the certificate's file, and `name` is the certificate with its file.
+    """
+
+    setting: str
     name: str
     begins: datetime
     ends: datetime
@@ -90,7 +94,7 @@ def load_pair(
         else:
             problem = f"{certificate} with {key}: {_reason(error)}"
         raise Invalid(f"cannot use the certificate: {problem}") from error
-    return _validity(str(certificate), chain)
+    return _validity(certificate, chain)
 
 
 def _reason(error: OSError) -> str:
@@ -102,7 +106,7 @@ def _reason(error: OSError) -> str:
     return reason or "the content of one file is damaged"
 
 
-def _validity(file: str, chain: bytes) -> tuple[CertificateValidity, ...]:
+def _validity(file: CertificateFile, chain: bytes) -> tuple[CertificateValidity, ...]:
     # Imported late: most daemons have no certificate.
     from cryptography.x509 import load_pem_x509_certificates
 
@@ -111,7 +115,7 @@ def _validity(file: str, chain: bytes) -> tuple[CertificateValidity, ...]:
         for place, certificate in enumerate(load_pem_x509_certificates(chain), 1):
             name = "the certificate" if place == 1 else f"certificate {place} of the chain"
             begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-            found.append(CertificateValidity(f"{file}: {name}", begins, ends))
+            found.append(CertificateValidity(file.setting, f"{file}: {name}", begins, ends))
     except ValueError:  # OpenSSL accepts more than this parser
         return ()
     return tuple(found)
@@ -128,6 +132,15 @@ def report_validity(contexts: Sequence[ServerContext], now: int) -> None:
     problems = [one.problem(now) for context in contexts for one in context.validity]
     for problem in dict.fromkeys(filter(None, problems)):
         log.warning("%s", problem)
+
+
+def remaining_seconds(contexts: Sequence[ServerContext], now: int) -> dict[str, float]:
+    """Return the time until the first certificate of each file expires, by setting."""
+    remaining: dict[str, float] = {}
+    for one in (validity for context in contexts for validity in context.validity):
+        left = one.ends.timestamp() - now / SECOND
+        remaining[one.setting] = min(left, remaining.get(one.setting, left))
+    return remaining
 
 
 async def watch_validity(contexts: Sequence[ServerContext], clock: Clock) -> None:

@@ -252,6 +252,11 @@ wrapper_tls_key = "{key}"
         os.kill(steward.pid, signal.SIGHUP)
         await said(steward, "reloaded the certificate")
         assert "the settings are unchanged" not in steward.log.read_text()
+        shown = await steward.get("/v1/metrics")
+        named = "steward.certificate.remaining_seconds"
+        (gauge,) = [gauge for gauge in shown["Gauges"] if gauge["Name"] == named]
+        assert gauge["Labels"] == {"setting": "wrapper_tls_cert"}
+        assert 0 < gauge["Value"] < 86_400
     finally:
         with trio.CancelScope(shield=True):
             await steward.close()

@@ -91,6 +91,10 @@ async def gauges(parts: AppContext) -> list[GaugeValue]:
         GaugeValue("steward.directory_keys.age_seconds", age, {"mount": mount})
         for mount, age in parts.door.directory_key_ages().items()
     ]
+    values += [
+        GaugeValue("steward.certificate.remaining_seconds", left, {"setting": setting})
+        for setting, left in parts.certificates(now).items()
+    ]
     return values
 
 

@@ -110,6 +110,7 @@ MEANINGS: Mapping[str, str] = {
     "steward.collected": "Deleted rows so far, by kind.",
     "steward.store.bytes": "Size of the store's file, in bytes.",
     "steward.store.free_bytes": "Free space inside the store's file, in bytes.",
+    "steward.certificate.remaining_seconds": "Time until a certificate of a listener expires.",
     "steward.cloud_token.age_seconds": "Age of the oldest access token of a login method.",
     "steward.directory_keys.age_seconds": "Age of the directory keys that a login method uses.",
 }

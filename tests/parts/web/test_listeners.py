@@ -21,6 +21,7 @@ from daemon.web import admission
 from daemon.web.certificate_files import (
     CertificateValidity,
     ServerContext,
+    remaining_seconds,
     report_validity,
     watch_validity,
 )
@@ -359,6 +360,22 @@ def test_expired_certificate_of_the_chain_is_named_as_such(
     report_validity([context], time.time_ns())
     (record,) = caplog.records
     assert ": certificate 2 of the chain expired at " in record.getMessage()
+
+
+def test_remaining_seconds_are_those_of_the_first_certificate_that_expires(
+    authority: Authority,
+) -> None:
+    certificate, key = authority.certify("daemon", (-1, 90))
+    own = authority.certify("wrappers", (-3, -1))
+    chain, _ = authority.certify("between", (-1, 2))
+    certificate.write_bytes(certificate.read_bytes() + chain.read_bytes())
+    config = Settings(
+        tls_cert=certificate, tls_key=key, wrapper_tls_cert=own[0], wrapper_tls_key=own[1]
+    )
+    contexts = [certificate_of(config)[1], certificate_of(config.of_wrappers)[1]]
+    found = remaining_seconds(contexts, time.time_ns())
+    days = {setting: seconds / 86400 for setting, seconds in found.items()}
+    assert days == pytest.approx({"tls_cert": 2, "wrapper_tls_cert": -1}, abs=0.01)
 
 
 def test_certificate_with_the_older_mark_of_pem_is_accepted(authority: Authority) -> None:
