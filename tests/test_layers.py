@@ -237,12 +237,12 @@ IMPURE = frozenset(
 # library -> the only places that may import it
 ONLY_IN = {
     "sqlite3": ("storage",),
-    "quart": ("daemon.web.server",),
-    "quart_trio": ("daemon.web.server",),
+    "quart": ("daemon.web.asgi_app",),
+    "quart_trio": ("daemon.web.asgi_app",),
     "httptools": ("daemon.web.fast_path",),
     "hypercorn": ("daemon.web",),
     "jinja2": ("daemon.ui",),
-    "werkzeug": ("daemon.web.server",),
+    "werkzeug": ("daemon.web.asgi_app",),
     "h2": ("daemon.net.grpc_health",),
     "h11": (
         "daemon.web",

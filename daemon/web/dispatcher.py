@@ -58,7 +58,6 @@ from daemon.web.ui_session import FAULT, UiPage, UiPages
 from daemon.web.ui_session import HEADERS as PAGE_HEADERS
 from daemon.web.ui_session import PLACE as FRONT
 from daemon.web.vault_api import VaultApi
-from daemon.web.websocket import NO_UPGRADE
 from storage import request_context
 from storage.account import charged_to, counted
 from storage.errors import (
@@ -95,6 +94,8 @@ _UNESCAPED = "/$&+,:;=@~"  # characters that Nomad does not escape in a path
 _UNKNOWN_REGION = HandlerReply(
     body=b"No path to region", status=500, content_type="text/plain; charset=utf-8"
 )
+# Nomad's text for a request without an upgrade
+_NO_UPGRADE = "websocket connection not found in context"
 
 Doorkeeper = Callable[[Request], HandlerReply | None]
 
@@ -359,14 +360,14 @@ class Dispatcher:
         if route is None:
             return await self._without_route(head, request, match, audit_scope, long_body)
         if isinstance(route, WebSocketRoute):
-            return text(NO_UPGRADE, 500)
+            return text(_NO_UPGRADE, 500)
         if "GET" in route.methods:
             _check_everywhere(request.query)
         if _is_for_another(request.query, route, self._parts.config.region):
             return _UNKNOWN_REGION
         route, request = self._of_existing_job(route, request, match.path)
         if isinstance(route, WebSocketRoute):
-            return text(NO_UPGRADE, 500)
+            return text(_NO_UPGRADE, 500)
         return await self._served(route, request, audit_scope, long_body)
 
     async def _without_route(

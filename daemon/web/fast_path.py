@@ -14,6 +14,8 @@ must agree on the length (RFC 9112, sections 2.2, 5 and 6.3).
 import logging
 import os
 import re
+import socket
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, aclosing
 from math import inf
@@ -21,8 +23,6 @@ from math import inf
 import httptools
 import msgspec
 import trio
-from hypercorn.config import Config as ServerConfig
-from hypercorn.utils import parse_socket_addr
 
 from daemon.web.dispatcher import Dispatcher, RouteMatch
 from daemon.web.listeners import PeerAddress
@@ -37,6 +37,7 @@ log = logging.getLogger("steward.web")
 
 MOST = 64 * 1024  # bytes per read
 HEAD_TIMEOUT = 10.0  # seconds until the head of a request must be complete
+KEEP_ALIVE = 120  # seconds until an idle connection is closed
 _EXACT = 1.0  # seconds of precision for the end of an idle connection
 _SHORT = 60.0  # seconds; no non-blocking read takes longer
 SOON = 0.05  # seconds for a body that follows its head separately
@@ -51,6 +52,20 @@ _PLAIN = re.compile(
 _LENGTH = re.compile(r"[0-9]{1,5}", re.ASCII)  # a longer number is not a small request
 _FOR_OTHERS = frozenset({"transfer-encoding", "upgrade", "expect", "te", "trailer"})
 _END = b"\r\n\r\n"
+# `time.strftime` would use the names of the locale
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def http_date(seconds: float) -> str:
+    """Format a Unix time in seconds as in the header `Date` (RFC 9110, section 5.6.7).
+
+    >>> http_date(0)
+    'Thu, 01 Jan 1970 00:00:00 GMT'
+    """
+    year, month, day, hour, minute, second, weekday, *_ = time.gmtime(seconds)
+    date = f"{_DAYS[weekday]}, {day:02} {_MONTHS[month - 1]} {year}"
+    return f"{date} {hour:02}:{minute:02}:{second:02} GMT"
 
 
 class Handover(msgspec.Struct, frozen=True):
@@ -127,8 +142,8 @@ def parse_simple_request(data: bytes) -> SimpleRequest | None:
 class FastPath:
     """The fast path of some listeners."""
 
-    def __init__(self, dispatcher: Dispatcher, settings: ServerConfig) -> None:
-        self._answering, self._settings = dispatcher, settings
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._answering = dispatcher
         self.departures = DisconnectWatcher()  # the owner of the connections must run it
         self._idle: set[trio.CancelScope] = set()
         self._is_closing = False
@@ -150,8 +165,8 @@ class FastPath:
         """
         data, since, has_asked = b"", trio.current_time(), False
         try:
-            address = parse_socket_addr(stream.socket.family, stream.socket.getpeername())
-            client = address[0] if address else ""
+            address = stream.socket.getpeername()
+            client = "" if stream.socket.family == socket.AF_UNIX else address[0]
             # One scope for all requests: opening one for each would take a seventh of the time.
             with trio.CancelScope() as idleness:
                 while not self._is_closing:
@@ -193,7 +208,7 @@ class FastPath:
 
         `has_asked` means that the connection has sent an earlier request.
         """
-        return since + (self._settings.keep_alive_timeout if has_asked else HEAD_TIMEOUT)
+        return since + (KEEP_ALIVE if has_asked else HEAD_TIMEOUT)
 
     async def _first_bytes(
         self, stream: trio.SocketStream, idleness: trio.CancelScope, turns: ConnectionTurns
@@ -201,7 +216,7 @@ class FastPath:
         """Return the next bytes; empty if the client has disconnected."""
         self._idle.add(idleness)
         try:
-            return await _received(stream, turns)
+            return await receive_in_turn(stream, turns)
         finally:
             self._idle.discard(idleness)
 
@@ -286,8 +301,7 @@ class FastPath:
     def _head(self, answer: WireResponse, length: str, is_last: bool) -> bytes:
         now = trio.current_time()
         if now >= self._added_at + 1:  # the date has a resolution of one second
-            pairs = self._settings.response_headers("h11")
-            self._added_at, self._added = now, b"".join(b"%s: %s\r\n" % pair for pair in pairs)
+            self._added_at, self._added = now, f"date: {http_date(time.time())}\r\n".encode()
         lines = [f"{name.lower()}: {value}\r\n" for name, value in answer.headers.items()]
         first = f"HTTP/1.1 {answer.status} {reason(answer.status)}\r\n"
         head = f"{first}{''.join(lines)}{length}\r\n"
@@ -320,7 +334,7 @@ async def _whole(
         return request, data
     idleness.deadline = inf
     with trio.move_on_after(SOON):
-        while more := await _received(stream, turns):
+        while more := await receive_in_turn(stream, turns):
             data += more
             request = parse_simple_request(data)
             if request is None or not request.missing:
@@ -328,7 +342,7 @@ async def _whole(
     return None, data
 
 
-async def _received(stream: trio.SocketStream, turns: ConnectionTurns) -> bytes:
+async def receive_in_turn(stream: trio.SocketStream, turns: ConnectionTurns) -> bytes:
     """Wait for bytes and for a turn; return the bytes, empty after the client has closed its side."""
     while True:
         await trio.lowlevel.wait_readable(stream.socket)

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -14,12 +14,14 @@ from daemon.web.listeners import PeerAddress
 from daemon.web.parameters import QueryParameters
 from daemon.web.reply import HandlerReply
 from daemon.web.vault_envelope import VaultBody
-from daemon.web.websocket import WebSocketChannel
 from storage import garbage
 from storage.errors import Denied
 from storage.read_pool import ReadSnapshot
 from storage.records.base import inert_fields
 from storage.records.codec import decode
+
+if TYPE_CHECKING:  # it imports the HTTP server
+    from daemon.web.websocket import WebSocketChannel
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -145,7 +147,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 Body = Callable[[], Awaitable[bytes]]  # reads the body of a request
 ReadHandler = Callable[[Request, ReadSnapshot], HandlerReply]
 WriteHandler = Callable[[Request], Awaitable[HandlerReply]]
-TalkHandler = Callable[[Request, WebSocketChannel], Awaitable[None]]
+TalkHandler = Callable[[Request, "WebSocketChannel"], Awaitable[None]]
 
 
 class ReadRoute(msgspec.Struct, frozen=True):

@@ -27,8 +27,6 @@ from storage.records.codec import decode
 MAX_FRAME = 1024 * 1024  # bytes of one message from a client
 PING_EVERY = 20  # seconds; a lost client is detected at the second ping at the latest
 MAX_HANDSHAKE = 4 * 1024  # bytes of the first message, which is decoded before any check
-# Nomad's text for a request without an upgrade
-NO_UPGRADE = "websocket connection not found in context"
 
 _WRONG, _FAILED, _AWAY = 1008, 1011, 1001
 _LONGEST_REASON = 123  # bytes that fit into a close frame

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import websocket_client
 from tests.service.daemon import Steward, open_steward
+from tests.service.streaming import open_stream
 from tests.service.test_daemon_lifecycle import service
 
 # Modules that neither a start nor a simple job may import, including their submodules.
@@ -52,6 +54,22 @@ FOR_FEW = (
     "yaml",
     "zoneinfo",
 )
+# The HTTP server and its libraries, which the first connection beyond the fast path imports.
+HTTP_SERVER = (
+    "asyncio",
+    "click.testing",
+    "daemon.web.asgi_app",
+    "daemon.web.http_connection",
+    "email",
+    "flask",
+    "h2",
+    "hypercorn",
+    "jinja2",
+    "quart",
+    "quart_trio",
+    "werkzeug",
+    "wsproto",
+)
 # The maximum number of Steward's modules and of other packages' modules that a start may import.
 # Modules of the standard library do not count.
 MOST_OF_OURS, MOST_OF_OTHERS = 361, 400
@@ -83,6 +101,32 @@ async def test_a_start_imports_no_more_modules_than_its_budget_has(watched: Stew
     ours = below(found, ("daemon", "storage"))
     assert len(ours) <= MOST_OF_OURS
     assert len(found - ours) <= MOST_OF_OTHERS
+
+
+async def test_read_and_login_import_no_http_server(watched: Steward) -> None:
+    assert await watched.get("/v1/jobs") == []
+    await watched.stop()
+    assert below(imported(watched), HTTP_SERVER) == set()
+
+
+async def test_first_stream_imports_the_http_server(watched: Steward) -> None:
+    async with open_stream(watched, "/v1/event/stream", index=1) as stream:
+        assert stream.status == 200
+        assert await stream.line()
+    await watched.stop()
+    assert {name.partition(".")[0] for name in below(imported(watched), HTTP_SERVER)} == {
+        name.partition(".")[0] for name in HTTP_SERVER
+    }
+
+
+async def test_first_websocket_imports_the_http_server(watched: Steward) -> None:
+    """The route exists, and its handler reports that the allocation does not."""
+    path = f"/v1/client/allocation/{'0' * 8}-0000-4000-8000-{'0' * 12}/exec"
+    query = {"task": "main", "command": '["true"]'}
+    async with websocket_client.talk(watched.address, path, **query) as socket:
+        await socket.all()
+    await watched.stop()
+    assert below(imported(watched), ("wsproto",))
 
 
 async def test_start_imports_no_rarely_needed_module(watched: Steward) -> None:

@@ -20,7 +20,7 @@ from hypercorn.typing import ConnectionState
 
 from daemon.acl.check import ANYONE
 from daemon.config.settings import Settings
-from daemon.web import connections, reply, stream_limit
+from daemon.web import http_connection, reply, stream_limit
 from daemon.web.connections import ConnectionListener
 from daemon.web.listeners import listen
 from daemon.web.reason import reason
@@ -857,8 +857,8 @@ async def test_answer_to_a_connection_that_closes_is_no_error(
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(connections, "send_now", lambda _, data: data)
-        patched.setattr(connections, "send_with_timeout", busy)
+        patched.setattr(http_connection, "send_now", lambda _, data: data)
+        patched.setattr(http_connection, "send_with_timeout", busy)
         async with await server.connect() as stream:
             await stream.send_all(b"POST /echo HTTP/1.1\r\nContent-Length: x\r\n\r\n")
             with trio.fail_after(5):
@@ -876,7 +876,9 @@ async def test_bytes_do_not_overtake_those_of_a_waiting_send(store: Store, tmp_p
         async with stream, trio.open_nursery() as nursery:
             settings = ServerConfig()
             context, state = WorkerContext(None), ConnectionState({})
-            connection: Any = connections._Connection(app, settings, context, state, stream)
+            connection: Any = http_connection.ServerConnection(
+                app, settings, context, state, stream
+            )
             first = b"a" * 1024 * 1024
             nursery.start_soon(connection._send, first)
             await trio.testing.wait_all_tasks_blocked()

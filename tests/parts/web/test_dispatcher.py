@@ -10,6 +10,7 @@ import trio
 from daemon.acl.check import ANYONE, MANAGEMENT
 from daemon.app.context import AppContext
 from daemon.config.settings import Settings
+from daemon.web.asgi_app import body_memory, host_memory
 from daemon.web.dispatcher import REQUEST_ID, Dispatcher
 from daemon.web.listeners import PeerAddress
 from daemon.web.reply import HandlerReply, WireResponse, read_reply
@@ -21,7 +22,7 @@ from daemon.web.request import (
     WriteRoute,
 )
 from daemon.web.request_head import RequestHead
-from daemon.web.server import body_memory, host_memory, public_context
+from daemon.web.server import public_context
 from daemon.web.ui_session import HEADERS, UiPage, UiRequest
 from storage.queries import audit, jobs
 from storage.read_pool import ReadSnapshot

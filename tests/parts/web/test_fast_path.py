@@ -17,12 +17,13 @@ import trio.testing
 from daemon.acl.check import ANYONE
 from daemon.config.settings import Settings
 from daemon.web import reply
-from daemon.web.connections import _Connection
-from daemon.web.fast_path import Handover
+from daemon.web.fast_path import KEEP_ALIVE, Handover
+from daemon.web.http_connection import ServerConnection
+from daemon.web.late_server import CLOSING
 from daemon.web.listeners import listen
 from daemon.web.reply import HandlerReply, ListPart
 from daemon.web.request import ReadRoute, Request, Route, StreamRoute, WriteRoute
-from daemon.web.server import CLOSING, KEEP_ALIVE, open_web
+from daemon.web.server import open_web
 from storage.errors import Denied, Malformed
 from storage.read_pool import ReadSnapshot
 from storage.store import Store
@@ -118,13 +119,13 @@ async def port(store: Store, tmp_path: Path) -> AsyncIterator[int]:
 def handed(monkeypatch: pytest.MonkeyPatch) -> list[Handover]:
     """Return the connections that the fast path passes to Hypercorn."""
     handovers: list[Handover] = []
-    take_over = _Connection.take_over
+    take_over = ServerConnection.take_over
 
-    async def noted(connection: _Connection, handover: Handover) -> None:
+    async def noted(connection: ServerConnection, handover: Handover) -> None:
         handovers.append(handover)
         await take_over(connection, handover)
 
-    monkeypatch.setattr(_Connection, "take_over", noted)
+    monkeypatch.setattr(ServerConnection, "take_over", noted)
     return handovers
 
 

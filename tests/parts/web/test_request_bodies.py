@@ -21,12 +21,13 @@ from daemon.acl.check import (
 from daemon.api.vault_routes import ENDPOINTS
 from daemon.config.settings import Settings
 from daemon.ui.routes import PAGES
-from daemon.web import server
+from daemon.web import asgi_app
+from daemon.web.asgi_app import BodyBudget, BodyGate
 from daemon.web.connections import ConnectionListener
 from daemon.web.listeners import listen
 from daemon.web.reply import HandlerReply
 from daemon.web.request import SHORT_BODY, Request, WriteRoute
-from daemon.web.server import MAX_BODY, BodyBudget, BodyGate, open_web
+from daemon.web.server import MAX_BODY, open_web
 from storage.errors import Unavailable
 from storage.queries import policies
 from storage.records.acl import Policy, Token
@@ -134,7 +135,7 @@ async def opened(store: Store, tmp_path: Path) -> AsyncIterator[Opened]:
 
 @pytest.fixture
 def no_linger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_LINGER", 0)
+    monkeypatch.setattr(asgi_app, "_LINGER", 0)
 
 
 # --- permission
@@ -207,7 +208,7 @@ async def test_short_body_without_a_token_is_read_for_open_routes(opened: Opened
 async def test_bodies_beyond_the_budget_are_rejected_until_others_are_answered(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
 ) -> None:
-    monkeypatch.setattr(server, "body_memory", lambda host: 3 * LENGTH)
+    monkeypatch.setattr(asgi_app, "body_memory", lambda host: 3 * LENGTH)
     async with opening(store, tmp_path) as opened:
         token = opened.master
         async with opened.begun("/v1/hang", LENGTH, sent=LENGTH, token=token) as first:

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from daemon.web import connections
+from daemon.web import http_connection
 from daemon.web.library_methods import MethodGone, checked, private_override
 
 
@@ -34,8 +34,8 @@ def test_an_override_of_a_missing_method_fails_with_its_name() -> None:
 
 def test_each_overridden_private_library_method_is_marked() -> None:
     found = {}
-    for name, cls in vars(connections).items():
-        if not inspect.isclass(cls) or cls.__module__ != connections.__name__:
+    for name, cls in vars(http_connection).items():
+        if not inspect.isclass(cls) or cls.__module__ != http_connection.__name__:
             continue
         base = cls.__bases__[0]
         found |= {
