@@ -19,6 +19,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -34,6 +35,7 @@ from daemon.web.listeners import PeerAddress
 from daemon.web.reply import TEXT
 from daemon.web.send import Stream, send_with_timeout
 from daemon.web.turns import ConnectionTurns
+from storage import garbage
 
 if TYPE_CHECKING:
     from daemon.web.asgi_app import FrameworkServer
@@ -169,7 +171,8 @@ class LateHttpServer:
             if self._server is not None:
                 return self._server
             if SERVER not in sys.modules:
-                await trio.to_thread.run_sync(import_steps, STEPS, self._check)
+                # A collection among the many new objects would hold all threads for 5 ms.
+                await garbage.in_thread(partial(import_steps, STEPS, self._check))
             from daemon.web.asgi_app import FrameworkServer
 
             server = FrameworkServer(
