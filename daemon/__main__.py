@@ -26,7 +26,7 @@ def main() -> None:
         # The parent may block signals, which the daemon and its launcher would inherit.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         channel = begin()
-        from daemon.process.agent import start_daemon
+        from daemon.process.agent_start import start_daemon
 
         start_daemon(arguments[1:], channel)
     command_line().main(arguments, prog_name="steward")

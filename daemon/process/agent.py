@@ -1,16 +1,9 @@
-"""The `steward agent` command: settings from the command line, and the start of the daemon."""
+"""The `steward agent` command: its options, for the help and for unusual arguments."""
 
-import os
-import socket
 import sys
-from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 import click
-
-from daemon.config.loading import DEFAULT_FILE, PREFIX, load_settings, split_pairs
-from storage.errors import StewardError
 
 
 @click.command()
@@ -63,10 +56,7 @@ from storage.errors import StewardError
 @click.option("--audit-file", help="File that receives a copy of the audit log.")
 @click.option("--log-level", help="debug, info, warning or error [default: info].")
 @click.option("--log-format", help="text or json [default: text].")
-@click.pass_obj
-def agent(
-    channel: socket.socket, /, file: Path | None, node_meta: tuple[str, ...], **flags: object
-) -> None:
+def agent(file: Path | None, node_meta: tuple[str, ...], **flags: object) -> dict[str, object]:
     """Run the daemon in the foreground.
 
     Settings come from a file, then STEWARD_... variables, then these options. Later sources
@@ -74,42 +64,26 @@ def agent(
 
     Example: steward agent --dev
     """
-    from daemon.process.main import EXIT_CONFIG, run
-
-    settings = {name: value for name, value in flags.items() if value is not None}
-    try:
-        if node_meta:
-            settings["node_meta"] = split_pairs(list(node_meta), "--node-meta")
-        file = file or _file_of_environment()
-        # A reload calls this again when the daemon may already run as another user.
-        read = partial(load_settings, file, dict(os.environ), settings, is_root=os.geteuid() == 0)
-        config = read()
-    except StewardError as error:
-        click.echo(f"steward: {error}", err=True)
-        sys.exit(EXIT_CONFIG)
-    sys.exit(run(config, read, channel, file or DEFAULT_FILE))
+    options = {name: value for name, value in flags.items() if value is not None}
+    if file is not None:
+        options["config"] = str(file)
+    return {**options, "node_meta": node_meta} if node_meta else options
 
 
-def start_daemon(arguments: list[str], channel: socket.socket) -> NoReturn:
-    """Run the daemon with these arguments; exit with status 78 if an argument is invalid.
-
-    `channel` is the socket to the launcher process.
-    """
+def parse_with_click(arguments: list[str]) -> dict[str, object]:
+    """Return the values of options. Exit after `--help`, and with status 78 after an error."""
     if any("=" in word for word in arguments):
         # imported late, because few daemons have such an option
         from daemon.cli.core.boolean_options import with_boolean_values
 
         arguments = with_boolean_values(agent, arguments)
     try:
-        agent.main(arguments, prog_name="steward agent", standalone_mode=False, obj=channel)
+        options = agent.main(arguments, prog_name="steward agent", standalone_mode=False)
     except click.ClickException as error:
         message = error.format_message()
         link = " See" if message.endswith((".", "?")) else "; see"
         click.echo(f"steward: {message}{link} steward agent --help", err=True)
         sys.exit(78)
-    sys.exit(0)  # after --help, which has printed the help
-
-
-def _file_of_environment() -> Path | None:
-    name = os.environ.get(f"{PREFIX}CONFIG")
-    return Path(name) if name else None
+    if not isinstance(options, dict):
+        sys.exit(0)  # after --help, which has printed the help
+    return options
