@@ -8,7 +8,6 @@
 import errno
 import os
 import re
-import secrets
 import stat
 import time
 from collections.abc import Callable
@@ -172,7 +171,7 @@ class _Removal:
 
         Raises `OSError`, with EBUSY or EXDEV for mount points.
         """
-        waiting = f".{secrets.token_hex(8)}.folder"
+        waiting = f".{os.urandom(8).hex()}.folder"
         _unlock(folder, name)
         os.rename(name, waiting, src_dir_fd=folder, dst_dir_fd=self._top)
         return waiting

@@ -9,7 +9,6 @@ Notes about a task are next to its directory, where tasks have no access.
 
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -45,7 +44,7 @@ def write(directory: str, request: WriteFile, content: bytes) -> None:
 
 
 def _put(folder: int, name: str, content: bytes, mode: int, user: Owner, owner: Owner) -> None:
-    unfinished = f".{secrets.token_hex(8)}.unfinished"
+    unfinished = f".{os.urandom(8).hex()}.unfinished"
     with being(user):
         descriptor = os.open(unfinished, _NEW, _OWN, dir_fd=folder)
     try:

@@ -9,7 +9,6 @@ can therefore do no more than the task itself.
 import errno
 import os
 import posixpath
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
@@ -120,7 +119,7 @@ class _Unpacking:
         """Create a file or a link atomically, and replace an existing file or link."""
         if leads_elsewhere(name):
             raise ValueError(f"{name!r} points outside the directory")
-        unfinished = f".{secrets.token_hex(8)}.unfinished"
+        unfinished = f".{os.urandom(8).hex()}.unfinished"
         try:
             if member.kind == "link":
                 os.symlink(_link_target(member), unfinished, dir_fd=folder)
