@@ -13,7 +13,6 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from functools import cache
-from importlib import resources
 from pathlib import Path
 
 import msgspec
@@ -24,6 +23,8 @@ from storage.records.namespace import Namespace
 APPLICATION_ID = 0x53545744  # "STWD", recognized by `file` and `steward operator snapshot inspect`
 VERSION = 57
 
+# `importlib.resources` would import 0.4 MiB of modules
+_PACKAGE = Path(__file__).resolve().parent
 _KEPT = 3  # copies of older versions; the newest are the useful ones
 # Comments and spaces are not compared, because migrations do not change them.
 _COMMENT, _WORD = re.compile(r"--.*"), re.compile(r"\w+|\S")
@@ -46,15 +47,14 @@ _DEFAULT = Namespace(
 
 def schema_text() -> str:
     """Return `schema.sql`, from inside a built package or from the root of a checkout."""
-    package = resources.files("storage")
-    inside = package.joinpath("schema.sql")
-    return (inside if inside.is_file() else package.joinpath("../schema.sql")).read_text()
+    inside = _PACKAGE / "schema.sql"
+    return (inside if inside.is_file() else _PACKAGE.parent / "schema.sql").read_text()
 
 
 def migrations() -> dict[int, str]:
     """Return the migrations by target version."""
     steps = {}
-    for file in resources.files("storage").joinpath("migrations").iterdir():
+    for file in (_PACKAGE / "migrations").iterdir():
         if match := _STEP.fullmatch(file.name):
             steps[int(match[1])] = file.read_text()
     return dict(sorted(steps.items()))
