@@ -33,7 +33,7 @@ async def measure(*, is_cold: bool) -> None:
     import daemon.process.parts
     import daemon.runner.node
     import daemon.ui.routes
-    import daemon.web.server  # noqa: F401
+    import daemon.web.server  # noqa: F401  # only their import matters
     from daemon.web.late_server import STEPS, InstalledPackages, import_steps
     from storage import garbage
     from storage.loop_share import SWITCH_INTERVAL
@@ -83,7 +83,7 @@ def main() -> None:
     if options.once:
         trio.run(partial(measure, is_cold=options.cold))
         return
-    with suppress(PermissionError):
+    with suppress(PermissionError):  # only root may do this
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     command = [sys.executable, "-m", "bench.late_import", "--once"]
     for _ in range(options.times):

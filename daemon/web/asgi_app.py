@@ -379,7 +379,7 @@ class FrameworkServer:
             self._settings,
             self._context,
             ConnectionState({}),
-            stream,  # type: ignore[arg-type]
+            stream,  # type: ignore[arg-type]  # see above
         )
         connection.use_turns(turns)
         try:

@@ -247,7 +247,7 @@ async def _begun(
     data = b""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_end_idleness, handover, closing, nursery.cancel_scope)
-        with suppress(OSError, trio.ClosedResourceError):
+        with suppress(OSError, trio.ClosedResourceError):  # the connection is broken
             data = await receive_in_turn(stream, turns)
         nursery.cancel_scope.cancel()
     if not data:

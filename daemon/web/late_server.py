@@ -2,7 +2,7 @@
 
 Hypercorn, Quart and the packages that they import take about 14 MiB and a third of the time of a
 start. Most daemons answer most requests by the fast path. So the first connection that the fast
-path does not serve imports these packages. That connection waits, and others are served meanwhile.
+path does not serve imports these packages. That connection waits, and the loop serves others.
 
 A thread imports the packages, so the event loop waits only for single calls into C, such as the
 loading of a module's bytecode. After each package, the thread checks whether its connection was
@@ -98,7 +98,7 @@ def _file_of(name: str) -> str:
 
 
 def _identity(file: str) -> _File | None:
-    with suppress(OSError):
+    with suppress(OSError):  # the file was removed
         stat = os.stat(file)
         return _File(stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size)
     return None
@@ -198,6 +198,7 @@ async def _refuse(stream: Stream, error: Exception) -> None:
         "HTTP/1.1 500 Internal Server Error\r\n"
         f"content-type: {TEXT}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
     )
+    # the client has disconnected
     with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
         await send_with_timeout(stream, head.encode() + body)
         if isinstance(stream, trio.SocketStream):

@@ -1,8 +1,8 @@
 """Overrides of private methods of libraries. A new library version may rename such methods.
 
-`private_override` marks such a method. `checked` fails the import of the class, and so the start of
-the daemon, when the base class does not have the method. Otherwise the library would silently
-ignore the override.
+`private_override` marks such a method. `checked` fails the import of the class, and so of the HTTP
+server, when the base class does not have the method. Otherwise the library would silently ignore
+the override.
 """
 
 from collections.abc import Callable

@@ -57,7 +57,7 @@ FOR_FEW = (
 # The HTTP server and its libraries, which the first connection beyond the fast path imports.
 HTTP_SERVER = (
     "asyncio",
-    "click.testing",
+    "click",
     "daemon.web.asgi_app",
     "daemon.web.http_connection",
     "email",
