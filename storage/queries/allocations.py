@@ -1,7 +1,7 @@
 """Allocations: placement, desired state, and client state."""
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -79,6 +79,7 @@ def _from(row: sqlite3.Row) -> Allocation:
 # --- queries ---
 
 _FIND = "SELECT * FROM allocations WHERE id = :id"
+_FIND_ALL = "SELECT * FROM allocations WHERE id IN (SELECT value FROM json_each(:ids))"
 _HIGHEST = """
     SELECT coalesce(max(modify_index), 0) AS highest FROM allocations
      WHERE namespace = :namespace AND job_id = :job_id
@@ -262,6 +263,12 @@ def find(db: ReadSnapshot, allocation_id: str) -> Allocation | None:
     """Return an allocation, or None."""
     row = db.one(_FIND, {"id": allocation_id})
     return _from(row) if row else None
+
+
+def find_all(db: ReadSnapshot, ids: Iterable[str]) -> dict[str, Allocation]:
+    """Return the existing allocations with these IDs, by ID. Raises `StorageUnreadable`."""
+    rows = db.all(_FIND_ALL, {"ids": encode(list(ids)).decode()})
+    return {row["id"]: _from(row) for row in rows}
 
 
 def of_job(db: ReadSnapshot, namespace: str, job_id: str) -> list[Allocation]:
@@ -582,8 +589,13 @@ _SET_CLIENT = """
 _FREE_PORTS = "DELETE FROM allocation_ports WHERE allocation_id = :id"
 
 
-def set_client(tx: Transaction, allocation: Allocation, now: int) -> None:
-    """Store the client state of an allocation: task states and health."""
+def set_client(
+    tx: Transaction, allocation: Allocation, now: int, *, is_first: bool = False
+) -> None:
+    """Store the client state of an allocation: task states and health.
+
+    `is_first` means that the store has no earlier client state, and therefore no services.
+    """
     health = allocation.health
     if health is not None:
         health = msgspec.structs.replace(health, modify_index=tx.index)
@@ -602,7 +614,8 @@ def set_client(tx: Transaction, allocation: Allocation, now: int) -> None:
         if allocation.placement.resources.ports:
             tx.execute(_FREE_PORTS, {"id": allocation.id})
         tx.touch(evaluations.ROOM, evaluations.ROOM)
-        services.replace_registrations(tx, allocation.id, ())
+        if not is_first:
+            services.replace_registrations(tx, allocation.id, ())
     tx.touch("allocations")
     _changed(tx, allocation, "AllocationUpdated")
 
@@ -659,13 +672,19 @@ _EVENTS = """
 
 
 def add_events(
-    tx: Transaction, allocation_id: str, events_by_task: Mapping[str, Iterable[TaskEvent]]
+    tx: Transaction,
+    allocation_id: str,
+    events_by_task: Mapping[str, Iterable[TaskEvent]],
+    new_tasks: Container[str] = (),
 ) -> None:
-    """Append events of an allocation's tasks."""
+    """Append events of an allocation's tasks. The store has no events of `new_tasks` yet."""
     for task, happened in events_by_task.items():
         documents = [StoredTaskEvent(**msgspec.structs.asdict(event)) for event in happened]
-        row = tx.one(_NEXT_EVENT, {"id": allocation_id, "task": task})
-        first = int(row["number"]) if row else 0
+        first = 0
+        if task not in new_tasks and (
+            row := tx.one(_NEXT_EVENT, {"id": allocation_id, "task": task})
+        ):
+            first = int(row["number"])
         tx.execute(
             _ADD_EVENTS,
             {

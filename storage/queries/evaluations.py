@@ -13,7 +13,7 @@ from storage.queries.documents import decode_document, decode_row, readable, tex
 from storage.queries.pages import PageRequest, by_creation, numbers_by_namespace, of_job
 from storage.read_pool import ReadSnapshot
 from storage.records.codec import encode
-from storage.records.evaluation import Evaluation, Trigger
+from storage.records.evaluation import Evaluation
 from storage.records.times import nanoseconds
 from storage.writer import Transaction
 
@@ -263,17 +263,6 @@ def unfinished(db: ReadSnapshot, namespace: str, job_id: str) -> list[Evaluation
     """Return the pending and blocked evaluations of a job, oldest first."""
     rows = db.all(_UNFINISHED, {"namespace": namespace, "job_id": job_id})
     return [_from(row) for row in rows]
-
-
-def is_made(tx: Transaction, namespace: str, job_id: str, trigger: Trigger) -> bool:
-    """Return whether this write has created a pending evaluation with this trigger for a job."""
-    rows = tx.all(_UNFINISHED, {"namespace": namespace, "job_id": job_id})
-    return any(
-        evaluation.create_index == tx.index
-        and evaluation.triggered_by == trigger
-        and not evaluation.wait_until
-        for evaluation in readable(tx, rows, _from)
-    )
 
 
 _LATEST = """

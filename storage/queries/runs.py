@@ -505,6 +505,11 @@ _OUTPUTS = """
        AND (:step = '' OR step = :step)
   ORDER BY step, element
 """
+_HAS_OUTPUTS = """
+    SELECT 1 FROM run_outputs
+     WHERE namespace = :namespace AND job_id = :job_id AND number = :number
+     LIMIT 1
+"""
 _OUTPUTS_OF_ELEMENT = """
     SELECT namespace, job_id, number, step, element, alloc_id, outputs, size FROM run_outputs
      WHERE namespace = :namespace AND job_id = :job_id AND number = :number
@@ -567,6 +572,11 @@ def outputs(db: ReadSnapshot, run: FlowRun, step: str = "") -> Iterator[StepOutp
     """Yield the outputs of a run, or only those of `step` if given, by step and element."""
     for row in db.each(_OUTPUTS, {**_key(run), "step": step}):
         yield _outputs(row)
+
+
+def has_outputs(db: ReadSnapshot, run: FlowRun) -> bool:
+    """Return whether the store has outputs of any element of a run."""
+    return db.one(_HAS_OUTPUTS, _key(run)) is not None
 
 
 def element_outputs(

@@ -43,8 +43,9 @@ from storage.records.allocation import (
 )
 from storage.records.codec import encode
 from storage.records.evaluation import EvalStatus, Evaluation, Trigger
+from storage.records.flow import FlowRun
 from storage.records.group import ReschedulePolicy
-from storage.records.job import JobType
+from storage.records.job import JobListing, JobType
 from storage.records.service import ServiceAddress
 from storage.records.times import rfc3339
 from storage.store import Store
@@ -55,6 +56,9 @@ _MOST = 32  # allocations per write; more would block the event loop for too lon
 # the start and the end of each task then share a write, which halves the load (bench: dispatch).
 _FEW = 3
 _PACE = 0.005  # seconds
+# More reports take longer than the event loop permits. The loop would begin the write and undo it,
+# and a thread would repeat it.
+_MOST_ON_LOOP = 6
 # The report of a batch task's start may wait this long, so that start and end share a write.
 # Nomad's client sends its reports every 200 ms.
 SHORT_TASK = 0.02  # seconds
@@ -325,7 +329,8 @@ class ReportQueue:
 
         while True:
             try:
-                stored = await self._store.write(write)
+                is_long = len(snapshots) > _MOST_ON_LOOP
+                stored = await self._store.write(write, is_long=is_long)
             except StorageUnavailable as error:
                 self.fault = error
                 _log.warning(
@@ -366,6 +371,54 @@ def _log_events(allocation: Allocation, events: Mapping[str, list[TaskEvent]]) -
                 )
 
 
+class _WriteFacts:
+    """The values that the reports of one write read only once, from allocations and jobs.
+
+    The write does not change these values, except that `evaluated` and `has_outputs` also count
+    its own changes.
+    """
+
+    def __init__(self, tx: Transaction, snapshots: Sequence[AllocStatus]) -> None:
+        ids = [snapshot.alloc_id for snapshot in snapshots]
+        self.allocations = allocations.find_all(tx, ids)
+        self.evaluated: set[tuple[str, str, Trigger]] = set()
+        self._tx = tx
+        self._in_run: dict[tuple[str, str], bool] = {}
+        self._listings: dict[tuple[str, str], JobListing | None] = {}
+        self._runs: dict[tuple[str, str, int], FlowRun | None] = {}
+        self._with_outputs: dict[tuple[str, str, int], bool] = {}
+
+    def is_in_run(self, namespace: str, job_id: str) -> bool:
+        """Return whether a run of a job has not ended."""
+        key = (namespace, job_id)
+        if key not in self._in_run:
+            self._in_run[key] = runs.is_unfinished(self._tx, *key)
+        return self._in_run[key]
+
+    def listing(self, namespace: str, job_id: str) -> JobListing | None:
+        """Return the listing values of the newest version of a job, or None."""
+        key = (namespace, job_id)
+        if key not in self._listings:
+            self._listings[key] = jobs.listing(self._tx, *key)
+        return self._listings[key]
+
+    def run_of(self, allocation: Allocation) -> FlowRun | None:
+        """Return the run to which an allocation belongs, or None."""
+        key = (allocation.namespace, allocation.job_id, allocation.job_version)
+        if key not in self._runs:
+            self._runs[key] = runs.of_version(self._tx, *key)
+        return self._runs[key]
+
+    def has_outputs(self, run: FlowRun, outputs: Mapping[str, dict[str, str]]) -> bool:
+        """Return whether a run has outputs, including the new `outputs` of an element."""
+        key = (run.namespace, run.job_id, run.number)
+        if any(outputs.values()):
+            self._with_outputs[key] = True
+        if key not in self._with_outputs:
+            self._with_outputs[key] = runs.has_outputs(self._tx, run)
+        return self._with_outputs[key]
+
+
 def store_snapshots(tx: Transaction, snapshots: Sequence[AllocStatus]) -> list[Allocation | None]:
     """Store reports; return the allocation of each report, or None if it was purged.
 
@@ -374,13 +427,17 @@ def store_snapshots(tx: Transaction, snapshots: Sequence[AllocStatus]) -> list[A
     no failure or recovery is missed.
     """
     stored, waiting = list[Allocation | None](), dict[tuple[str, str], str]()
+    facts = _WriteFacts(tx, snapshots)
+    notifies: dict[tuple[str, str], bool] = {}
     for snapshot in snapshots:
-        alloc = store_snapshot(tx, snapshot)
+        alloc = store_snapshot(tx, snapshot, facts)
         stored.append(alloc)
         if alloc is None:
             continue
         key = (alloc.namespace, alloc.job_id)
-        if job_status.has_notifications(tx, *key):
+        if key not in notifies:
+            notifies[key] = job_status.has_notifications(tx, *key)
+        if notifies[key]:
             job_status.refresh_summary(tx, *key)
         else:
             waiting[key] = alloc.request_id
@@ -390,7 +447,7 @@ def store_snapshots(tx: Transaction, snapshots: Sequence[AllocStatus]) -> list[A
     return stored
 
 
-def store_snapshot(tx: Transaction, snapshot: AllocStatus) -> Allocation | None:
+def store_snapshot(tx: Transaction, snapshot: AllocStatus, facts: _WriteFacts) -> Allocation | None:
     """Store a report and return its allocation, or None if the allocation was purged.
 
     The caller refreshes the summary of the allocation's job.
@@ -399,7 +456,7 @@ def store_snapshot(tx: Transaction, snapshot: AllocStatus) -> Allocation | None:
     stopped. The scheduler can then replace the allocation. A crash cannot separate the report from
     the evaluation.
     """
-    before = allocations.find(tx, snapshot.alloc_id)
+    before = facts.allocations.get(snapshot.alloc_id)
     if before is None:
         return None
     tx.request_id = before.request_id
@@ -418,30 +475,40 @@ def store_snapshot(tx: Transaction, snapshot: AllocStatus) -> Allocation | None:
         ),
         health=_health(before, snapshot),
     )
-    allocations.set_client(tx, after, snapshot.now)
+    known_tasks = before.client.task_states or {}
+    allocations.set_client(tx, after, snapshot.now, is_first=not known_tasks)
     if after.health != before.health:
         deployments.count_late_health(tx, before, after, snapshot.now)
-    allocations.add_events(tx, snapshot.alloc_id, snapshot.events)
-    if snapshot.services is not None and not after.client_terminal:
-        services.replace_registrations(tx, snapshot.alloc_id, snapshot.services)
-    for task, handle in snapshot.handles.items():
-        allocations.set_handle(tx, snapshot.alloc_id, task, handle)
+    # The first event of a task is stored with its first state.
+    new_tasks = snapshot.events.keys() - known_tasks.keys()
+    allocations.add_events(tx, snapshot.alloc_id, snapshot.events, new_tasks)
+    if not after.client_terminal:
+        # Nothing is registered before the first report.
+        if snapshot.services or (snapshot.services is not None and known_tasks):
+            services.replace_registrations(tx, snapshot.alloc_id, snapshot.services)
+        # No later daemon needs the handle of a task whose allocation has ended.
+        for task, handle in snapshot.handles.items():
+            allocations.set_handle(tx, snapshot.alloc_id, task, handle)
     has_ended = status in CLIENT_TERMINAL and before.client_status not in CLIENT_TERMINAL
     if snapshot.outputs or has_ended:
-        _store_outputs(tx, after, snapshot.outputs)
+        _store_outputs(tx, after, snapshot.outputs, facts)
     if has_ended:
-        _evaluate(tx, after, snapshot)
+        _evaluate(tx, after, snapshot, facts)
+    facts.allocations[after.id] = after
     return after
 
 
 def _store_outputs(
-    tx: Transaction, allocation: Allocation, outputs: Mapping[str, dict[str, str]]
+    tx: Transaction,
+    allocation: Allocation,
+    outputs: Mapping[str, dict[str, str]],
+    facts: _WriteFacts,
 ) -> None:
     """Store the outputs of a step element, and delete the outputs of its earlier allocations."""
     if allocation.job_type != JobType.BATCH:
         return
-    run = runs.of_version(tx, allocation.namespace, allocation.job_id, allocation.job_version)
-    if run is None:
+    run = facts.run_of(allocation)
+    if run is None or not facts.has_outputs(run, outputs):
         return
     element = (allocation.task_group, max(allocation.index, 0))
     is_replaced = allocation.desired_status != DesiredStatus.RUN
@@ -469,7 +536,9 @@ def _reschedule_policy(tx: Transaction, alloc: Allocation) -> ReschedulePolicy |
     return group.reschedule_policy if group else None
 
 
-def _evaluate(tx: Transaction, allocation: Allocation, snapshot: AllocStatus) -> None:
+def _evaluate(
+    tx: Transaction, allocation: Allocation, snapshot: AllocStatus, facts: _WriteFacts
+) -> None:
     """Create an evaluation if the scheduler must react to the end of an allocation.
 
     A failed allocation may have to be rescheduled. In a workflow, whenever an allocation ends,
@@ -477,10 +546,10 @@ def _evaluate(tx: Transaction, allocation: Allocation, snapshot: AllocStatus) ->
     write share an evaluation.
     """
     is_failure = allocation.client_status == ClientStatus.FAILED
-    is_in_run = runs.is_unfinished(tx, allocation.namespace, allocation.job_id)
+    is_in_run = facts.is_in_run(allocation.namespace, allocation.job_id)
     if not (is_failure or is_in_run):
         return
-    job = jobs.listing(tx, allocation.namespace, allocation.job_id)
+    job = facts.listing(allocation.namespace, allocation.job_id)
     if job is None:
         return
     is_rescheduled = (
@@ -492,8 +561,10 @@ def _evaluate(tx: Transaction, allocation: Allocation, snapshot: AllocStatus) ->
     if not (is_rescheduled or is_in_run):
         return
     trigger = Trigger.ALLOC_FAILURE if is_rescheduled else Trigger.RUN_STEP
-    if is_in_run and evaluations.is_made(tx, job.namespace, job.id, trigger):
+    made = (job.namespace, job.id, trigger)
+    if is_in_run and made in facts.evaluated:
         return
+    facts.evaluated.add(made)
     evaluation = Evaluation(
         id=snapshot.evaluation_id,
         namespace=job.namespace,

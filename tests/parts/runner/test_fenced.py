@@ -37,10 +37,10 @@ async def test_failed_report_is_dropped_and_others_are_stored(
 ) -> None:
     real, bad = status_report.store_snapshot, "0bad0000-0000-4000-8000-000000000000"
 
-    def store_snapshot(tx: Any, snapshot: status_report.AllocStatus) -> Any:
+    def store_snapshot(tx: Any, snapshot: status_report.AllocStatus, *rest: Any) -> Any:
         if snapshot.alloc_id == bad:
             raise error
-        return real(tx, snapshot)
+        return real(tx, snapshot, *rest)
 
     monkeypatch.setattr(status_report, "store_snapshot", store_snapshot)
     await world.place(batch(script("exit 0"), job_id="bad"), alloc_id=bad)

@@ -28,20 +28,20 @@ class Disk:
         self._write = store.write
         self.refusals = refusals
 
-    async def write(self, work: Any) -> Any:
+    async def write(self, work: Any, *, is_long: bool = False) -> Any:
         if self.refusals:
             self.refusals -= 1
             raise StorageFull("no room")
-        return await self._write(work)
+        return await self._write(work, is_long=is_long)
 
 
 async def test_short_task_needs_at_most_two_writes(world: World, monkeypatch: Any) -> None:
     writes = []
     write = world.store.write
 
-    async def count(work: Any) -> Any:
+    async def count(work: Any, *, is_long: bool = False) -> Any:
         writes.append(work)
-        return await write(work)
+        return await write(work, is_long=is_long)
 
     alloc_id = await world.place(batch(script("exit 0")))
     monkeypatch.setattr(world.store, "write", count)
@@ -126,7 +126,7 @@ async def test_a_full_disk_delays_reports_and_loses_none(
 async def test_unusable_store_ends_the_runner(
     store: Store, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def write(work: Any) -> Any:
+    async def write(work: Any, **_: object) -> Any:
         raise StorageUnusable("damaged")
 
     async def run() -> None:

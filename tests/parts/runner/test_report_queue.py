@@ -21,12 +21,17 @@ class Writes:
 
     def __init__(self) -> None:
         self.times: list[float] = []
+        self.are_long: list[bool] = []
+        self.number = 1  # reports in each write
 
-    async def write(self, work: Callable[[Any], Any]) -> list[Allocation | None]:
+    async def write(
+        self, work: Callable[[Any], Any], *, is_long: bool = False
+    ) -> list[Allocation | None]:
         """Record the time of a write; return None, as for a purged allocation."""
         self.times.append(round(trio.current_time() / TICK, 3))
+        self.are_long.append(is_long)
         await trio.lowlevel.checkpoint()
-        return [None]
+        return [None] * self.number
 
 
 class StillClock:
@@ -101,3 +106,22 @@ async def test_report_that_may_wait_is_stored_at_the_end_of_the_daemon(
         AllocReport(reports, placed(job("web"), "node", "a")).publish(within=SHORT_TASK)
         nursery.cancel_scope.cancel()
     assert len(writes.times) == 1
+
+
+@pytest.mark.parametrize(("number", "is_long"), [(1, False), (6, False), (7, True), (32, True)])
+async def test_thread_stores_many_reports(
+    autojump_clock: trio.testing.MockClock,
+    reports: ReportQueue,
+    writes: Writes,
+    number: int,
+    is_long: bool,
+) -> None:
+    # A write that is too long for the event loop would be undone there, and repeated in a thread.
+    writes.number = number
+    for name in range(number):
+        AllocReport(reports, placed(job("web"), "node", f"a{name}")).publish()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reports.run)
+        await trio.sleep(SHORT_TASK)
+        nursery.cancel_scope.cancel()
+    assert writes.are_long == [is_long]
