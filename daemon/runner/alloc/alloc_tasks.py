@@ -41,7 +41,8 @@ class AllocTasks:
         self._nursery = nursery
         for runner in self:
             nursery.start_soon(runner.run)
-            start_detached(nursery, runner.continue_stop)
+            if runner.is_stopping:
+                start_detached(nursery, runner.continue_stop)
 
     def close(self) -> None:
         """Accept no further requests, because all tasks are dead."""

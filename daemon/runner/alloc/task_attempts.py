@@ -350,7 +350,8 @@ class TaskAttempts(ABC):
         been rotated after its size was recorded in the exit result.
         """
         sizes = end.log_sizes
-        ends = {log.kind: log.end_at(sizes[log.kind]) for log in logs if sizes}
+        moved = self._host.logs.moved_names(self._instance.allocation.id) if sizes else ()
+        ends = {log.kind: log.end_at(sizes[log.kind], moved) for log in logs if sizes}
         if any(ends[log.kind] > log.limit for log in logs if sizes):
             ends = {}
         for log in logs:

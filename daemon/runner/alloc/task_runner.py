@@ -70,6 +70,11 @@ class TaskRunner(TaskAttempts):
         driver = self._host.drivers.get(self.task.driver)
         return driver is not None and driver.is_prompt
 
+    @property
+    def is_stopping(self) -> bool:
+        """Return whether a stop of the current attempt is unfinished."""
+        return self._cause is not None
+
     # --- requests ---
 
     def update(self, instance: TaskInstance) -> None:
@@ -156,10 +161,9 @@ class TaskRunner(TaskAttempts):
         await self._report.require_stored()
 
     async def continue_stop(self) -> None:
-        """Continue the stop of an attempt that an earlier daemon has begun, if there is one."""
-        if self._cause is not None:
-            await self.settled()
-            await (self.kill() if self._killed.is_set() else self._stop(None))
+        """Continue the stop of an attempt that an earlier daemon has begun."""
+        await self.settled()
+        await (self.kill() if self._killed.is_set() else self._stop(None))
 
     async def fail(self) -> None:
         """Stop the current attempt, if any, and start no other attempt."""

@@ -16,7 +16,7 @@ import resource
 import stat
 from array import array
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Literal, cast
@@ -112,6 +112,13 @@ class Logs:
         """Return a stream of a task's output; `kind` is stdout or stderr."""
         return TaskLog(self, (alloc_id, task, kind), config)
 
+    def moved_names(self, alloc_id: str) -> list[str]:
+        """Return the names of the rotated data of an allocation, usually none."""
+        try:
+            return os.listdir(f"{self.moved}/{alloc_id}")
+        except OSError:
+            return []
+
     def of(self, alloc_id: str, task: Task) -> dict[str, "TaskLog"]:
         """Return the streams of a task by kind; empty if the output is discarded."""
         config = task.log_config
@@ -206,9 +213,12 @@ class TaskLog:
         """Return a snapshot of the current files of the stream."""
         return Stream(self, await self._logs.reading(self.place))
 
-    def end_at(self, size: int) -> int:
-        """Return the end offset of the stream if the task's file has `size` bytes."""
-        return Stream(self, None).start() + size
+    def end_at(self, size: int, moved: Sequence[str]) -> int:
+        """Return the end offset of the stream if the task's file has `size` bytes.
+
+        `moved` has the names of the allocation's rotated data, from `Logs.moved_names`.
+        """
+        return (Stream(self, None).start() if moved else 0) + size
 
     async def writing(self) -> OpenedFile:
         """Return the task's log file, opened so that the log can be rotated. Raises `OSError`."""
