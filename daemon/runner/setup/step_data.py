@@ -267,8 +267,9 @@ async def collect(
         text = await _content(files, end)
         is_long = len(text) > _SHORT
         parsed = await trio.to_thread.run_sync(_parsed, text) if is_long else _parsed(text)
-        if not (parsed or OUTPUTS.of(instance.group.meta)):  # nothing to check
-            report.add_outputs(files.task, {})
+        is_first = not report.states[files.task].restarts
+        if is_first and not (parsed or OUTPUTS.of(instance.group.meta)):
+            # There is nothing to check, and no outputs of an earlier attempt to replace.
             if end.ok:
                 report.succeeded.add(files.task)
             return ""
