@@ -83,6 +83,17 @@ async def test_outputs_of_a_newer_allocation_replace_the_earlier_ones(
         assert stored(world) == []
 
 
+async def test_attempt_without_outputs_replaces_those_of_the_attempt_before(
+    store: Store, data_dir: Path
+) -> None:
+    text = f"test -e {data_dir}/go && exit; touch {data_dir}/go; echo a=1 > {OUTPUT}; exit 1"
+    once = RestartPolicy(attempts=1, interval=60 * SECOND, delay=0)
+    async with open_world(store, data_dir) as world:
+        one = await placed(world, step(script(text, restart_policy=once)))
+        assert (await world.until_done(one)).client_status == "complete"
+        assert stored(world) == []
+
+
 # --- results of earlier steps ---
 
 
