@@ -89,7 +89,7 @@ async def test_attempt_without_outputs_replaces_those_of_the_attempt_before(
     text = f"test -e {data_dir}/go && exit; touch {data_dir}/go; echo a=1 > {OUTPUT}; exit 1"
     once = RestartPolicy(attempts=1, interval=60 * SECOND, delay=0)
     async with open_world(store, data_dir) as world:
-        one = await placed(world, step(script(text, restart_policy=once)))
+        one = await placed(world, step(script(text, restart_policy=once), steward_parallel="1"))
         assert (await world.until_done(one)).client_status == "complete"
         assert stored(world) == []
 
