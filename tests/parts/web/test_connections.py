@@ -866,29 +866,46 @@ async def test_answer_to_a_connection_that_closes_is_no_error(
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-async def test_bytes_do_not_overtake_those_of_a_waiting_send(store: Store, tmp_path: Path) -> None:
+@asynccontextmanager
+async def one_connection() -> AsyncIterator[tuple[Any, socket.socket]]:
+    """Yield a connection whose application answers no request, and the socket of its client."""
+
     async def app(*_: object) -> None:
         """Answer no request."""
 
     near, far = socket.socketpair()
     with far:
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(near))
-        async with stream, trio.open_nursery() as nursery:
+        async with stream:
             settings = ServerConfig()
             context, state = WorkerContext(None), ConnectionState({})
-            connection: Any = http_connection.ServerConnection(
-                app, settings, context, state, stream
-            )
-            first = b"a" * 1024 * 1024
-            nursery.start_soon(connection._send, first)
-            await trio.testing.wait_all_tasks_blocked()
-            # Then the buffer has space, and the first task has not run yet.
-            received = far.recv(len(first))
-            nursery.start_soon(connection._send, b"b")
-            while len(received) <= len(first):
-                await trio.lowlevel.wait_readable(far)
-                received += far.recv(len(first))
+            yield http_connection.ServerConnection(app, settings, context, state, stream), far
+
+
+async def test_bytes_do_not_overtake_those_of_a_waiting_send() -> None:
+    async with one_connection() as (connection, far), trio.open_nursery() as nursery:
+        first = b"a" * 1024 * 1024
+        nursery.start_soon(connection._send, first)
+        await trio.testing.wait_all_tasks_blocked()
+        # Then the buffer has space, and the first task has not run yet.
+        received = far.recv(len(first))
+        nursery.start_soon(connection._send, b"b")
+        while len(received) <= len(first):
+            await trio.lowlevel.wait_readable(far)
+            received += far.recv(len(first))
     assert received == first + b"b"
+
+
+async def test_bytes_that_fit_the_buffer_are_sent_without_a_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refuse(*_: object) -> None:
+        pytest.fail("the send uses the slow way")
+
+    monkeypatch.setattr(http_connection, "send_with_timeout", refuse)
+    async with one_connection() as (connection, far):
+        await connection._send(b"a")
+        assert far.recv(10) == b"a"
 
 
 async def test_listener_has_no_options_by_default() -> None:

@@ -196,6 +196,13 @@ async def test_task_that_was_woken_too_late_waits_before_the_others(
     assert served == [0, 1, 2]
 
 
+async def test_request_needs_no_turn_while_the_round_has_time() -> None:
+    turns = Turns()  # no task gives turns
+    turns._round.until = time.thread_time_ns() + 3600 * 1_000_000_000
+    with trio.fail_after(10):
+        await turns.take("one")
+
+
 async def test_task_without_a_connection_needs_no_turn() -> None:
     change = TopicSet().watch(["a"])
     change.wake()
