@@ -380,6 +380,18 @@ async def test_exec_in_a_container_reports_its_exit_code(world: World) -> None:
     assert talker.others[-1]["exited"]
 
 
+@pytest.mark.parametrize("user", ["", "1000"])
+async def test_command_has_the_directory_and_the_user_of_its_task(
+    world: World, fake: FakePodman, user: str
+) -> None:
+    task = contained("echo up; " + LINGER, config={"work_dir": "/usr"}, user=user)
+    alloc_id = await world.place(service(task))
+    await world.until_printed(alloc_id, "up")
+    await run(world, alloc_id, "true")
+    ((settings, _),) = fake.commands.values()
+    assert (settings["WorkingDir"], settings["User"]) == ("/usr", user)
+
+
 async def test_disconnect_ends_the_command(world: World, fake: FakePodman) -> None:
     alloc_id = await world.place(service(contained("echo up; " + LINGER)))
     await world.until_printed(alloc_id, "up")

@@ -199,11 +199,10 @@ class PodmanDriver:
             "AttachStderr": True,
             "Tty": tty,
             "Cmd": list(command),
+            # Podman uses the container's directory and user in place of empty texts.
+            "WorkingDir": settings.work_dir or settings.working_dir,
+            "User": attempt.user,
         }
-        if directory := settings.work_dir or settings.working_dir:
-            exec_settings["WorkingDir"] = directory
-        if attempt.user:
-            exec_settings["User"] = attempt.user
         # Imported late, because it is rarely needed.
         from daemon.runner.drivers.podman.exec import open_session
 
