@@ -378,6 +378,32 @@ async def test_evaluation_the_scheduler_has_not_seen_is_queued(full: Cluster) ->
     )
 
 
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ("paused", "paused (deployment is paused)"),
+        ("failed", "failed (deployment marked as failed)"),
+    ],
+)
+async def test_deployment_that_prevents_placements_is_named(
+    full: Cluster, state: str, text: str
+) -> None:
+    await run(full, job("web", group(count=6, update=ROLLING)))
+    deployment_id = full.deployment().id
+    if state == "paused":
+        await deployment_actions.pause(full.store, deployment_id, paused=True, now=NOW, eval_id="e")
+    else:
+        await deployment_actions.fail(full.store, deployment_id, now=NOW, eval_id="e")
+    await full.work()
+    await full.join(small("node-2"))
+    await full.work()
+    (reason,) = [reason for reason in reasons(full) if reason.cause != Cause.START]
+    assert (reason.cause, reason.message) == (
+        Cause.DEPLOYMENT,
+        f"1 allocation not placed: deployment {deployment_id} is {text}",
+    )
+
+
 async def test_placed_allocation_is_starting(full: Cluster) -> None:
     await run(full, job("web"))
     assert only(full, Cause.START).message == "web.web[0] is placed and starting"

@@ -204,6 +204,16 @@ async def test_waiting_version_is_visible(cluster: Cluster) -> None:
     assert cluster.job("etl").status == "running"
 
 
+async def test_run_that_is_replaced_is_visible_until_it_has_stopped(cluster: Cluster) -> None:
+    await begun(cluster, workflow(step("a"), step("b", "a", gate="Go on?")))
+    await begun(cluster, updated("replace", *OTHER))
+    found = cluster.store.read(lambda db: explain.explain_job(db, "default", "etl"))
+    assert found is not None
+    stopping = "run 1 of version 0 is still stopping"
+    assert [reason.message for reason in found.reasons] == [stopping]
+    assert state_of(cluster) == ("pending", stopping)
+
+
 async def test_plan_shows_that_the_active_run_ends_first(cluster: Cluster) -> None:
     await begun(cluster, workflow(*CHAIN))
     later = updated("finish", *OTHER)
