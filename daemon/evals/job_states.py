@@ -7,7 +7,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from daemon.evals.failures import newest_error, unhealthy_reason_of_deployment
-from daemon.flow.workflow_keys import is_workflow
 from daemon.jobspec.steward_meta.job_keys import queue_of
 from daemon.text import placement_message
 from daemon.text.job_state import (
@@ -47,7 +46,6 @@ from storage.records.times import nanoseconds
 RECENT = 10  # child jobs that determine the state of a periodic or parameterized job
 STRIP = 50  # child jobs in a history strip
 _LOOKED_AT = 20  # restarted allocations of a job that are examined
-_EVERYWHERE = frozenset({JobType.SYSTEM, JobType.SYSBATCH})
 _OF_RUN: dict[str, State] = {
     FlowStatus.SUCCEEDED: State.COMPLETE,
     FlowStatus.FAILED: State.FAILED,
@@ -95,7 +93,7 @@ def of_row(
         version=version,
         is_stopped=bool(row["stop"]),
         is_held=bool(row["held"]),
-        wanted=None if row["type"] in _EVERYWHERE else _desired_allocations(db, row, job),
+        wanted=_desired_allocations(db, row, job) if row["type"] == JobType.SERVICE else None,
         current=current,
         older=older,
         ending=tallies.ending(db, namespace, job_id) if row["stop"] else 0,
@@ -188,10 +186,6 @@ def freeze_of_launch(db: ReadSnapshot, job: Job, launch: int) -> Freeze | None:
 
 def _desired_allocations(db: ReadSnapshot, row: job_status.Row, job: Job | None) -> int:
     job = job or jobs.current(db, row["namespace"], row["id"])
-    if job is not None and is_workflow(job):
-        from daemon.evals.run_views import sized  # imported late: few jobs are workflows
-
-        job = sized(db, job)
     return sum(group.count for group in (job.task_groups if job else None) or ())
 
 

@@ -101,7 +101,7 @@ class Runs(msgspec.Struct, frozen=True, kw_only=True):
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The input from which the state of a job is derived.
 
-    `wanted` is the sum of the counts of the job's groups, or None if the job runs on every node.
+    `wanted` is the sum of the counts of a service's groups, and None for other types of jobs.
     `error` is the latest error of an allocation, and `blocked` the reason for a placement failure.
     `ending` counts the allocations that must stop but are not terminal yet. It is set only for a
     stopped job.
