@@ -2,11 +2,16 @@
 
 import sqlite3
 
+import msgspec
 import pytest
 
 from storage.errors import StorageUnreadable
-from storage.queries.documents import KEYS, decode_row, text_of
+from storage.queries.documents import KEYS, decode_repeated, decode_row, text_of
 from storage.records.evaluation import Evaluation
+
+
+class Note(msgspec.Struct, frozen=True):
+    text: str
 
 
 def selected(**columns: object) -> sqlite3.Row:
@@ -35,3 +40,12 @@ def test_error_without_a_selected_key_has_the_same_type(table: str) -> None:
     with pytest.raises(StorageUnreadable) as error:
         decode_row(selected(document=b'{"cut'), Evaluation, table)
     assert error.value.key == ("?",) * len(KEYS[table])
+
+
+@pytest.mark.parametrize(("length", "is_shared"), [(2048, True), (2049, False)])
+def test_only_short_repeated_documents_are_kept(length: int, is_shared: bool) -> None:
+    text = "x" * (length - len('{"text":""}'))
+    row = selected(id="a", client=f'{{"text":"{text}"}}')
+    first, second = (decode_repeated(row, Note, "allocations", "client") for _ in range(2))
+    assert (first.text, second.text) == (text, text)
+    assert (first is second) == is_shared
