@@ -32,7 +32,15 @@ AREAS = {
     ),
     "queries": Area(
         ["storage/queries/**/*.py"],
-        ["tests/parts/storage", "tests/parts/evals", "tests/parts/api", "tests/parts/jobs"],
+        [
+            "tests/parts/storage",
+            "tests/parts/evals",
+            "tests/parts/api",
+            "tests/parts/jobs",
+            # the modules for causes of notifications, and for owners of allocations
+            "tests/parts/notify/test_causes.py",
+            "tests/parts/variables/test_job_secrets.py",
+        ],
     ),
     "web": Area(
         ["daemon/web/**/*.py"],
