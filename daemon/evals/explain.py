@@ -258,8 +258,8 @@ def _of_queue(db: ReadSnapshot, run: FlowRunView) -> Iterator[Reason]:
 
 def _in_use(db: ReadSnapshot, run: FlowRunView, name: str) -> str:
     """Return a text with the number of slots of a queue that are in use, and the limit."""
-    line = concurrency.line(db, (run.namespace, name))
-    return slots_in_use(line.in_use, line.slots) if line is not None else slots_in_use(0, 1)
+    line = concurrency.line_in_use(db, (run.namespace, name))
+    return slots_in_use(line.in_use, line.slots)
 
 
 def _format_time(time: int) -> str:

@@ -343,7 +343,7 @@ def used(db: ReadSnapshot, namespace: str, most: int) -> int:
 
 def line(db: ReadSnapshot, key: Key) -> QueueLine | None:
     """Return a queue; None if it has no limit, no runs and no steps."""
-    line = _line(db, key)
+    line = line_in_use(db, key)
     return line if line.exists or line.in_use or line.waiting else None
 
 
@@ -361,10 +361,11 @@ def _page(db: ReadSnapshot, page_request: PageRequest) -> Iterator[QueueLine]:
         key, sign = (row["namespace"], row["name"]), direction
         if not low <= key <= high:
             return
-        yield _line(db, key)
+        yield line_in_use(db, key)
 
 
-def _line(db: ReadSnapshot, key: Key) -> QueueLine:
+def line_in_use(db: ReadSnapshot, key: Key) -> QueueLine:
+    """Return a queue that has a limit, or that a run or a step uses."""
     row: Any = db.one(_LINE, {"namespace": key[0], "name": key[1]})
     return QueueLine(
         namespace=key[0],
