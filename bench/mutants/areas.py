@@ -37,9 +37,7 @@ AREAS = {
             "tests/parts/evals",
             "tests/parts/api",
             "tests/parts/jobs",
-            # the modules for causes of notifications, and for owners of allocations
             "tests/parts/notify/test_causes.py",
-            "tests/parts/variables/test_job_secrets.py",
         ],
     ),
     "web": Area(

@@ -74,3 +74,14 @@ async def test_ended_batch_allocations_count_as_ignored(cluster: Cluster) -> Non
     annotations = cluster.evaluation(again.id).plan_annotations
     assert annotations is not None
     assert annotations.desired_tg_updates["web"] == DesiredUpdates(in_place_update=1, ignore=2)
+
+
+async def test_owners_are_found_for_existing_allocations_only(cluster: Cluster) -> None:
+    await cluster.join()
+    for name in ("web", "db"):
+        await cluster.register(job(name))
+        await cluster.work()
+    ids = {name: alloc.id for name in ("web", "db") for alloc in cluster.allocations(name)}
+    asked = [*ids.values(), "no-such-id"]
+    owners = cluster.store.read(partial(allocations.owning_jobs, ids=asked))
+    assert owners == {ids["web"]: ("default", "web"), ids["db"]: ("default", "db")}
