@@ -12,8 +12,10 @@ from daemon.web.reply import WireResponse
 from daemon.web.request import SHORT_BODY, Endpoint, RouteCall
 from daemon.web.request_head import RequestHead
 from daemon.web.vault_envelope import VaultBody, plain
-from storage.queries import policies
+from storage.queries import mounts, policies
 from storage.records.acl import Policy, Token
+from storage.records.identity import Mount
+from storage.request_context import Permission, permission_scope
 from storage.store import Store
 from tests.parts.api.requests import parts_of
 from tests.samples import NOW
@@ -271,6 +273,14 @@ async def test_only_an_open_endpoint_needs_no_token(vault: Vault, token: str) ->
     assert (await vault.call("GET", "sys/bare", sender=token))[0] == 200
 
 
+@pytest.mark.parametrize(("method", "is_shown"), [("POST", True), ("GET", False)])
+async def test_successful_login_is_permitted(vault: Vault, method: str, is_shown: bool) -> None:
+    permission = Permission()
+    with permission_scope(permission):
+        assert (await vault.call(method, "sys/open", sender=""))[0] == 200
+    assert permission.is_shown == is_shown
+
+
 @pytest.mark.parametrize(
     ("token", "path", "status", "read"),
     [
@@ -369,6 +379,17 @@ async def test_unknown_fields_of_a_write_cause_a_warning(
     query = "" if method == "POST" else "z=1"
     status, body = await vault.call(method, "sys/known", query, content)
     assert (status, body["warnings"]) == (200, warnings)
+
+
+async def test_help_describes_a_login_method(vault: Vault, store: Store) -> None:
+    assert (await vault.call("GET", "auth/azure", "help=1"))[0] == 404
+    mount = Mount(path="azure/", accessor="m", type="azure", uuid="u")
+    await store.write(lambda tx: mounts.put(tx, mount))
+    for path in ("auth/azure", "auth/azure/"):
+        status, body = await vault.call("GET", path, "help=1")
+        assert status == 200
+        assert body["help"].endswith("Its paths are config, role, login and rotate-root.")
+    assert (await vault.call("GET", "auth/azure/other", "help=1"))[0] == 404
 
 
 async def test_stored_field_without_effect_causes_a_warning(vault: Vault) -> None:
