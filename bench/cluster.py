@@ -1,9 +1,9 @@
 """Jobs on a real cluster on this host: start latency, throughput and the cost of the monitor.
 
-    python -m bench.cluster [--rounds 20] [--jobs 200] [--open 500] [--seconds 60]
+    python -m bench.cluster [--rounds 20] [--jobs 200] [--turns 5] [--open 500] [--seconds 60]
 
 Requires the Slurm packages (docs/cluster.md). The same run also measures `sbatch` without Steward,
-whose throughput is the upper limit.
+whose throughput is the upper limit. With 0, an option skips its measurement.
 """
 
 import argparse
@@ -75,28 +75,45 @@ def _submit(cluster: Cluster, text: str) -> str:
     return done.stdout.strip()
 
 
-async def throughput(steward: Steward, cluster: Cluster, count: int) -> object:
-    """Return the no-op jobs completed per second, with `sbatch` alone and with Steward."""
-    begun = time.monotonic()
-    await _at_once(
-        count, lambda: trio.to_thread.run_sync(_submit, cluster, "#!/bin/sh\nexec true\n")
-    )
-    await _until(lambda: not _jobs(cluster, "PENDING", "RUNNING", "COMPLETING"), 0.1)
-    alone = count / (time.monotonic() - begun)
+async def throughput(steward: Steward, cluster: Cluster, count: int, turns: int) -> object:
+    """Return the no-op jobs completed per second, with `sbatch` alone and with Steward by turns.
+
+    `share` is the median of the ratios of the turns. `daemon_cpu_ms` is the CPU time of the daemon
+    and of its ended child processes for a job.
+    """
     parent = script("short", "exec true") | {"ParameterizedJob": {}}
     parent["TaskGroups"][0]["Tasks"][0]["Resources"] = {"CPU": 1, "MemoryMB": 10}
     await steward.register(parent)
-    begun = time.monotonic()
-    await _at_once(count, lambda: steward.post("/v1/job/short/dispatch", {}))
-    # No event reports the summary of a job with children.
-    while (await steward.get("/v1/job/short/summary"))["Children"]["Dead"] < count:  # noqa: ASYNC110
-        await trio.sleep(0.1)
-    ours = count / (time.monotonic() - begun)
-    return {"sbatch": round(alone, 1), "ours": round(ours, 1), "share": round(ours / alone, 2)}
+    rounds = []
+    for turn in range(1, turns + 1):
+        begun = time.monotonic()
+        await _at_once(
+            count, lambda: trio.to_thread.run_sync(_submit, cluster, "#!/bin/sh\nexec true\n")
+        )
+        await _until(lambda: not _jobs(cluster, "PENDING", "RUNNING", "COMPLETING"), 0.1)
+        alone = count / (time.monotonic() - begun)
+        begun, before = time.monotonic(), sum(_spent(steward.pid))
+        await _at_once(count, lambda: steward.post("/v1/job/short/dispatch", {}))
+        # No event reports the summary of a job with children.
+        while (await steward.get("/v1/job/short/summary"))["Children"]["Dead"] < turn * count:  # noqa: ASYNC110
+            await trio.sleep(0.1)
+        ours = count / (time.monotonic() - begun)
+        cpu = 1000 * (sum(_spent(steward.pid)) - before) / count
+        rounds.append(
+            {
+                "sbatch": round(alone, 1),
+                "ours": round(ours, 1),
+                "share": round(ours / alone, 2),
+                "daemon_cpu_ms": round(cpu, 1),
+            }
+        )
+    share = statistics.median(ours_and_alone["share"] for ours_and_alone in rounds)
+    return {"share": share, "turns": rounds}
 
 
 def _jobs(cluster: Cluster, *states: str) -> list[str]:
-    return [job[0] for job in cluster.jobs() if job[1] in states]
+    listed = cluster.run("squeue", "-h", f"--states={','.join(states)}", "-o", "%i").stdout
+    return listed.split()
 
 
 async def _at_once(count: int, work: Callable[[], Awaitable[object]]) -> None:
@@ -138,23 +155,27 @@ def _spent(pid: int) -> tuple[float, float]:
     return user + system, below + system_below
 
 
-async def main(rounds: int, jobs: int, waiting: int, seconds: float) -> None:
+async def main(rounds: int, jobs: int, turns: int, waiting: int, seconds: float) -> None:
     print(json.dumps({"fork_exec_per_s": round(fork_exec_per_s())}))
     with open_cluster() as cluster, tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
         settings = with_pool(place, str(cluster.config))
         async with open_steward(place, "--dev", "--config", settings) as steward:
             await steward.until(f"/v1/node/pool/{POOL}/nodes", is_ready)
-            print(json.dumps(await first_instruction(steward, cluster, place, rounds)))
-            print(json.dumps(await throughput(steward, cluster, jobs)))
-            print(json.dumps(await polling_cost(steward, cluster, waiting, seconds)))
+            if rounds:
+                print(json.dumps(await first_instruction(steward, cluster, place, rounds)))
+            if turns:
+                print(json.dumps(await throughput(steward, cluster, jobs, turns)))
+            if waiting:
+                print(json.dumps(await polling_cost(steward, cluster, waiting, seconds)))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=200)
+    parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--open", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=60)
     given = parser.parse_args()
-    trio.run(main, given.rounds, given.jobs, given.open, given.seconds)
+    trio.run(main, given.rounds, given.jobs, given.turns, given.open, given.seconds)
