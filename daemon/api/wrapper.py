@@ -88,13 +88,16 @@ class BadNumber(StewardError):
 async def claim(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
     """Return an attempt with its artifacts to the first wrapper that claims it."""
     query = request.query
-    path = await wrapper_protocol.claim(
+    claimed = await wrapper_protocol.claim(
         request.token,
         nonce=query.text("nonce"),
         job_id=query.text("job"),
         host=query.text("host"),
+        form=query.text("form"),
     )
-    return HandlerReply(stream=wrapper_protocol.pieces(path), content_type=_PACKED)
+    if isinstance(claimed, bytes):
+        return HandlerReply(body=claimed, content_type=_PLAIN)
+    return HandlerReply(stream=wrapper_protocol.pieces(claimed), content_type=_PACKED)
 
 
 async def files(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
