@@ -225,7 +225,7 @@ def _page(request: Request, db: ReadSnapshot) -> HandlerReply:
 # Paths that are not in this table do not exist.
 ROUTES: tuple[Route, ...] = (
     ReadRoute("/v1/jobs", jobs.index, LIST, _JOBS, tables=("jobs", "summaries")),
-    WriteRoute("POST", "/v1/jobs", jobs.register, SUBMIT),
+    WriteRoute("POST", "/v1/jobs", jobs.register, SUBMIT, hot=True),
     WriteRoute("POST", "/v1/jobs/parse", parse.parse, PARSE, in_any_region=True),
     WriteRoute("POST", "/v1/jobs/graph", flows.draw, PARSE),
     WriteRoute("POST", "/v1/validate/job", jobs.validate, READ_OBJECT),
@@ -242,7 +242,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/jobs/launches", dispatch.upcoming_launches, LIST, ("periodic", "freezes"), long=True
     ),
     ReadRoute("/v1/job/{job_id}", jobs.read, READ, _JOB, tables=("jobs",), is_definition=True),
-    WriteRoute("POST", "/v1/job/{job_id}", jobs.update, SUBMIT),
+    WriteRoute("POST", "/v1/job/{job_id}", jobs.update, SUBMIT, hot=True),
     WriteRoute("DELETE", "/v1/job/{job_id}", jobs.deregister_job, STOP),
     ReadRoute(
         "/v1/job/{job_id}/versions",
