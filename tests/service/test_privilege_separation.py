@@ -233,7 +233,9 @@ async def test_settings_are_reloaded_by_the_daemon_user(steward: Steward) -> Non
     assert await steward.get("/v1/agent/self")
 
 
-async def test_renewed_key_readable_only_by_root_is_used(place: Path) -> None:
+async def test_renewed_key_readable_only_by_root_is_used(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steward = separated(place)
     certificate, key = Authority(place).certify("daemon")
     listener = f"""\
@@ -242,28 +244,38 @@ wrapper_port = 0
 wrapper_tls_cert = "{certificate}"
 wrapper_tls_key = "{key}"
 """
-    add(Path(steward.flags[1]), listener)
+    settings = Path(steward.flags[1])
+    add(settings, listener)
     close_to_others(key)
-    try:
-        await steward.start()
-        assert uids_of(steward.pid) == [UID] * 4
-        Authority(place).certify("daemon")  # a new certificate and key in the same files
-        close_to_others(key)
-        os.kill(steward.pid, signal.SIGHUP)
-        await said(steward, "reloaded the certificate")
-        assert "the settings are unchanged" not in steward.log.read_text()
-        shown = await steward.get("/v1/metrics")
-        named = "steward.certificate.remaining_seconds"
-        (gauge,) = [gauge for gauge in shown["Gauges"] if gauge["Name"] == named]
-        assert gauge["Labels"] == {"setting": "wrapper_tls_cert"}
-        assert 0 < gauge["Value"] < 86_400
-    finally:
-        with trio.CancelScope(shield=True):
-            await steward.close()
+    with fake_slurm(place / "slurm") as slurm:
+        monkeypatch.setenv("PATH", slurm.path)
+        add_pool(settings)
+        try:
+            await steward.start()
+            assert uids_of(steward.pid) == [UID] * 4
+            Authority(place).certify("daemon")  # a new certificate and key in the same files
+            close_to_others(key)
+            os.kill(steward.pid, signal.SIGHUP)
+            await said(steward, "reloaded the certificate")
+            assert "the settings are unchanged" not in steward.log.read_text()
+            shown = await steward.get("/v1/metrics")
+            named = "steward.certificate.remaining_seconds"
+            (gauge,) = [gauge for gauge in shown["Gauges"] if gauge["Name"] == named]
+            assert gauge["Labels"] == {"setting": "wrapper_tls_cert"}
+            assert 0 < gauge["Value"] < 86_400
+        finally:
+            with trio.CancelScope(shield=True):
+                await steward.close()
 
 
 def add(settings: Path, line: str) -> None:
     settings.write_text(f"{line}\n{settings.read_text()}")
+
+
+def add_pool(settings: Path) -> None:
+    """Add a pool with a cluster, which needs a listener for its hosts."""
+    pool = '[pools.hpc]\nengine = "slurm"\npartition = "main"\n'
+    settings.write_text(settings.read_text() + pool)
 
 
 def close_to_others(file: Path) -> None:
@@ -285,10 +297,7 @@ async def test_cluster_programs_run_as_the_user_of_the_task(
         (slurm.directory / "lock").chmod(0o666)
         monkeypatch.setenv("PATH", slurm.path)
         made = separated(place)
-        settings = place / "steward.toml"
-        settings.write_text(
-            settings.read_text() + '[pools.hpc]\nengine = "slurm"\npartition = "main"\n'
-        )
+        add_pool(place / "steward.toml")
         try:
             await made.start()
             assert uids_of(made.pid) == [UID] * 4
