@@ -48,7 +48,7 @@ OF_CHILD = {
     "evaluations": "job_id",
     "allocations": "job_id",
 }
-OF_ALLOCATION = ("task_events", "task_handles")
+OF_ALLOCATION = ("task_events",)
 INDEXES = "UPDATE {table} SET last_index = (SELECT max(write_index) FROM events)"
 # Each result of `bench.py`: its path in the JSON, its description and its target.
 FIGURES = {

@@ -26,9 +26,11 @@ def test_options_that_need_no_click_have_the_values_of_click(words: list[str]) -
 
 
 def test_each_option_of_the_command_is_known() -> None:
-    names = {option.name for option in agent.params}
+    # Another test may have added spellings of flags with values, which are hidden.
+    options = [option for option in agent.params if not getattr(option, "hidden", False)]
+    names = {option.name for option in options}
     assert names - {"file"} | {"config"} == FLAGS | VALUES | {REPEATED}
-    assert {option.name for option in agent.params if getattr(option, "is_flag", False)} == FLAGS
+    assert {option.name for option in options if getattr(option, "is_flag", False)} == FLAGS
 
 
 @pytest.mark.parametrize(

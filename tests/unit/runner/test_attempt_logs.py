@@ -24,9 +24,11 @@ def test_size_of_a_log_beyond_its_limit_is_measured_again(
 ) -> None:
     removed: list[int | None] = []
     sweeper = SimpleNamespace(remove=lambda _log, end: removed.append(end))
-    attempts: Any = SimpleNamespace(_host=SimpleNamespace(sweeper=sweeper))
+    host = SimpleNamespace(sweeper=sweeper, logs=SimpleNamespace(moved_names=lambda _: []))
+    instance = SimpleNamespace(allocation=SimpleNamespace(id="a"))
+    attempts: Any = SimpleNamespace(_host=host, _instance=instance)
     logs: Any = [
-        SimpleNamespace(kind=kind, limit=LIMIT, end_at=lambda size: size)
+        SimpleNamespace(kind=kind, limit=LIMIT, end_at=lambda size, _: size)
         for kind in ("stdout", "stderr")
     ]
     result = ExitResult(code=0, log_sizes=sizes)

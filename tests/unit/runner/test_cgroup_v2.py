@@ -98,10 +98,11 @@ def test_cgroup_of_an_earlier_daemon_may_be_threaded(
 def test_shortage_of_descriptors_is_no_answer(
     tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read(path: Path) -> str:
+    def read(path: object) -> str:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(Path, "read_text", read)
+    monkeypatch.setattr(cgroup_v2, "_read", read)
     with pytest.raises(OSError, match=os.strerror(number)):
         cgroup_v2._make_threaded(str(tmp_path))
     with pytest.raises(OSError, match=os.strerror(number)):
