@@ -37,6 +37,10 @@ async def printing(tmp_path: Path) -> Any:
         one = small("talk", "/bin/sh", "-c", SCRIPT, Type="service")
         await running.register(one)
         (alloc,) = await running.allocations("talk", "running")
+        with trio.fail_after(HAPPENS_WITHIN):
+            # Only a page that begins after the first lines has a link to earlier lines.
+            while not (await running.log_of(alloc["ID"], "main")).endswith("half a line"):
+                pass
         yield running, alloc["ID"]
 
 
