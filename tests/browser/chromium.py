@@ -160,7 +160,7 @@ class Tab:
         await self.value("window.gone = true")
         found = await self.tell("Page.navigate", url=address)
         assert "errorText" not in found, found
-        await self._until_loaded()
+        await self.until_loaded()
 
     async def resize(self, width: int, height: int, *, is_phone: bool) -> None:
         """Show the page with this size, in CSS pixels."""
@@ -177,10 +177,17 @@ class Tab:
         place = f"document.querySelector({json.dumps(selector)})"
         await self.until(f"{place} !== null")
         await self.value(f"window.gone = true; {place}.click()")
-        await self._until_loaded()
+        await self.until_loaded()
 
-    async def _until_loaded(self) -> None:
-        await self.until("window.gone === undefined && document.readyState === 'complete'")
+    async def until_loaded(self, path: str = "") -> None:
+        """Wait until a new page is loaded, and its scripts have run; `path` is its path if given.
+
+        Before the old page is left, set `window.gone` there.
+        """
+        is_there = f" && location.pathname === {json.dumps(path)}" if path else ""
+        await self.until(
+            f"window.gone === undefined{is_there} && document.readyState === 'complete'"
+        )
 
     async def click(self, selector: str) -> None:
         """Click an element that does not navigate."""

@@ -17,7 +17,7 @@ async def test_a_job_is_found_and_stopped_by_keyboard(browser: Tab, filled: Stew
     assert await browser.value("document.activeElement.pathname") == "/ui/job/web"
     await browser.value("window.gone = true")
     await browser.key("Enter")
-    await browser.until("window.gone === undefined && location.pathname === '/ui/job/web'")
+    await browser.until_loaded("/ui/job/web")
     await browser.until("document.querySelector('details.act[open] form[action*=stop]') !== null")
     await browser.press("form[action^='/ui/job/web/stop'] button.danger")
     await browser.until_text("#head", "stopped")
@@ -26,7 +26,7 @@ async def test_a_job_is_found_and_stopped_by_keyboard(browser: Tab, filled: Stew
     await browser.write(FIELD, "variab")
     await browser.value("window.gone = true")
     await browser.key("Enter")  # before the results appear
-    await browser.until("window.gone === undefined && location.pathname === '/ui/variables'")
+    await browser.until_loaded("/ui/variables")
 
     await browser.key("?")
     await browser.until_text("#key-list", "Find anything")
@@ -35,7 +35,7 @@ async def test_a_job_is_found_and_stopped_by_keyboard(browser: Tab, filled: Stew
     await browser.value("window.gone = true")
     await browser.key("g")
     await browser.key("j")
-    await browser.until("window.gone === undefined && location.pathname === '/ui/jobs'")
+    await browser.until_loaded("/ui/jobs")
     assert browser.faults == []
 
 
