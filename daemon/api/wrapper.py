@@ -88,16 +88,13 @@ class BadNumber(StewardError):
 async def claim(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:
     """Return an attempt with its artifacts to the first wrapper that claims it."""
     query = request.query
-    claimed = await wrapper_protocol.claim(
+    path = await wrapper_protocol.claim(
         request.token,
         nonce=query.text("nonce"),
         job_id=query.text("job"),
         host=query.text("host"),
-        form=query.text("form"),
     )
-    if isinstance(claimed, bytes):
-        return HandlerReply(body=claimed, content_type=_PLAIN)
-    return HandlerReply(stream=wrapper_protocol.pieces(claimed), content_type=_PACKED)
+    return HandlerReply(stream=wrapper_protocol.pieces(path), content_type=_PACKED)
 
 
 async def files(wrapper_protocol: WrapperProtocol, request: Request) -> HandlerReply:

@@ -154,10 +154,8 @@ class WrapperProtocol(Protocol):
         """Raise `Denied` unless the secret belongs to an attempt, even a withdrawn one."""
         ...
 
-    async def claim(
-        self, secret: str, *, nonce: str, job_id: str, host: str, form: str
-    ) -> IO[bytes] | bytes:
-        """Claim an attempt for a host; return its files: the open file of an archive, or a script."""
+    async def claim(self, secret: str, *, nonce: str, job_id: str, host: str) -> IO[bytes]:
+        """Claim an attempt for a host; return the open file with its artifacts."""
         ...
 
     async def files(self, secret: str) -> IO[bytes]:

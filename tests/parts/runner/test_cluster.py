@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from daemon.clock import SystemClock
-from daemon.runner.drivers.slurm import bundle, submission
+from daemon.runner.drivers.slurm import submission
 from daemon.runner.drivers.slurm.attempt import SlurmAttempt
 from storage.records.base import SECOND
 from storage.records.cluster_run import RunStatus
@@ -78,7 +78,6 @@ async def test_missing_command_is_named(world: PoolWorld) -> None:
 async def test_archive_that_cannot_be_unpacked_is_reported(
     world: PoolWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bundle, "_LONGEST_SCRIPT", 0)  # so that the files need an archive
     tar = tmp_path / "bin" / "tar"
     tar.parent.mkdir()
     tar.write_text('#!/bin/sh\n/bin/tar "$@"\nexit 2\n')

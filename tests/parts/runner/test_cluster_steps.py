@@ -59,15 +59,6 @@ async def test_outputs_arrive_with_the_exit_status(world: PoolWorld) -> None:
     assert written(world) == [{"rows": "1"}]
 
 
-async def test_kept_files_are_not_sent_as_outputs(world: PoolWorld) -> None:
-    text = f"echo x >file; {ROWS}"
-    one = await placed(
-        world, step(script(text, meta={"steward_keep": "file"}), steward_outputs="rows")
-    )
-    await completed(world, one)
-    assert written(world) == [{"rows": "1"}]
-
-
 async def test_outputs_of_a_failed_element_are_stored(world: PoolWorld) -> None:
     one = await placed(world, step(script(f"{ROWS}; exit 3"), steward_outputs="rows"))
     assert (await world.until_done(one)).client_status == "failed"

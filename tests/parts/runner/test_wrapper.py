@@ -1,9 +1,7 @@
 """The wrapper on a host of a cluster until its claim: in these tests, no daemon answers."""
 
 import os
-import socket
 import subprocess
-import threading
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -29,30 +27,6 @@ def wrapped(directory: Path, number: int = 0, **given: str) -> int:
         "STEWARD_PATIENCE": "0",
     }
     return subprocess.run(["/bin/sh", "-s"], input=script, text=True, env=env | given).returncode
-
-
-def wrapped_with_bash(directory: Path, url: str) -> tuple[int, str]:
-    """Run the wrapper from a file, so that it continues in bash. Its curl fails.
-
-    Return the status of the wrapper, and the calls of curl.
-    """
-    script, curl = directory / "script", directory / "bin" / "curl"
-    script.write_text(resources.files(PACKAGE).joinpath("wrapper.sh").read_text())
-    script.chmod(0o755)
-    curl.parent.mkdir()
-    curl.write_text(f'#!/bin/sh\necho "$*" >>{directory}/calls\nexit 7\n')
-    curl.chmod(0o755)
-    env = {
-        "PATH": f"{curl.parent}:{os.environ['PATH']}",
-        "HOME": "/",
-        "STEWARD_CLAIM": "a1.0.secret",
-        "STEWARD_URL": url,
-        "STEWARD_DIR": str(directory / ATTEMPT),
-        "STEWARD_GRACE": "0",
-        "STEWARD_PATIENCE": "0",
-    }
-    status = subprocess.run([script], env=env, timeout=90).returncode
-    return status, (directory / "calls").read_text()
 
 
 def who(pid: int | str = "self") -> str:
@@ -141,56 +115,3 @@ def test_directory_of_another_program_is_not_removed(tmp_path: Path) -> None:
     left = {"else", "steward-link", "steward-empty", "steward-pipe", "steward-waiting"}
     assert {path.name for path in tmp_path.iterdir()} == left
     assert file.exists()
-
-
-def test_daemon_that_drops_connection_requests_delays_bash_only_briefly(tmp_path: Path) -> None:
-    # The queue of this listener is full, so the kernel ignores further connection requests. Without
-    # a time limit, it would repeat them for two minutes.
-    with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        for client in (first, second):
-            client.setblocking(False)
-            client.connect_ex(listener.getsockname())
-        status, calls = wrapped_with_bash(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}")
-    assert status == UNHEARD
-    assert calls.count("form=script") == 1
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"",
-        b"HTTP/1.1 200 OK\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nform=",
-        b"SSH-2.0\r\n",
-    ],
-    ids=["nothing", "headers", "body", "another protocol"],
-)
-def test_incomplete_response_is_requested_again_with_curl(tmp_path: Path, answer: bytes) -> None:
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:  # the test has ended
-                return
-            with connection:  # with unread data, closing resets the connection
-                connection.sendall(answer)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = threading.Thread(target=serve)
-        server.start()
-        status, calls = wrapped_with_bash(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}")
-        listener.shutdown(socket.SHUT_RDWR)
-        server.join()
-    assert status == UNHEARD
-    assert calls.count("form=script") == 1
-    assert "secret" not in calls
-    assert not (tmp_path / ATTEMPT).exists()
-
-
-@pytest.mark.parametrize("url", ["https://127.0.0.1:1", "http://name@127.0.0.1:1"])
-def test_bash_uses_curl_for_tls_and_unusual_addresses(tmp_path: Path, url: str) -> None:
-    status, calls = wrapped_with_bash(tmp_path, url)
-    assert status == UNHEARD
-    assert f"{url}/v1/wrapper/claim" in calls

@@ -73,7 +73,6 @@ def test_secret_is_only_in_the_environment() -> None:
     assert claim_variables(["a1.2.secret"], "/d", "main") == {
         "STEWARD_CLAIM": "a1.2.secret",
         "STEWARD_DIR": "/d/steward-a1-main",
-        "STEWARD_TASK": "main",
     }
     assert value(submitted(), "export") == "ALL"
 

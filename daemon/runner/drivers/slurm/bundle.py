@@ -1,7 +1,4 @@
-"""The directories, command and secrets of an attempt for its host: an archive, or a shell script.
-
-The shell of the wrapper executes the script without starting a program, so the script costs the
-host less CPU. It is possible if the files are few and small.
+"""The archive with an attempt's directories, command and secrets for its host.
 
 alloc/             the shared directory of the allocation, without logs
 <task>/            local and secrets, with artifacts, templates and tokens
@@ -10,9 +7,7 @@ alloc/             the shared directory of the allocation, without logs
 """
 
 import io
-import os
 import shlex
-import stat
 import tarfile
 from collections.abc import Mapping
 from functools import partial
@@ -32,11 +27,6 @@ _OWN = ".steward"
 _LOGS = f"{SHARED}/logs"
 # Seconds after which the wrapper itself enforces the maximum run time, if Steward does not.
 _LATE = 5
-_UMASK = 0o077  # of the wrapper
-_MODES = 0o666  # modes of files that a shell can create
-_LONGEST_SCRIPT = 32 * 1024  # bytes
-_MOST_MEMBERS = 64  # directories and files of a script
-_FORGET = "unset _ SHLVL"  # variables that bash adds to those of its child processes
 # Variables have names that tasks do not use, because the script runs in the task's environment.
 _FIND = """\
 _steward_c={command}
@@ -73,122 +63,23 @@ def pack(file: IO[bytes], attempt: Attempt, home: str, secret: str) -> None:
 
     `secret` authenticates the wrapper after its claim.
     """
-    scripts = _Scripts.of(attempt, home)
-    texts = {"settings": _settings(attempt, secret), **scripts.texts()}
-    _write(file, attempt, texts)
-
-
-def pack_script(attempt: Attempt, home: str, secret: str) -> bytes | None:
-    """Return a shell script that has the effects of unpacking the archive and its settings.
-
-    The exit status of the script is not 0 if a file cannot be written. Return None if only an
-    archive can hold the files. Raises `OSError`.
-    """
-    names: list[str] = []
-    lines: list[str] = []
-    for name in (SHARED, f"{attempt.task}/local", f"{attempt.task}/{SECRETS}"):
-        if not _collect(attempt, name, names, lines):
-            return None
-    scripts = _Scripts.of(attempt, home)
-    directories = " ".join(map(shlex.quote, names))
-    commands = [
-        f"exports={shlex.quote(scripts.exports)}",
-        f"{{ {' && '.join(f'[ -d {shlex.quote(name)} ]' for name in names)} || mkdir -p -- {directories}; }}",
-        *lines,
-        f"umask {_UMASK:03o}",
-        *(
-            f'printf %s "$exports"{shlex.quote(text)} >{_OWN}/{name}'
-            for name, text in (("task", scripts.task), ("session", scripts.session))
-        ),
-        *([f"printf %s {shlex.quote(scripts.keep)} >{_OWN}/keep"] if scripts.keep else []),
-    ]
-    text = _settings(attempt, secret) + " &&\n".join(commands) + "\n"
-    data = text.encode("utf-8", "surrogateescape")
-    return data if len(data) <= _LONGEST_SCRIPT and b"\0" not in data else None
-
-
-def _collect(attempt: Attempt, name: str, names: list[str], lines: list[str]) -> bool:
-    """Add a directory and its content to `names`, and the commands for its files to `lines`.
-
-    Return false if only an archive can hold the content. Raises `OSError`.
-    """
-    names.append(name)
-    with os.scandir(f"{attempt.directory}/{name}") as entries:
-        for entry in entries:
-            path = f"{name}/{entry.name}"
-            if len(names) + len(lines) >= _MOST_MEMBERS:
-                return False
-            if entry.is_dir(follow_symlinks=False):
-                if path == _LOGS:
-                    names.append(path)
-                elif not _collect(attempt, path, names, lines):
-                    return False
-            elif not _add_file(entry.path, path, lines):
-                return False
-    return True
-
-
-def _add_file(source: str, path: str, lines: list[str]) -> bool:
-    """Add the command that writes a file; return false if only an archive can hold the file.
-
-    Raises `OSError`.
-    """
-    if not stat.S_ISREG(os.lstat(source).st_mode):
-        return False
-    with open(source, "rb", opener=_opened) as file:
-        facts = os.fstat(file.fileno())
-        mode = stat.S_IMODE(facts.st_mode)
-        is_plain_file = stat.S_ISREG(facts.st_mode) and facts.st_nlink == 1
-        if not is_plain_file or mode & ~_MODES or facts.st_size > _LONGEST_SCRIPT:
-            return False
-        data = file.read(_LONGEST_SCRIPT + 1)
-    text = data.decode("utf-8", "surrogateescape")
-    lines.append(
-        f"umask {_MODES & ~mode:03o} && printf %s {shlex.quote(text)} >{shlex.quote(path)}"
-    )
-    return len(data) <= _LONGEST_SCRIPT
-
-
-def _opened(path: str, flags: int) -> int:
-    """Open a file, but neither follow a symbolic link nor wait for a named pipe."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
-
-
-class _Scripts(msgspec.Struct, frozen=True, kw_only=True):
-    """The scripts of an attempt. `exports` is the beginning of `task` and `session`."""
-
-    exports: str
-    task: str
-    session: str
-    keep: str
-
-    @classmethod
-    def of(cls, attempt: Attempt, home: str) -> "_Scripts":
-        settings = driver_config.read(SlurmConfig, attempt.config)
-        work_dir = shlex.quote(settings.work_dir or f"{home}/{attempt.task}")
-        enter = f"cd -- {work_dir} || exit 125\nunset OLDPWD\n"
-        find = _FIND.format(
-            command=shlex.quote(settings.command), own=shlex.quote(f"{home}/{_OWN}")
-        )
-        args = " ".join(['"$_steward_c"', *map(shlex.quote, settings.args)])
-        exports, launch = _exports(attempt.env)
-        return cls(
-            exports=exports,
-            task=f"{enter}{find}exec {launch}{args}\n",
-            session=f'{enter}exec {launch}"$@"\n',
-            keep=kept_patterns.searches(attempt.task, attempt.keep) if attempt.keep else "",
-        )
-
-    def texts(self) -> dict[str, str]:
-        """Return the content of the files by name."""
-        texts = {"task": self.exports + self.task, "session": self.exports + self.session}
-        return texts | ({"keep": self.keep} if self.keep else {})
-
-
-def _settings(attempt: Attempt, secret: str) -> str:
+    settings = driver_config.read(SlurmConfig, attempt.config)
+    own, work_dir = f"{home}/{_OWN}", shlex.quote(settings.work_dir or f"{home}/{attempt.task}")
+    enter = f"cd -- {work_dir} || exit 125\nunset OLDPWD\n"
+    command = shlex.quote(settings.command)
+    find = _FIND.format(command=command, own=shlex.quote(own))
+    args = " ".join(['"$_steward_c"', *map(shlex.quote, settings.args)])
     most = attempt.longest // SECOND + _LATE if attempt.longest else 0
     settings_line = f"secret={secret} logs={int(not attempt.log.disabled)} most={most}"
-    return f"{settings_line} outputs={shlex.quote(attempt.outputs)}\n"
+    settings_line += f" outputs={shlex.quote(attempt.outputs)}\n"
+    texts = {
+        "settings": settings_line,
+        "task": _script(attempt.env, f"{enter}{find}", args),
+        "session": _script(attempt.env, enter, '"$@"'),
+    }
+    if attempt.keep:
+        texts["keep"] = kept_patterns.searches(attempt.task, attempt.keep)
+    _write(file, attempt, texts)
 
 
 def pack_files(file: IO[bytes], attempt: Attempt) -> None:
@@ -225,11 +116,15 @@ def _plain(tar_info: tarfile.TarInfo, without: str) -> tarfile.TarInfo | None:
     return tar_info
 
 
-def _exports(env: Mapping[str, str]) -> tuple[str, str]:
-    """Return the shell script that sets variables, and the words before an executed command."""
+def _script(env: Mapping[str, str], before: str, words: str) -> str:
+    """Return a shell script that sets variables and executes a command.
+
+    `before` are lines that run after the variables are set; `words` are the command, quoted for the
+    shell.
+    """
     plain = {name: value for name, value in env.items() if is_plain(name)}
     special = [f"{name}={value}" for name, value in env.items() if not is_plain(name)]
     carried = {f"{CARRIER}{number}": pair for number, pair in enumerate(special)}
     lines = [f"export {name}={shlex.quote(value)}" for name, value in (plain | carried).items()]
-    launch = " ".join(["env", *carrying(carried), ""]) if carried else ""
-    return "\n".join([_FORGET, *lines, ""]), launch
+    launch = ["env", *carrying(carried), words] if carried else [words]
+    return "\n".join([*lines, f"{before}exec {' '.join(launch)}", ""])

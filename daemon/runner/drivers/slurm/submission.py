@@ -119,7 +119,7 @@ def claim_variables(claims: Sequence[str], directory: str, task: str) -> dict[st
     starts = [claim.rpartition(".")[0] for claim in claims]
     if len(claims) == 1:
         home = f"{directory}/steward-{starts[0].partition('.')[0]}-{task}"
-        return {"STEWARD_CLAIM": claims[0], "STEWARD_DIR": home, "STEWARD_TASK": task}
+        return {"STEWARD_CLAIM": claims[0], "STEWARD_DIR": home}
     return {
         "STEWARD_CLAIM": claims[0].rpartition(".")[2],
         "STEWARD_DIR": directory,

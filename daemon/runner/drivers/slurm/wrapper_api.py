@@ -34,8 +34,6 @@ from storage.writer import Transaction
 
 _CHUNK = 256 * 1024  # bytes of a bundle per chunk
 _PACKED = 2  # concurrent creations of bundles
-_SCRIPT = "script"  # form of a bundle
-NO_SCRIPT = b"form=archive\n"  # tells the wrapper that it must claim the attempt in the other form
 _WORD = re.compile(r"[A-Za-z0-9_.-]{0,255}")
 _JOB = re.compile(r"(?:[0-9]{1,10}(?:_[0-9]{1,10})?)?")
 _SIGNALLED = 128
@@ -120,15 +118,11 @@ class WrapperApi:
             except Denied:
                 self._known(secret, "token_hash")
 
-    async def claim(
-        self, secret: str, *, nonce: str, job_id: str, host: str, form: str = ""
-    ) -> IO[bytes] | bytes:
-        """Assign an attempt to the first wrapper that claims it; return its bundle.
+    async def claim(self, secret: str, *, nonce: str, job_id: str, host: str) -> IO[bytes]:
+        """Assign an attempt to the first wrapper that claims it; return the file with its bundle.
 
-        The bundle is a file with an archive. With `form` = "script", it is a shell script, or the
-        script `NO_SCRIPT` if only an archive is possible; then nothing is assigned. The same
-        wrapper, identified by its nonce, gets the bundle again. Raises `Denied`, `WrapperRejected`,
-        `OSError`.
+        The same wrapper, identified by its nonce, gets the file again. Raises `Denied`,
+        `WrapperRejected`, `OSError`.
         """
         row = self._known(secret, "claim_hash")
         for name, text in (("nonce", nonce), ("host", host)):
@@ -147,27 +141,15 @@ class WrapperApi:
         run = self._find(row)
         async with run.claiming:
             self._check(self._known(secret, "claim_hash"), nonce)
-            token, hashed = self._claims(row)
-            home = bundle.home_of(run.cluster.pool.directory, run.attempt)
-            if form != _SCRIPT:
-                file = await self._packed(run, bundle.pack, run.attempt, home, token)
-                try:
-                    await self._assign(run, row, hashed, nonce, job_id, host)
-                except BaseException:  # also when cancelled: no caller has the file
-                    file.close()
-                    raise
-                return file
-            script = await trio.to_thread.run_sync(bundle.pack_script, run.attempt, home, token)
-            if script is None:
-                return NO_SCRIPT
-            await self._assign(run, row, hashed, nonce, job_id, host)
-            return script
+            return await self._claim(run, row, nonce, job_id, host)
 
-    async def _assign(
-        self, run: SlurmAttempt, row: ClusterRun, hashed: str, nonce: str, job_id: str, host: str
-    ) -> None:
-        """Store the claim of an attempt; `hashed` is the hash of the new secret."""
+    async def _claim(
+        self, run: SlurmAttempt, row: ClusterRun, nonce: str, job_id: str, host: str
+    ) -> IO[bytes]:
+        token, hashed = self._claims(row)
+        home = bundle.home_of(run.cluster.pool.directory, run.attempt)
         ends = {f"{kind}_base": await run.intakes[kind].end() for kind in run.intakes}
+        file = await self._packed(run, bundle.pack, run.attempt, home, token)
 
         def write(tx: Transaction) -> ClusterRun:
             now = cluster_runs.find(tx, *run.key) or row
@@ -181,9 +163,14 @@ class WrapperApi:
                 changes["claimed_at"] = self._clock.now()
             return cluster_runs.put(tx, msgspec.structs.replace(now, **changes))
 
-        # The stored claim and the in-memory state must change together.
-        with trio.CancelScope(shield=True):
-            run.claimed(await self._store.write(write))
+        try:
+            # The stored claim and the in-memory state must change together.
+            with trio.CancelScope(shield=True):
+                run.claimed(await self._store.write(write))
+        except BaseException:  # also when cancelled: no caller has the file
+            file.close()
+            raise
+        return file
 
     async def _packed(
         self, run: SlurmAttempt, pack: Callable[..., None], *arguments: object
