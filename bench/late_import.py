@@ -43,7 +43,7 @@ async def measure(*, is_cold: bool) -> None:
     async def wake() -> None:
         last = time.perf_counter()
         while True:
-            await trio.sleep(PAUSE)
+            await trio.sleep(PAUSE)  # the measured wait
             now = time.perf_counter()
             gaps.append(now - last - PAUSE)
             last = now
@@ -54,7 +54,7 @@ async def measure(*, is_cold: bool) -> None:
     with garbage.short_pauses():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wake)
-            await trio.sleep(QUIET)
+            await trio.sleep(QUIET)  # the waits without an import
             quiet = max(gaps)
             gaps.clear()
             before = time.perf_counter()

@@ -94,8 +94,8 @@ _REMEDIES = {
     sqlite3.SQLITE_PERM: _OF_NO_ACCESS,
     sqlite3.SQLITE_READONLY: _OF_NO_ACCESS,
     sqlite3.SQLITE_CANTOPEN: _OF_NO_ACCESS,
-    sqlite3.SQLITE_BUSY: "end the program that uses the file, and start again",
-    sqlite3.SQLITE_LOCKED: "end the program that uses the file, and start again",
+    sqlite3.SQLITE_BUSY: "stop the program that uses the file, and start again",
+    sqlite3.SQLITE_LOCKED: "stop the program that uses the file, and start again",
     sqlite3.SQLITE_FULL: "free disk space in its directory, and start again",
     sqlite3.SQLITE_IOERR: "check the disk and the kernel log, and start again",
 }

@@ -1,4 +1,4 @@
-"""TLS connections that tell a client why its handshake failed.
+"""TLS connections that send the reason of a failed handshake to the client.
 
 Trio closes such a connection without a word. The client then sees only a closed connection, as
 after a crash of the daemon.
@@ -47,7 +47,7 @@ async def complete_handshake(
 ) -> bool:
     """Complete the handshake within some seconds; return whether the connection can be used.
 
-    If the handshake fails, tell the client the reason.
+    If the handshake fails, send the reason to the client.
     """
     try:
         with trio.fail_after(within):

@@ -144,7 +144,7 @@ def test_full_disk_during_the_migration_leaves_the_older_version(
     [
         (sqlite3.SQLITE_READONLY, "check their owner, mode and attributes"),
         (sqlite3.SQLITE_CANTOPEN, "check their owner, mode and attributes"),
-        (sqlite3.SQLITE_BUSY, "end the program that uses the file"),
+        (sqlite3.SQLITE_BUSY, "stop the program that uses the file"),
         (sqlite3.SQLITE_IOERR | 3 << 8, "check the disk and the kernel log"),
         (sqlite3.SQLITE_CORRUPT, "restore a snapshot"),
     ],
